@@ -1,0 +1,80 @@
+"""The frame every script stands in: shared options, logging set once, one line a phase, errors as exit codes.
+
+It knows no pipeline step and starts nothing; `scripts/` hold the steps.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from trainyard.errors import ExitCode, TrainyardError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
+_logger = logging.getLogger("trainyard")
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """An argument parser whose help is the script's docstring, with the options that all scripts share."""
+    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="how much to log on stderr")
+    return result
+
+
+def configure_logging(level: str) -> None:
+    """Send the library's records to stderr, one plain line each: `21:45:01 INFO  message`."""
+    logging.addLevelName(logging.WARNING, "WARN")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
+    root = logging.getLogger("trainyard")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
+
+
+def on_terminal() -> bool:
+    """Whether people watch stderr live; a log or a CI runner gets plain lines instead."""
+    return sys.stderr.isatty() and os.environ.get("CI") != "true"
+
+
+def announce(phase: str, text: str, status: str = "") -> None:
+    """Say how a phase ended: an aligned line on a terminal, a plain log line elsewhere.
+
+    `status` is a verdict (`ok`, `degraded`, `failed`); its colour is never its only carrier.
+    """
+    if on_terminal():
+        sys.stderr.write(f"  {phase:<13} {text:<78} {_coloured(status)}".rstrip() + "\n")
+    else:
+        _logger.info("%s: %s%s", phase, text, f" [{status}]" if status else "")
+
+
+def _coloured(status: str) -> str:
+    colour = _COLOURS.get(status)
+    return status if colour is None or os.environ.get("NO_COLOR") else f"\x1b[{colour}m{status}\x1b[0m"
+
+
+def exit_code_of(main: Callable[[], int]) -> int:
+    """Run `main` and return the process status: the one place that catches everything.
+
+    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be taken for a "no".
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except TrainyardError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; nothing is left to say, not even at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except Exception:  # noqa: BLE001 - the one top-level handler
+        traceback.print_exc()
+        return ExitCode.BUG

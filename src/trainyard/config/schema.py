@@ -1,0 +1,233 @@
+"""The shape of the configuration: sections, keys, types, ranges, defaults, and combinations that cannot be.
+
+It reads no file; `load` does. A part of the program receives its own section, frozen, never the whole.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict types, unknown keys and non-finite numbers refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class ArchitectureConfig(Section):
+    """The shape of a Llama-family model. The default is the small byte-level one of `configs/smoke.yaml`."""
+
+    vocab_size: Positive = 256
+    """Token ids; 256 for bytes."""
+    hidden_size: Positive = 128
+    """Width of the residual stream."""
+    intermediate_size: Positive = 352
+    """Width of the SwiGLU layer."""
+    num_layers: Positive = 4
+    num_attention_heads: Positive = 4
+    num_key_value_heads: Positive = 2
+    """Fewer than the attention heads: grouped-query attention."""
+    max_position_embeddings: Positive = 2048
+    """Longest sequence the model is built for, in tokens."""
+    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    tie_word_embeddings: bool = False
+    """The output layer shares the weights of the input embedding."""
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of the random start."""
+
+
+class ModelConfig(Section):
+    """Which model, from which weights, on which device."""
+
+    name: Name
+    """What people call it; it has no effect."""
+    path: Name | None = None
+    """Weights to start from; null starts from random ones drawn from training.seed."""
+    tokenizer: Name | None = None
+    """A Hugging Face tokenizer.json; null trains on bytes."""
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """auto takes the first GPU if there is one, else the CPU."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the computation: bfloat16 means autocast over float32 weights."""
+    architecture: ArchitectureConfig = ArchitectureConfig()
+
+
+class TrainingConfig(Section):
+    """How long and how hard to train."""
+
+    batch_size: Positive = 4
+    """Sequences a forward pass."""
+    gradient_accumulation_steps: Positive = 1
+    """Forward passes an optimizer step; batch_size × this is the global batch."""
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-5
+    """Peak, after the warm-up."""
+    min_learning_rate_ratio: Fraction = 0.1
+    """The cosine ends at this share of the peak."""
+    lr_scheduler: Literal["cosine", "constant"] = "cosine"
+    warmup_steps: NotNegative = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """On matrices only, not on norms."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Gradients are clipped to this norm; null does not clip."""
+    epochs: Positive | None = None
+    """Passes over the training data at most; null leaves the length to max_steps."""
+    max_steps: Positive | None = None
+    """Optimizer steps at most; the earlier of epochs and max_steps ends the run."""
+    seed: NotNegative = 42
+    validation_steps: Positive | None = None
+    """Validate every so many steps; null validates at the end only."""
+    validation_batches: Positive = 20
+    """Batches a validation."""
+
+
+class ComputeConfig(Section):
+    """How the work is put on the hardware."""
+
+    strategy: Literal["single"] = "single"
+    """One process, one device."""
+    compile: bool = False
+    """torch.compile: faster steps, a slower start."""
+    deterministic: bool = True
+    """Only deterministic kernels, so that a resumed run is bitwise the same."""
+    threads: Positive | None = None
+    """CPU threads; null takes one a core. Part of the numbers: another count may round differently."""
+
+
+class DataConfig(Section):
+    """What to train on."""
+
+    train_path: Name | None = None
+    """A file or folder of .txt, .py, .md, .jsonl, .parquet or .bin; null takes Python's standard library."""
+    validation_path: Name | None = None
+    """null holds out part of the training files, chosen by a hash of each file's path."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the files held out when validation_path is null."""
+    text_field: Name = "text"
+    """The field of .jsonl rows and the column of .parquet files that holds the text."""
+    bin_dtype: Literal["uint16", "uint32"] = "uint16"
+    """Type of the tokens in .bin files."""
+    sequence_length: Annotated[int, Field(gt=1)] = 2048
+    """Tokens a sample."""
+    prepared_directory: Name = "data/prepared"
+    """Where token files are kept between runs."""
+
+
+class CheckpointingConfig(Section):
+    """When to save, and how many to keep."""
+
+    save_steps: Positive = 500
+    keep_last: Positive = 5
+    """Older checkpoints are removed from the run directory after a newer one is whole."""
+
+
+class WandbConfig(Section):
+    """Weights & Biases; without a key it logs offline into the run directory."""
+
+    enabled: bool = False
+    project: Name = "trainyard"
+    entity: Name | None = None
+
+
+class MonitoringConfig(Section):
+    """What is logged, how often and where."""
+
+    log_steps: Positive = 10
+    tensorboard: bool = True
+    wandb: WandbConfig = WandbConfig()
+
+
+class KernelOptimizationConfig(Section):
+    """Settings of the kernels (source document 004). On record; this version does not use them."""
+
+    rlvr_depth: Positive = 3
+    compression_ratio: Annotated[float, Field(ge=1)] = 30.0
+    tile_bytes: Positive = 256
+    simd_bits: Literal[128, 256, 512] = 256
+
+
+class ArtifactsConfig(Section):
+    """Where the checkpoints go after training."""
+
+    store: Annotated[str, StringConstraints(pattern=r"^(s3://[^/]+|file://).*$")] | None = None
+    """s3://bucket/prefix or file:///folder; null keeps everything on this machine."""
+    encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
+    """Server-side encryption asked of S3."""
+
+
+class SlackConfig(Section):
+    """What Slack is told. The webhook or token comes from the environment, never from here."""
+
+    enabled: bool = True
+    channel: Name | None = None
+    """Needed with a bot token; a webhook has its channel."""
+
+
+class NotificationsConfig(Section):
+    """Who hears of a run."""
+
+    slack: SlackConfig = SlackConfig()
+
+
+class Config(Section):
+    """A whole training configuration."""
+
+    model: ModelConfig
+    training: TrainingConfig
+    compute: ComputeConfig = ComputeConfig()
+    data: DataConfig = DataConfig()
+    checkpointing: CheckpointingConfig = CheckpointingConfig()
+    monitoring: MonitoringConfig = MonitoringConfig()
+    kernel_optimization: KernelOptimizationConfig = KernelOptimizationConfig()
+    artifacts: ArtifactsConfig = ArtifactsConfig()
+    notifications: NotificationsConfig = NotificationsConfig()
+
+    def to_plain(self) -> dict[str, Any]:
+        """Every value as plain data, ready for YAML or JSON."""
+        return self.model_dump(mode="json")
+
+
+def impossible_combinations(config: Config) -> Iterator[tuple[str, str]]:
+    """The dotted key and the reason of each combination of valid values that cannot be trained."""
+    shape, training = config.model.architecture, config.training
+    if shape.hidden_size % shape.num_attention_heads:
+        yield (
+            "model.architecture.num_attention_heads",
+            f"{shape.num_attention_heads} does not divide the hidden size {shape.hidden_size}",
+        )
+    elif (shape.hidden_size // shape.num_attention_heads) % 2:
+        yield (
+            "model.architecture.num_attention_heads",
+            f"the head size {shape.hidden_size // shape.num_attention_heads} is odd; rotary needs it even",
+        )
+    if shape.num_attention_heads % shape.num_key_value_heads:
+        yield (
+            "model.architecture.num_key_value_heads",
+            f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
+        )
+    if config.data.sequence_length > shape.max_position_embeddings:
+        yield (
+            "data.sequence_length",
+            f"{config.data.sequence_length} is longer than model.architecture.max_position_embeddings, "
+            f"{shape.max_position_embeddings}",
+        )
+    if config.model.tokenizer is None and shape.vocab_size < 256:
+        yield "model.architecture.vocab_size", f"{shape.vocab_size} is too small for bytes, which need 256"
+    if training.epochs is None and training.max_steps is None:
+        yield "training.max_steps", "neither max_steps nor epochs is set, so the run would never end"
+    if training.max_steps is not None and training.warmup_steps > training.max_steps:
+        yield (
+            "training.warmup_steps",
+            f"{training.warmup_steps} is more than training.max_steps, {training.max_steps}",
+        )

@@ -1,0 +1,89 @@
+"""Every error a person can meet, and the exit code it ends with.
+
+The library raises these; `command.exit_code_of` turns them into a message and a process status.
+This module does not log, print or know any other module.
+
+A message says what happened, to which name or file, and what to do next.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the status of every script means (design: contracts)."""
+
+    DONE = 0
+    NO = 1
+    """It ran and the answer is no: the job, a check or a verification failed."""
+    USAGE = 2
+    """The configuration, the data or the command line is wrong; nothing was started."""
+    BUG = 3
+    """An error nobody foresaw; the traceback is shown."""
+    REFUSED = 4
+    """An outside service refused after bounded retries."""
+    TIMED_OUT = 5
+    STOPPED = 75
+    """Stopped early with a good checkpoint: run it again to go on (EX_TEMPFAIL)."""
+    INTERRUPTED = 130
+
+
+class TrainyardError(Exception):
+    """Base of all errors that are answered with a message instead of a traceback."""
+
+    exit_code = ExitCode.NO
+
+
+class ConfigError(TrainyardError):
+    """The configuration or the command line cannot be used."""
+
+    exit_code = ExitCode.USAGE
+
+
+class DataError(TrainyardError):
+    """The training data is missing, unreadable or too small."""
+
+    exit_code = ExitCode.USAGE
+
+
+class IncompatibleCheckpointError(TrainyardError):
+    """A checkpoint does not fit the configuration or the data."""
+
+    exit_code = ExitCode.USAGE
+
+
+class CheckFailedError(TrainyardError):
+    """A check of the environment said no."""
+
+
+class TrainingFailedError(TrainyardError):
+    """Training cannot go on, for example because the loss is not finite."""
+
+
+class CheckpointError(TrainyardError):
+    """A checkpoint could not be written or does not verify."""
+
+
+class VerificationError(TrainyardError):
+    """What is in the store is not what the trainer wrote."""
+
+
+class RunConflictError(TrainyardError):
+    """The run number is taken by another run."""
+
+
+class ServiceError(TrainyardError):
+    """An outside service refused, after the retries that could have healed it."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class WaitTimeoutError(TrainyardError):
+    """Something did not happen in time."""
+
+    exit_code = ExitCode.TIMED_OUT
+
+
+class StoppedError(TrainyardError):
+    """The run ended early, on request, with a good checkpoint."""
+
+    exit_code = ExitCode.STOPPED

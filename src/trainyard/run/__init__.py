@@ -1,0 +1,1 @@
+"""A run on disk: its directory, identity, provenance, metrics, events and checkpoint manifests."""

@@ -1,0 +1,96 @@
+"""A checkpoint's manifest: the size and SHA-256 of each of its files. No manifest, no checkpoint.
+
+The trainer writes it last, resuming and storing read it first. What the files hold is the trainer's affair.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError
+from trainyard.run.files import sha256_of_file, write_json_atomically
+
+MANIFEST_NAME = "manifest.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """One file of a checkpoint."""
+
+    path: str
+    """Relative to the checkpoint's directory, with forward slashes."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """Lower-case hex."""
+
+
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """What a whole checkpoint consists of."""
+
+    step: int
+    run_id: str
+    created: float
+    """Unix seconds."""
+    files: tuple[ManifestFile, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": _SCHEMA,
+            "step": self.step,
+            "run_id": self.run_id,
+            "created": self.created,
+            "files": [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in self.files],
+        }
+
+
+def describe_files(directory: Path) -> tuple[ManifestFile, ...]:
+    """Hash every file below `directory` except the manifest itself, in order of name."""
+    paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_NAME)
+    return tuple(
+        ManifestFile(p.relative_to(directory).as_posix(), p.stat().st_size, sha256_of_file(p)) for p in paths
+    )
+
+
+def write_manifest(directory: Path, manifest: CheckpointManifest) -> None:
+    """Mark the checkpoint in `directory` as whole."""
+    write_json_atomically(directory / MANIFEST_NAME, manifest.to_json())
+
+
+def read_manifest(directory: Path) -> CheckpointManifest:
+    """The manifest of the checkpoint in `directory`.
+
+    Raises CheckpointError when there is none, or it is torn or of another form.
+    """
+    path = directory / MANIFEST_NAME
+    try:
+        value = json.loads(path.read_bytes())
+        files = tuple(ManifestFile(str(f["path"]), int(f["size"]), str(f["sha256"])) for f in value["files"])
+        return CheckpointManifest(int(value["step"]), str(value["run_id"]), float(value["created"]), files)
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory}: no {MANIFEST_NAME}, the save was never completed") from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(f"{path}: not a readable manifest ({error})") from None
+
+
+def verify_checkpoint(directory: Path) -> CheckpointManifest:
+    """Read every byte of the checkpoint in `directory` and compare it with its manifest, which is returned.
+
+    Raises CheckpointError naming the first file that is missing, of another size or of another digest.
+    """
+    manifest = read_manifest(directory)
+    for expected in manifest.files:
+        path = directory / expected.path
+        if not path.is_file():
+            raise CheckpointError(f"{path}: missing")
+        size = path.stat().st_size
+        if size != expected.size:
+            raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {expected.size:,}")
+        if (digest := sha256_of_file(path)) != expected.sha256:
+            raise CheckpointError(
+                f"{path}: SHA-256 {digest[:12]}…, the manifest says {expected.sha256[:12]}…"
+            )
+    return manifest

@@ -1,0 +1,68 @@
+"""Where the parts of a run lie: the layout that joins any trainer to everything that comes after it.
+
+    <run>/run.json  config.yaml  metrics.jsonl  events.jsonl
+          checkpoints/step-00000500/  logs/  tensorboard/  report/
+
+Only names and existence; what is in the files belongs to `identity`, `records` and `checkpoints`.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_STEP_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run's directory. Nothing is created until `create`."""
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report"
+
+    def checkpoint(self, step: int) -> Path:
+        """The directory of the checkpoint after `step` steps."""
+        return self.checkpoints / f"step-{step:08d}"
+
+    def checkpoint_steps(self) -> list[int]:
+        """The steps that have a directory under `checkpoints/`, oldest first, whole or not."""
+        if not self.checkpoints.is_dir():
+            return []
+        matches = (_STEP_NAME.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def create(self) -> None:
+        """Make the directory and its folders; existing ones are kept."""
+        for folder in (self.checkpoints, self.logs, self.tensorboard, self.report):
+            folder.mkdir(parents=True, exist_ok=True)

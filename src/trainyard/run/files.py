@@ -1,0 +1,51 @@
+"""Files that are whole or absent: written under a temporary name, fsynced, renamed; and their SHA-256.
+
+It knows nothing of what is in the files.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_CHUNK_BYTES = 1 << 20
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`: a reader, or a crash at any moment, sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` as indented JSON, whole or not at all."""
+    write_bytes_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the renames and removals in `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of_file(path: Path) -> str:
+    """The hex SHA-256 of the bytes of `path`, read once in constant memory."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

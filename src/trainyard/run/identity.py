@@ -1,0 +1,70 @@
+"""Who a run is and where it came from: `run.json`, the first file written; the outcome is added last.
+
+The facts (git, lock, data, hardware) are handed in; this module only arranges, writes and reads them.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import TrainyardError
+from trainyard.run.files import write_json_atomically
+
+SCHEMA = 1
+CI_VARIABLES = {
+    "repository": "GITHUB_REPOSITORY",
+    "workflow": "GITHUB_WORKFLOW",
+    "run_id": "GITHUB_RUN_ID",
+    "run_number": "GITHUB_RUN_NUMBER",
+    "run_attempt": "GITHUB_RUN_ATTEMPT",
+    "event": "GITHUB_EVENT_NAME",
+    "ref": "GITHUB_REF",
+    "sha": "GITHUB_SHA",
+    "actor": "GITHUB_ACTOR",
+    "server": "GITHUB_SERVER_URL",
+}
+
+
+def new_run_id() -> str:
+    """A fresh identity: local time and four random hex digits, for example `20261120-214501-7c1f`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Which workflow run this is, from GitHub's variables; empty outside GitHub Actions."""
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return {}
+    return {
+        name: environment[variable] for name, variable in CI_VARIABLES.items() if environment.get(variable)
+    }
+
+
+def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> None:
+    """Write `run.json` of a new run: identity and provenance, no outcome yet. Unknown facts are left out."""
+    known = {key: value for key, value in provenance.items() if value not in (None, {}, "")}
+    write_json_atomically(path, {"schema": SCHEMA, "run_id": run_id, "created": time.time(), **known})
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The content of `run.json`. Raises TrainyardError when it is missing or torn."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise TrainyardError(f"{path}: missing, so {path.parent} is no run directory") from None
+    except ValueError as error:
+        raise TrainyardError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(value, dict) or "run_id" not in value:
+        raise TrainyardError(f"{path}: has no run_id, so it is not the record of a run")
+    return value
+
+
+def write_outcome(path: Path, outcome: Mapping[str, Any] | None) -> None:
+    """Put `outcome` into `run.json`, or take it out (None) when a finished run goes on."""
+    run = {key: value for key, value in read_run(path).items() if key != "outcome"}
+    if outcome is not None:
+        run["outcome"] = {key: value for key, value in outcome.items() if value is not None}
+    write_json_atomically(path, run)

@@ -1,0 +1,77 @@
+"""The JSON-lines records of a run: `metrics.jsonl` (one row a logged step) and `events.jsonl`.
+
+Writing appends whole lines; reading bears a last line that a crash cut off. Unknown values are absent.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainyard.run.files import write_bytes_atomically
+
+Row = dict[str, Any]
+
+
+class RecordWriter:
+    """Appends rows to a JSON-lines file; each row is handed to the system before `write` returns."""
+
+    def __init__(self, path: Path) -> None:
+        _drop_torn_line(path)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def write(self, row: Row) -> None:
+        """Append `row` without its unknown (None) values, with `time` (Unix seconds) if it has none."""
+        known = {key: value for key, value in row.items() if value is not None}
+        known.setdefault("time", time.time())
+        self._file.write(json.dumps(known, allow_nan=False, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def append_event(path: Path, event: str, **fields: Any) -> None:
+    """Append one event (`started`, `checkpoint_saved`, …) to `events.jsonl`."""
+    writer = RecordWriter(path)
+    try:
+        writer.write({"event": event, **fields})
+    finally:
+        writer.close()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All whole rows of a JSON-lines file, none if it is missing; lines that are no objects are skipped."""
+    return list(_rows(path)) if path.is_file() else []
+
+
+def keep_rows_up_to(path: Path, step: int) -> int:
+    """Drop the rows after `step`, which a resumed run writes again; returns how many were dropped."""
+    rows = read_rows(path)
+    kept = [row for row in rows if int(row.get("step", 0)) <= step]
+    if len(kept) < len(rows):
+        write_bytes_atomically(
+            path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept).encode()
+        )
+    return len(rows) - len(kept)
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what follows the last newline, so that the next row starts on a line of its own."""
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,1 @@
+"""The trainer: model, data, loop, checkpoints. The only importer of torch; it knows no store, no network."""

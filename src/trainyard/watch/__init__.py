@@ -1,0 +1,1 @@
+"""The verdict over a run: which of the four parts of the proof hold."""
