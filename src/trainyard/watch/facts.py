@@ -1,0 +1,44 @@
+"""Strict readings of recorded facts: a value of the wrong type is an unknown value, never a default.
+
+It knows the JSON types only, not what the facts mean.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+Facts = Mapping[str, Any]
+_DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def section(facts: Facts, name: str) -> Facts:
+    """The object under `name`; empty when there is none."""
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def integer(value: object) -> int | None:
+    """`value` if it is an integer (True is none), else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def is_finite(value: object) -> bool:
+    """Whether `value` is a finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def digest(value: object) -> str | None:
+    """`value` if it is a SHA-256 in hex, else None."""
+    return value if isinstance(value, str) and _DIGEST.fullmatch(value) else None
+
+
+def commit(value: object) -> str | None:
+    """`value` if it is a full git object name, else None."""
+    return value if isinstance(value, str) and _COMMIT.fullmatch(value) else None

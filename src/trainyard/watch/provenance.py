@@ -1,0 +1,47 @@
+"""Whether a run can be repeated: which facts of its origin are on record by hash, and which are missing.
+
+A dirty working tree counts when the hash of its difference is on record, and is shown as dirty.
+"""
+
+from trainyard.watch.facts import Facts, commit, digest, integer, section
+
+
+def missing_facts(run: Facts) -> list[str]:
+    """The names of the facts without which the run cannot be repeated, in the order people ask for them."""
+    git, parent = section(run, "git"), section(run, "parent")
+    known = {
+        "commit": commit(git.get("commit")) is not None,
+        "state of the working tree": not git or _tree_known(git),
+        "lock": digest(run.get("lock_sha256")) is not None,
+        "config": digest(run.get("config_sha256")) is not None,
+        "data": digest(section(run, "data").get("fingerprint")) is not None,
+        "seed": integer(run.get("seed")) is not None,
+        "image": "image_digest" not in run or digest(run["image_digest"]) is not None,
+        "parent checkpoint": "parent" not in run or digest(parent.get("manifest_sha256")) is not None,
+    }
+    return [name for name, is_known in known.items() if not is_known]
+
+
+def provenance_line(run: Facts) -> str:
+    """The facts of a run that lacks none, in one line of short hashes."""
+    git = section(run, "git")
+    tree = f"dirty, difference {_short(git['diff_sha256'])}" if git["dirty"] else "clean"
+    hashes = {
+        "lock": run["lock_sha256"],
+        "config": run["config_sha256"],
+        "data": section(run, "data")["fingerprint"],
+        "image": run.get("image_digest"),
+        "parent": section(run, "parent").get("manifest_sha256"),
+    }
+    named = ", ".join(f"{name} {_short(value)}" for name, value in hashes.items() if value)
+    return f"commit {git['commit'][:7]} ({tree}), {named}, seed {run['seed']}"
+
+
+def _tree_known(git: Facts) -> bool:
+    """Whether the tree is on record as clean, or as dirty with the hash of the difference."""
+    dirty = git.get("dirty")
+    return dirty is False or (dirty is True and digest(git.get("diff_sha256")) is not None)
+
+
+def _short(value: str) -> str:
+    return f"{value.removeprefix('sha256:')[:4]}…"
