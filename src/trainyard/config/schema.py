@@ -4,21 +4,32 @@ It reads no file; `load` does. A part of the program receives its own section, f
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+MOST = 10**12
+"""No count in a configuration can be meant to be larger; what follows would overflow far from its cause."""
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, strict types, unknown keys and non-finite numbers refused."""
+    """Base of all sections: frozen, strict types, unknown keys and non-finite numbers refused.
+
+    Validators are built at first use (defer_build), because most programs need only that of the whole.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
@@ -32,13 +43,17 @@ class ArchitectureConfig(Section):
     intermediate_size: Positive = 352
     """Width of the SwiGLU layer."""
     num_layers: Positive = 4
+    """Transformer blocks."""
     num_attention_heads: Positive = 4
+    """Query heads; hidden_size is shared out among them."""
     num_key_value_heads: Positive = 2
     """Fewer than the attention heads: grouped-query attention."""
     max_position_embeddings: Positive = 2048
     """Longest sequence the model is built for, in tokens."""
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+    """Base of the rotary positions."""
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    """Added to the mean square before the root."""
     tie_word_embeddings: bool = False
     """The output layer shares the weights of the input embedding."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
@@ -54,11 +69,16 @@ class ModelConfig(Section):
     """Weights to start from; null starts from random ones drawn from training.seed."""
     tokenizer: Name | None = None
     """A Hugging Face tokenizer.json; null trains on bytes."""
-    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[
+        str,
+        StringConstraints(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$"),
+        Field(examples=["auto", "cpu", "cuda", "cuda:0"]),
+    ] = "auto"
     """auto takes the first GPU if there is one, else the CPU."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the computation: bfloat16 means autocast over float32 weights."""
-    architecture: ArchitectureConfig = ArchitectureConfig()
+    architecture: ArchitectureConfig = Field(default_factory=ArchitectureConfig)
+    """The shape of the network."""
 
 
 class TrainingConfig(Section):
@@ -73,19 +93,25 @@ class TrainingConfig(Section):
     min_learning_rate_ratio: Fraction = 0.1
     """The cosine ends at this share of the peak."""
     lr_scheduler: Literal["cosine", "constant"] = "cosine"
+    """What the learning rate does after the warm-up."""
     warmup_steps: NotNegative = 100
+    """Steps of linear rise to the peak; a shorter run warms up for all of its steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """On matrices only, not on norms."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the mean of the gradients."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the mean of their squares."""
     adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the root of the mean square, against division by zero."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Gradients are clipped to this norm; null does not clip."""
     epochs: Positive | None = None
     """Passes over the training data at most; null leaves the length to max_steps."""
     max_steps: Positive | None = None
     """Optimizer steps at most; the earlier of epochs and max_steps ends the run."""
-    seed: NotNegative = 42
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
+    """Start of every random generator; 32 bits, which all of them take."""
     validation_steps: Positive | None = None
     """Validate every so many steps; null validates at the end only."""
     validation_batches: Positive = 20
@@ -101,7 +127,7 @@ class ComputeConfig(Section):
     """torch.compile: faster steps, a slower start."""
     deterministic: bool = True
     """Only deterministic kernels, so that a resumed run is bitwise the same."""
-    threads: Positive | None = None
+    threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null takes one a core. Part of the numbers: another count may round differently."""
 
 
@@ -118,7 +144,7 @@ class DataConfig(Section):
     """The field of .jsonl rows and the column of .parquet files that holds the text."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
     """Type of the tokens in .bin files."""
-    sequence_length: Annotated[int, Field(gt=1)] = 2048
+    sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens a sample."""
     prepared_directory: Name = "data/prepared"
     """Where token files are kept between runs."""
@@ -128,6 +154,7 @@ class CheckpointingConfig(Section):
     """When to save, and how many to keep."""
 
     save_steps: Positive = 500
+    """Save a checkpoint every so many steps, and at the end."""
     keep_last: Positive = 5
     """Older checkpoints are removed from the run directory after a newer one is whole."""
 
@@ -136,31 +163,50 @@ class WandbConfig(Section):
     """Weights & Biases; without a key it logs offline into the run directory."""
 
     enabled: bool = False
+    """Log the metrics to Weights & Biases too."""
     project: Name = "trainyard"
+    """The project that the runs are filed under."""
     entity: Name | None = None
+    """The team or user; null takes the one of the key."""
 
 
 class MonitoringConfig(Section):
     """What is logged, how often and where."""
 
     log_steps: Positive = 10
+    """Write a row of metrics every so many steps."""
     tensorboard: bool = True
-    wandb: WandbConfig = WandbConfig()
+    """Write event files for TensorBoard beside metrics.jsonl."""
+    wandb: WandbConfig = Field(default_factory=WandbConfig)
+    """Weights & Biases."""
 
 
 class KernelOptimizationConfig(Section):
     """Settings of the kernels (source document 004). On record; this version does not use them."""
 
     rlvr_depth: Positive = 3
+    """Depth of the reasoning chain."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
+    """30.0 means 30:1."""
     tile_bytes: Positive = 256
+    """Bytes of a tile."""
     simd_bits: Literal[128, 256, 512] = 256
+    """Width of the vector registers."""
 
 
 class ArtifactsConfig(Section):
     """Where the checkpoints go after training."""
 
-    store: Annotated[str, StringConstraints(pattern=r"^(s3://[^/]+|file://).*$")] | None = None
+    store: (
+        Annotated[
+            str,
+            StringConstraints(
+                pattern=r"^(s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.*)$", max_length=4096
+            ),
+            Field(examples=["s3://bucket/prefix", "file:///folder"]),
+        ]
+        | None
+    ) = None
     """s3://bucket/prefix or file:///folder; null keeps everything on this machine."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
     """Server-side encryption asked of S3."""
@@ -170,6 +216,7 @@ class SlackConfig(Section):
     """What Slack is told. The webhook or token comes from the environment, never from here."""
 
     enabled: bool = True
+    """Send messages; without a webhook or token they are printed instead."""
     channel: Name | None = None
     """Needed with a bot token; a webhook has its channel."""
 
@@ -177,57 +224,69 @@ class SlackConfig(Section):
 class NotificationsConfig(Section):
     """Who hears of a run."""
 
-    slack: SlackConfig = SlackConfig()
+    slack: SlackConfig = Field(default_factory=SlackConfig)
+    """Messages to Slack."""
 
 
 class Config(Section):
     """A whole training configuration."""
 
     model: ModelConfig
-    training: TrainingConfig
-    compute: ComputeConfig = ComputeConfig()
-    data: DataConfig = DataConfig()
-    checkpointing: CheckpointingConfig = CheckpointingConfig()
-    monitoring: MonitoringConfig = MonitoringConfig()
-    kernel_optimization: KernelOptimizationConfig = KernelOptimizationConfig()
-    artifacts: ArtifactsConfig = ArtifactsConfig()
-    notifications: NotificationsConfig = NotificationsConfig()
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    compute: ComputeConfig = Field(default_factory=ComputeConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    checkpointing: CheckpointingConfig = Field(default_factory=CheckpointingConfig)
+    monitoring: MonitoringConfig = Field(default_factory=MonitoringConfig)
+    kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
+    artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
+    notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)
 
     def to_plain(self) -> dict[str, Any]:
         """Every value as plain data, ready for YAML or JSON."""
         return self.model_dump(mode="json")
 
 
-def impossible_combinations(config: Config) -> Iterator[tuple[str, str]]:
-    """The dotted key and the reason of each combination of valid values that cannot be trained."""
+@dataclass(frozen=True)
+class Impossible:
+    """A combination of valid values that cannot be trained."""
+
+    keys: tuple[str, ...]
+    """All keys involved, dotted; the first is the one that the reason is about."""
+    reason: str
+
+
+def impossible_combinations(config: Config) -> Iterator[Impossible]:
+    """Every combination of values in `config` that is valid key by key and impossible together."""
+    yield from _impossible_architecture(config.model.architecture)
     shape, training = config.model.architecture, config.training
-    if shape.hidden_size % shape.num_attention_heads:
-        yield (
-            "model.architecture.num_attention_heads",
-            f"{shape.num_attention_heads} does not divide the hidden size {shape.hidden_size}",
-        )
-    elif (shape.hidden_size // shape.num_attention_heads) % 2:
-        yield (
-            "model.architecture.num_attention_heads",
-            f"the head size {shape.hidden_size // shape.num_attention_heads} is odd; rotary needs it even",
-        )
-    if shape.num_attention_heads % shape.num_key_value_heads:
-        yield (
-            "model.architecture.num_key_value_heads",
-            f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
-        )
     if config.data.sequence_length > shape.max_position_embeddings:
-        yield (
-            "data.sequence_length",
+        yield Impossible(
+            ("data.sequence_length", "model.architecture.max_position_embeddings"),
             f"{config.data.sequence_length} is longer than model.architecture.max_position_embeddings, "
             f"{shape.max_position_embeddings}",
         )
     if config.model.tokenizer is None and shape.vocab_size < 256:
-        yield "model.architecture.vocab_size", f"{shape.vocab_size} is too small for bytes, which need 256"
+        yield Impossible(
+            ("model.architecture.vocab_size", "model.tokenizer"),
+            f"{shape.vocab_size} is too small for bytes, which need 256",
+        )
     if training.epochs is None and training.max_steps is None:
-        yield "training.max_steps", "neither max_steps nor epochs is set, so the run would never end"
-    if training.max_steps is not None and training.warmup_steps > training.max_steps:
-        yield (
-            "training.warmup_steps",
-            f"{training.warmup_steps} is more than training.max_steps, {training.max_steps}",
+        yield Impossible(
+            ("training.max_steps", "training.epochs"),
+            "neither max_steps nor epochs is set, so the run would never end",
+        )
+
+
+def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[Impossible]:
+    heads, sizes = "model.architecture.num_attention_heads", "model.architecture.hidden_size"
+    if shape.hidden_size % shape.num_attention_heads:
+        yield Impossible(
+            (heads, sizes), f"{shape.num_attention_heads} does not divide the hidden size {shape.hidden_size}"
+        )
+    elif (head_size := shape.hidden_size // shape.num_attention_heads) % 2:
+        yield Impossible((heads, sizes), f"the head size {head_size} is odd; rotary positions need it even")
+    if shape.num_attention_heads % shape.num_key_value_heads:
+        yield Impossible(
+            ("model.architecture.num_key_value_heads", heads),
+            f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
         )
