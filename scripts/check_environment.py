@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Check that this machine can run a configuration, before anything long starts.
+
+Compared are: Python and every installed package with the lock; the GPU, its driver and its memory with what
+torch was built for and what the model takes at least (16 bytes a parameter, and the logits); free disk with
+the checkpoints that are kept and one more (12 bytes a parameter each) and the prepared data. Every failed
+check is said in one go, each with its fix.
+
+Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the free space at --run-dir
+Writes:     nothing; with --json every finding on stdout
+Exit codes: 0 fit to train (degraded findings are said), 1 a check failed, 2 the configuration is wrong
+Example:    scripts/check_environment.py --config configs/smoke.yaml
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ConfigError
+
+if TYPE_CHECKING:
+    from trainyard.cluster.preflight import Facts, Finding
+    from trainyard.config.schema import Config, DataConfig
+
+LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
+EMBEDDED_CORPUS_BYTES = 64_000_000
+PREPARED_BYTES_PER_BYTE = 2  # a byte of text becomes at most one token of two bytes
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser.add_argument(
+        "--run-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it will write"
+    )
+    parser.add_argument("--lock", type=Path, default=LOCK, metavar="FILE", help="what must be installed")
+    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.cluster.preflight import Verdict, judge, summary, worst
+    from trainyard.config.load import load_config
+
+    config = load_config(args.config, args.set).config
+    facts = gather(config, lock=args.lock, run_dir=args.run_dir)
+    findings = judge(config, facts)
+    verdict, line = worst(findings), summary(config, facts)
+    if args.json:
+        print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
+    command.announce("environment", line, verdict)
+    for finding in findings:
+        if finding.verdict == Verdict.DEGRADED:
+            command.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
+    if failed := [f for f in findings if f.verdict == Verdict.FAILED]:
+        raise CheckFailedError(refusal(failed))
+    return 0
+
+
+def gather(config: "Config", *, lock: Path, run_dir: Path) -> "Facts":
+    """Ask the machine for everything that is judged."""
+    from trainyard.cluster.lock import differences, read_pins
+    from trainyard.cluster.machine import free_bytes, installed_versions, size_of
+    from trainyard.cluster.preflight import Facts, Gpu
+    from trainyard.gateways.nvidia import query_gpus
+
+    try:
+        pins = read_pins(lock.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{lock}: {error.strerror}; --lock names the lock to compare with") from None
+    driver, (torch, cuda, memory) = query_gpus(), ask_torch()
+    return Facts(
+        python=sys.version.split()[0],
+        torch=torch,
+        torch_cuda=cuda,
+        torch_gpu_bytes=memory,
+        gpus=tuple(Gpu(gpu.name, gpu.driver) for gpu in driver.gpus),
+        gpu_trouble=driver.trouble,
+        disk=str(run_dir),
+        disk_free_bytes=free_bytes(run_dir) + size_of(run_dir / "checkpoints"),
+        data_bytes=data_bytes(config.data),
+        lock_differences=differences(pins, installed_versions()),
+    )
+
+
+def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
+    """Version, CUDA release and GPU memories; all unknown when torch cannot be imported."""
+    try:
+        from trainyard.training.device import torch_facts
+    except (ImportError, OSError):
+        return None, None, ()
+    facts = torch_facts()
+    return facts.version, facts.cuda, facts.gpu_memory_bytes
+
+
+def data_bytes(data: "DataConfig") -> int:
+    """How large the prepared data will be at most; pre-tokenised files are used where they are."""
+    from trainyard.cluster.machine import size_of
+
+    if data.train_path is None:
+        return EMBEDDED_CORPUS_BYTES * PREPARED_BYTES_PER_BYTE
+    paths = (data.train_path, data.validation_path)
+    return sum(size_of(Path(path)) for path in paths if path) * PREPARED_BYTES_PER_BYTE
+
+
+def refusal(failed: "Sequence[Finding]") -> str:
+    """Every failed check with its fix, a line each."""
+    lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
+    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
+    return "\n".join([*lines, f"{count} failed. Nothing was started."])
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,62 @@
+"""What the NVIDIA driver says of its GPUs, through `nvidia-smi`.
+
+It judges nothing: a driver that cannot answer is reported with its own words.
+"""
+
+from dataclasses import dataclass
+
+from trainyard.gateways.process import run_program
+
+# A bare `nvidia-smi` exits 0 on a crashed GPU and prints ERR!; asking for the name fails
+# (https://github.com/pytorch/test-infra, .github/actions/setup-nvidia).
+_QUERY = "name,driver_version,memory.total,temperature.gpu"
+_INFOROM_CORRUPTED = 14  # a warning about the card's own memory; its answers are still valid
+_SECONDS = 30
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class NvidiaGpu:
+    """One GPU as its driver sees it."""
+
+    name: str
+    driver: str
+    """Version of the kernel driver, for example `580.65.06`."""
+    memory_bytes: int
+    temperature_celsius: int | None
+
+
+@dataclass(frozen=True)
+class NvidiaAnswer:
+    """What `nvidia-smi` answered."""
+
+    gpus: tuple[NvidiaGpu, ...]
+    trouble: str | None
+    """Why there is no answer that can be used; None when there is one, or no `nvidia-smi` at all."""
+
+
+def query_gpus() -> NvidiaAnswer:
+    """Ask the driver for its GPUs; a machine without `nvidia-smi` has none."""
+    done = run_program(
+        ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], seconds=_SECONDS
+    )
+    if done.exit_code is None and done.stderr.endswith("not found"):
+        return NvidiaAnswer((), None)
+    if done.exit_code not in (0, _INFOROM_CORRUPTED):
+        said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
+        return NvidiaAnswer((), f"nvidia-smi failed (exit code {done.exit_code}): {said}")
+    return read_answer(done.stdout)
+
+
+def read_answer(text: str) -> NvidiaAnswer:
+    """The GPUs in the CSV answer; a row that is no GPU (`ERR!`, `[Unknown Error]`) is trouble."""
+    gpus = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 4 or "ERR!" in line or not fields[2].isdigit():
+            return NvidiaAnswer(
+                (), f'nvidia-smi answered "{line}", so the GPU has crashed or fallen off the bus'
+            )
+        temperature = int(fields[3]) if fields[3].isdigit() else None
+        gpus.append(NvidiaGpu(fields[0], fields[1], int(fields[2]) * _MIB, temperature))
+    return NvidiaAnswer(tuple(gpus), None)

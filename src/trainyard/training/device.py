@@ -1,0 +1,30 @@
+"""What torch can compute on here: its version, the CUDA it was built for, the GPUs it can use.
+
+It judges nothing; `cluster.preflight` does.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """The installed torch and what it finds."""
+
+    version: str
+    """Without the local part: `2.13.0`, not `2.13.0+cu130`."""
+    cuda: str | None
+    """The CUDA release it was built for, for example `13.0`; None for a build that knows only the CPU."""
+    gpu_memory_bytes: tuple[int, ...]
+    """The memory of each GPU that torch can use, in torch's order."""
+
+
+def torch_facts() -> TorchFacts:
+    """Ask torch. A driver that is too old means no GPUs, without torch's own warning about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        memory = tuple(torch.cuda.get_device_properties(i).total_memory for i in range(usable))
+    return TorchFacts(torch.__version__.partition("+")[0], torch.version.cuda, memory)

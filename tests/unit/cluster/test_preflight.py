@@ -1,0 +1,266 @@
+"""The judgement over facts that are handed in: no driver, no torch, no disk is asked."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainyard.cluster.preflight import (
+    Facts,
+    Finding,
+    Gpu,
+    Verdict,
+    disk_bytes_needed,
+    gpu_bytes_needed,
+    judge,
+    parameter_count,
+    summary,
+    worst,
+)
+from trainyard.config.schema import ArchitectureConfig, Config
+
+GB = 10**9
+TINYLLAMA = ArchitectureConfig(
+    vocab_size=32000,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_layers=22,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+)
+CPU_BOX = Facts(
+    python="3.11.7",
+    torch="2.13.0",
+    torch_cuda="13.0",
+    torch_gpu_bytes=(),
+    gpus=(),
+    gpu_trouble=None,
+    disk="runs",
+    disk_free_bytes=71 * GB,
+    data_bytes=100_000_000,
+    lock_differences=(),
+)
+GPU_BOX = replace(
+    CPU_BOX,
+    gpus=(Gpu("NVIDIA H100 80GB HBM3", "580.65.06"),),
+    torch_gpu_bytes=(80 * GB,),
+    disk_free_bytes=900 * GB,
+)
+
+
+def config(device: str = "auto", shape: ArchitectureConfig | None = None, **training: Any) -> Config:
+    return Config.model_validate(
+        {
+            "model": {
+                "name": "a-model",
+                "device": device,
+                "architecture": (shape or ArchitectureConfig()).model_dump(),
+            },
+            "training": {"max_steps": 10, "warmup_steps": 0, **training},
+        }
+    )
+
+
+def finding(findings: tuple[Finding, ...], check: str) -> Finding:
+    return next(f for f in findings if f.check == check)
+
+
+def failed(findings: tuple[Finding, ...]) -> list[str]:
+    return [f.check for f in findings if f.verdict == Verdict.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("device", "facts"),
+    [
+        ("auto", CPU_BOX),
+        ("cpu", CPU_BOX),
+        ("cpu", GPU_BOX),
+        ("auto", GPU_BOX),
+        ("cuda", GPU_BOX),
+        ("cuda:0", GPU_BOX),
+    ],
+)
+def test_a_machine_that_fits_passes_every_check(device: str, facts: Facts) -> None:
+    findings = judge(config(device), facts)
+    assert worst(findings) == Verdict.OK
+    assert {f.fix for f in findings} == {None}
+
+
+def test_the_large_model_fits_a_large_gpu() -> None:
+    assert worst(judge(config("cuda:0", TINYLLAMA), GPU_BOX)) == Verdict.OK
+
+
+@pytest.mark.parametrize("python", ["3.10.14", "3.14.0", "2.7.18", "4.0.0"])
+def test_a_python_outside_the_lock_is_refused(python: str) -> None:
+    findings = judge(config(), replace(CPU_BOX, python=python))
+    assert failed(findings) == ["python"]
+    assert python in finding(findings, "python").found
+    assert "3.11 to 3.13" in finding(findings, "python").found
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.9", "3.13.1+"])
+def test_a_python_of_the_lock_is_taken(python: str) -> None:
+    assert worst(judge(config(), replace(CPU_BOX, python=python))) == Verdict.OK
+
+
+def test_packages_that_differ_from_the_lock_are_named_and_counted() -> None:
+    wrong = tuple(f"package-{i} 1.0 instead of 2.0" for i in range(7))
+    packages = finding(judge(config(), replace(CPU_BOX, lock_differences=wrong)), "packages")
+    assert packages.verdict == Verdict.FAILED
+    assert "package-4 1.0 instead of 2.0 and 2 more" in packages.found
+    assert packages.fix == "install the lock again: make install"
+
+
+def test_torch_that_cannot_be_imported_is_refused() -> None:
+    findings = judge(config("cpu"), replace(CPU_BOX, torch=None, torch_cuda=None))
+    assert failed(findings) == ["torch"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
+def test_a_missing_gpu_is_refused_when_the_configuration_asks_for_one(device: str) -> None:
+    findings = judge(config(device), CPU_BOX)
+    assert failed(findings) == ["gpu"]
+    gpu = finding(findings, "gpu")
+    assert f"model.device is {device}" in gpu.found
+    assert gpu.fix is not None
+    assert "--set model.device=cpu" in gpu.fix
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "needed"),
+    [
+        ("535.183.01", "13.0", 580),
+        ("579.99", "13.1", 580),
+        ("470.82.01", "12.6", 525),
+        ("418.87.00", "11.8", 450),
+    ],
+)
+def test_a_driver_too_old_for_the_cuda_build_is_refused(driver: str, cuda: str, needed: int) -> None:
+    facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda, torch_gpu_bytes=())
+    gpu = finding(judge(config("cuda:0"), facts), "gpu")
+    assert gpu.verdict == Verdict.FAILED
+    assert f"driver {driver} is too old for torch 2.13.0, built for CUDA {cuda}" in gpu.found
+    assert gpu.fix == f"install NVIDIA driver {needed} or newer"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"), [("580.65.06", "13.0"), ("525.60.13", "12.9"), ("610.1", "13.0"), ("1.0", "99.0")]
+)
+def test_a_driver_of_the_cuda_family_or_newer_is_taken(driver: str, cuda: str) -> None:
+    facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda)
+    assert failed(judge(config("cuda:0"), facts)) == []
+
+
+def test_a_crashed_gpu_is_refused_in_the_words_of_the_driver() -> None:
+    trouble = 'nvidia-smi answered "ERR!, 580.65.06, 81559, 34"'
+    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, gpus=(), gpu_trouble=trouble)), "gpu")
+    assert (gpu.verdict, gpu.found) == (Verdict.FAILED, trouble)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"gpu_trouble": "nvidia-smi failed (exit code 9): no driver", "gpus": ()},
+        {"gpus": (Gpu("NVIDIA A10G", "470.1"),)},
+        {"torch_cuda": None},
+        {},
+    ],
+)
+def test_with_auto_an_unusable_gpu_is_said_but_the_cpu_may_train(broken: dict[str, Any]) -> None:
+    findings = judge(config("auto"), replace(GPU_BOX, torch_gpu_bytes=(), **broken))
+    assert finding(findings, "gpu").verdict == Verdict.DEGRADED
+    assert worst(findings) == Verdict.DEGRADED
+
+
+def test_a_broken_gpu_is_nobodys_business_on_the_cpu() -> None:
+    assert worst(judge(config("cpu"), replace(GPU_BOX, gpu_trouble="ERR!"))) == Verdict.OK
+
+
+def test_a_cpu_build_of_torch_is_refused_on_a_gpu_machine() -> None:
+    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, torch_cuda=None, torch_gpu_bytes=())), "gpu")
+    assert gpu.found == "torch 2.13.0 is a build for the CPU only"
+
+
+def test_a_gpu_that_torch_cannot_open_is_refused() -> None:
+    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, torch_gpu_bytes=())), "gpu")
+    assert gpu.verdict == Verdict.FAILED
+    assert "CUDA_VISIBLE_DEVICES" in str(gpu.fix)
+
+
+def test_a_device_beyond_the_last_gpu_is_refused() -> None:
+    gpu = finding(judge(config("cuda:1"), GPU_BOX), "gpu")
+    assert gpu.found == "model.device is cuda:1, but torch finds 1 GPU(s)"
+    assert gpu.fix == "--set model.device=cuda:0"
+
+
+def test_too_little_gpu_memory_is_refused_with_both_figures() -> None:
+    memory = finding(
+        judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, torch_gpu_bytes=(16 * GB,))), "gpu memory"
+    )
+    assert memory.verdict == Verdict.FAILED
+    assert memory.found.startswith("16 GB, but a-model needs at least 20 GB (1,100 M parameters, batch 4)")
+
+
+def test_the_memory_of_the_chosen_gpu_counts() -> None:
+    two = replace(GPU_BOX, torch_gpu_bytes=(1 * GB, 80 * GB))
+    assert failed(judge(config("cuda:0", TINYLLAMA), two)) == ["gpu memory"]
+    assert failed(judge(config("cuda:1", TINYLLAMA), two)) == []
+
+
+def test_the_need_for_gpu_memory_is_stated_arithmetic() -> None:
+    small = config(shape=ArchitectureConfig(), batch_size=2)
+    assert gpu_bytes_needed(small) == 16 * parameter_count(ArchitectureConfig()) + 8 * 2 * 2048 * 256
+
+
+def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
+    findings = judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
+    assert failed(findings) == ["disk"]
+    assert finding(findings, "disk").found.startswith(
+        "9.0 GB free at runs, but 79 GB are needed (5 + 1 checkpoints"
+    )
+
+
+def test_the_need_for_disk_counts_one_checkpoint_more_than_is_kept() -> None:
+    assert disk_bytes_needed(config(), 1000) == 6 * 12 * parameter_count(ArchitectureConfig()) + 1000
+
+
+def test_everything_that_is_wrong_is_said_in_one_go() -> None:
+    facts = replace(
+        CPU_BOX,
+        python="3.10.1",
+        lock_differences=("torch 2.0 instead of 2.13.0",),
+        torch=None,
+        disk_free_bytes=0,
+    )
+    assert failed(judge(config("cuda:0"), facts)) == ["python", "packages", "torch", "gpu", "disk"]
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "line"),
+    [
+        ("auto", CPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free"),
+        ("cuda:0", CPU_BOX, "Python 3.11.7, torch 2.13.0, no usable GPU, 71 GB free"),
+        ("cpu", GPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 900 GB free"),
+        (
+            "auto",
+            GPU_BOX,
+            "Python 3.11.7, torch 2.13.0, 1 × NVIDIA H100 80GB HBM3 (driver 580.65.06), 900 GB free",
+        ),
+        ("auto", replace(GPU_BOX, gpus=()), "Python 3.11.7, torch 2.13.0, 1 GPU(s), 900 GB free"),
+        (
+            "cpu",
+            replace(CPU_BOX, torch=None, disk_free_bytes=10**8),
+            "Python 3.11.7, no torch, no GPU (training on CPU), 0.1 GB free",
+        ),
+    ],
+)
+def test_the_summary_is_one_line(device: str, facts: Facts, line: str) -> None:
+    assert summary(config(device), facts) == line
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_parameter_count_is_that_of_the_real_model(tied: bool) -> None:
+    from trainyard.training.model import build_model
+
+    shape = ArchitectureConfig(num_layers=3, hidden_size=64, num_attention_heads=8, tie_word_embeddings=tied)
+    assert parameter_count(shape) == sum(p.numel() for p in build_model(shape, seed=0).parameters())

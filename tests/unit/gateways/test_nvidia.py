@@ -1,0 +1,65 @@
+"""The driver's answers, spoken by a stand-in `nvidia-smi` that is first on PATH."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.gateways.nvidia import NvidiaGpu, query_gpus, read_answer
+
+
+def say(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an `nvidia-smi` with this shell body first on PATH."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_a_healthy_gpu_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(tmp_path, "echo 'NVIDIA H100 80GB HBM3, 580.65.06, 81559, 34'", monkeypatch)
+    answer = query_gpus()
+    assert answer.trouble is None
+    assert answer.gpus == (NvidiaGpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559 << 20, 34),)
+
+
+def test_the_query_is_the_one_that_fails_on_a_crashed_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(tmp_path, 'echo "$@" >&2; exit 9', monkeypatch)
+    trouble = query_gpus().trouble
+    assert trouble is not None
+    assert "--query-gpu=name,driver_version,memory.total,temperature.gpu" in trouble
+    assert "exit code 9" in trouble
+
+
+def test_no_nvidia_smi_means_no_gpu_and_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = query_gpus()
+    assert (answer.gpus, answer.trouble) == ((), None)
+
+
+def test_the_inforom_warning_still_counts_as_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(tmp_path, "echo 'Tesla T4, 580.65.06, 15360, 40'; exit 14", monkeypatch)
+    assert query_gpus().trouble is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERR!, 580.65.06, 81559, 34",
+        "NVIDIA H100 80GB HBM3, 580.65.06, [Unknown Error], 34",
+        "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
+        "NVIDIA H100 80GB HBM3, 580.65.06, 81559, ERR!",
+    ],
+)
+def test_an_answer_that_is_no_gpu_is_trouble(line: str) -> None:
+    answer = read_answer(f"Tesla T4, 580.65.06, 15360, 40\n{line}\n")
+    assert answer.gpus == ()
+    assert answer.trouble is not None
+    assert line in answer.trouble
+
+
+def test_a_gpu_without_a_sensor_has_no_temperature() -> None:
+    assert read_answer("GRID, 580.65.06, 8192, [N/A]\n").gpus[0].temperature_celsius is None
