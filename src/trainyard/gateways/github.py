@@ -1,0 +1,102 @@
+"""What GitHub Actions is told: step outputs, the job summary, annotations and log groups.
+
+Outside Actions every function does nothing. It asks no API: it touches the running step's files and log only.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from trainyard.errors import TrainyardError
+
+# https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
+SUMMARY_BYTES = 1024 * 1024
+_LEFT_OUT = "\n\n*The rest was left out: a job summary ends at 1 MiB.*\n"
+
+
+class Level(StrEnum):
+    """How grave an annotation is."""
+
+    NOTICE = "notice"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def in_actions(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is a step of a workflow."""
+    return environment.get("GITHUB_ACTIONS") == "true"
+
+
+def set_output(name: str, value: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Give the step the output `name`; any text is safe, also one of several lines."""
+    delimiter = f"value_{secrets.token_hex(16)}"
+    _append(environment, "GITHUB_OUTPUT", f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
+
+
+def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Append to the job summary; False outside Actions.
+
+    What goes beyond GitHub's limit is cut off at a line, because a longer summary is refused as a whole.
+    """
+    name = environment.get("GITHUB_STEP_SUMMARY")
+    if not name:
+        return False
+    written = Path(name).stat().st_size if Path(name).exists() else 0
+    _append(environment, "GITHUB_STEP_SUMMARY", _cut(markdown.rstrip("\n") + "\n", SUMMARY_BYTES - written))
+    return True
+
+
+def annotate(
+    level: Level, message: str, *, title: str = "", environment: Mapping[str, str] = os.environ
+) -> None:
+    """Show `message` on the workflow run's page. It goes to stderr, because stdout is for data."""
+    if not in_actions(environment):
+        return
+    properties = f" title={_property(title)}" if title else ""
+    sys.stderr.write(f"::{level}{properties}::{_data(message)}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def log_group(title: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Fold what is logged inside into one line of the step's log."""
+    if not in_actions(environment):
+        yield
+        return
+    sys.stderr.write(f"::group::{_data(title)}\n")
+    try:
+        yield
+    finally:
+        sys.stderr.write("::endgroup::\n")
+
+
+def _append(environment: Mapping[str, str], variable: str, text: str) -> None:
+    name = environment.get(variable)
+    if not name:
+        return
+    try:
+        with Path(name).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise TrainyardError(f"{name} ({variable}) cannot be written: {error.strerror}") from None
+
+
+def _cut(text: str, room: int) -> str:
+    """`text` if it fits into `room` bytes, else its first lines and a note that the rest was left out."""
+    content = text.encode()
+    if len(content) <= room:
+        return text
+    end = content.rfind(b"\n", 0, max(0, room - len(_LEFT_OUT.encode())))
+    return "" if end < 0 else content[:end].decode() + _LEFT_OUT
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

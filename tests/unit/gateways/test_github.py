@@ -1,0 +1,103 @@
+"""Outputs, summaries and annotations, read back the way the runner reads them."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import TrainyardError
+from trainyard.gateways.github import (
+    SUMMARY_BYTES,
+    Level,
+    annotate,
+    append_summary,
+    in_actions,
+    log_group,
+    set_output,
+)
+
+ACTIONS = {"GITHUB_ACTIONS": "true"}
+
+
+def outputs(path: Path) -> dict[str, str]:
+    """The runner's own grammar: `name<<delimiter`, lines, `delimiter`."""
+    result: dict[str, str] = {}
+    lines = iter(path.read_text().split("\n"))
+    for line in lines:
+        if line:
+            name, delimiter = line.split("<<", 1)
+            value: list[str] = []
+            for inner in lines:
+                if inner == delimiter:
+                    break
+                value.append(inner)
+            result[name] = "\n".join(value)
+    return result
+
+
+def test_outputs_of_several_lines_are_read_back_whole(tmp_path: Path) -> None:
+    file = tmp_path / "output"
+    environment = {"GITHUB_OUTPUT": str(file)}
+    hostile = "first\nEOF\nproven<<EOF\nvalue_0\n%0A ✅"
+    set_output("report", hostile, environment)
+    set_output("run_number", "7", environment)
+    assert outputs(file) == {"report": hostile, "run_number": "7"}
+
+
+def test_the_summary_grows(tmp_path: Path) -> None:
+    file = tmp_path / "summary"
+    environment = {"GITHUB_STEP_SUMMARY": str(file)}
+    assert append_summary("### One", environment)
+    assert append_summary("### Two\n\n", environment)
+    assert file.read_text() == "### One\n### Two\n"
+
+
+def test_a_summary_never_passes_the_limit_and_says_that_it_was_cut(tmp_path: Path) -> None:
+    file = tmp_path / "summary"
+    environment = {"GITHUB_STEP_SUMMARY": str(file)}
+    for _ in range(3):
+        append_summary("lösses, a line of them\n" * 20_000, environment)
+    content = file.read_bytes()
+    assert SUMMARY_BYTES - 200 < len(content) <= SUMMARY_BYTES
+    assert content.decode().count("The rest was left out") == 1
+
+
+def test_a_summary_without_room_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "summary"
+    file.write_bytes(b"x" * (SUMMARY_BYTES - 10))
+    append_summary("### A heading", {"GITHUB_STEP_SUMMARY": str(file)})
+    assert file.stat().st_size == SUMMARY_BYTES - 10
+
+
+def test_an_annotation_cannot_be_broken_out_of(capsys: pytest.CaptureFixture[str]) -> None:
+    annotate(
+        Level.ERROR, "50% of it\r\n::warning::no", title="Not proven: stored, twice", environment=ACTIONS
+    )
+    written = capsys.readouterr()
+    assert written.err == "::error title=Not proven%3A stored%2C twice::50%25 of it%0D%0A::warning::no\n"
+    assert written.out == ""
+
+
+def test_an_annotation_may_have_no_title(capsys: pytest.CaptureFixture[str]) -> None:
+    annotate(Level.NOTICE, "done", environment=ACTIONS)
+    assert capsys.readouterr().err == "::notice::done\n"
+
+
+def test_a_group_is_closed_also_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="inside"), log_group("prepare\ndata", ACTIONS):
+        raise ValueError("inside")
+    assert capsys.readouterr().err == "::group::prepare%0Adata\n::endgroup::\n"
+
+
+def test_outside_actions_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    set_output("a", "b", {})
+    annotate(Level.ERROR, "no", environment={})
+    with log_group("nothing", {}):
+        pass
+    assert not append_summary("### One", {})
+    assert not in_actions({})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainyardError, match=r"missing/output \(GITHUB_OUTPUT\) cannot be written"):
+        set_output("a", "b", {"GITHUB_OUTPUT": str(tmp_path / "missing/output")})

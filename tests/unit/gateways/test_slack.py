@@ -1,0 +1,215 @@
+"""Slack against a local HTTP server that behaves, refuses, stalls and hurries."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ServiceError
+from trainyard.gateways import slack
+
+SECRET_PATH = "/services/T000/B000/verysecret"
+TOKEN = "xoxb-verysecret"
+BLOCKS = [{"type": "section", "text": {"type": "mrkdwn", "text": "*Training 7 proven*"}}]
+Answer = tuple[int, dict[str, str], str]
+OK: Answer = (200, {}, "ok")
+
+
+class FakeSlack(ThreadingHTTPServer):
+    """Answers from a list, then with success; keeps what it was sent. `stall` holds answers back."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.answers: list[Answer] = []
+        self.stall = 0.0
+        self.done = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeSlack
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, dict(self.headers), body))
+        self.server.done.wait(self.server.stall)
+        default = '{"ok": true, "ts": "1.2"}' if "chat.postMessage" in self.path else "ok"
+        status, headers, text = self.server.answers.pop(0) if self.server.answers else (200, {}, default)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[FakeSlack]:
+    fake = FakeSlack()
+    thread = threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield fake
+    fake.done.set()
+    fake.shutdown()
+    fake.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def closed_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def webhook(server: FakeSlack) -> dict[str, str]:
+    return {"SLACK_WEBHOOK_URL": server.url + SECRET_PATH}
+
+
+def bot(server: FakeSlack) -> dict[str, str]:
+    return {"SLACK_BOT_TOKEN": TOKEN, "SLACK_API_URL": server.url + "/api", "SLACK_CHANNEL": "#training"}
+
+
+def test_a_webhook_gets_the_text_and_the_blocks(server: FakeSlack) -> None:
+    assert slack.post("Training 7 proven", BLOCKS, environment=webhook(server))
+    path, _, body = server.requests[0]
+    assert path == SECRET_PATH
+    assert body == {"text": "Training 7 proven", "blocks": BLOCKS}
+
+
+def test_a_bot_token_posts_to_the_channel(server: FakeSlack) -> None:
+    assert slack.post("Training 7 proven", BLOCKS, environment=bot(server))
+    path, headers, body = server.requests[0]
+    assert path == "/api/chat.postMessage"
+    assert headers["Authorization"] == f"Bearer {TOKEN}"
+    assert body["channel"] == "#training"
+    assert body["text"] == "Training 7 proven"
+    assert body["blocks"] == BLOCKS
+
+
+def test_the_channel_may_come_from_the_configuration(server: FakeSlack) -> None:
+    environment = {k: v for k, v in bot(server).items() if k != "SLACK_CHANNEL"}
+    assert slack.post("t", BLOCKS, channel="#from-config", environment=environment)
+    assert server.requests[0][2]["channel"] == "#from-config"
+    with pytest.raises(ServiceError, match=r"no channel: set SLACK_CHANNEL"):
+        slack.post("t", BLOCKS, environment=environment)
+
+
+def test_without_webhook_and_token_nothing_is_sent() -> None:
+    assert slack.post("t", BLOCKS, environment={}) is False
+
+
+@pytest.mark.parametrize("credentials", [webhook, bot])
+def test_the_rate_limit_is_waited_out_as_slack_asks(server: FakeSlack, credentials: Any) -> None:
+    server.answers = [(429, {"Retry-After": "1"}, "")]
+    began = time.monotonic()
+    assert slack.post("t", BLOCKS, environment=credentials(server))
+    assert time.monotonic() - began >= 1
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("credentials", [webhook, bot])
+def test_a_rate_limit_beyond_the_time_of_a_message_is_not_waited_out(
+    server: FakeSlack, credentials: Any
+) -> None:
+    server.answers = [(429, {"Retry-After": "3600"}, "rate_limited")]
+    began = time.monotonic()
+    with pytest.raises(ServiceError, match=r"429|rate_limited"):
+        slack.post("t", BLOCKS, environment=credentials(server))
+    assert time.monotonic() - began < 2
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("credentials", [webhook, bot])
+def test_a_server_error_heals(server: FakeSlack, credentials: Any) -> None:
+    server.answers = [(503, {}, "oops")]
+    assert slack.post("t", BLOCKS, environment=credentials(server))
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_stays_broken_is_given_up(server: FakeSlack) -> None:
+    server.answers = [(500, {}, "no\nidea")] * 20
+    with pytest.raises(ServiceError, match="Slack answered 500: no idea"):
+        slack.post("t", BLOCKS, environment=webhook(server))
+    assert len(server.requests) == 3
+
+
+def test_a_refusal_is_not_asked_again(server: FakeSlack) -> None:
+    server.answers = [(403, {}, "invalid_token")]
+    with pytest.raises(ServiceError, match="Slack answered 403: invalid_token"):
+        slack.post("t", BLOCKS, environment=webhook(server))
+    server.answers = [(200, {}, '{"ok": false, "error": "channel_not_found"}')]
+    with pytest.raises(ServiceError, match="Slack refused the message for #training: channel_not_found"):
+        slack.post("t", BLOCKS, environment=bot(server))
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("credentials", [webhook, bot])
+def test_a_server_that_stalls_is_left_and_not_asked_twice(
+    server: FakeSlack, credentials: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slack, "CALL_SECONDS", 1)
+    server.stall = 30
+    began = time.monotonic()
+    with pytest.raises(ServiceError, match="no answer within 1 seconds"):
+        slack.post("t", BLOCKS, environment=credentials(server))
+    assert time.monotonic() - began < 5
+    assert len(server.requests) == 1
+
+
+def test_a_message_has_a_time_limit_of_its_own(server: FakeSlack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slack, "TOTAL_SECONDS", 0.5)
+    server.stall = 3
+    with pytest.raises(ServiceError, match="did not answer within"):
+        slack.post("t", BLOCKS, environment=webhook(server))
+
+
+def test_a_refused_connection_is_named_without_the_address(
+    closed_port: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slack, "_RETRIES", 1)
+    with pytest.raises(ServiceError, match="could not be reached: Connection refused") as caught:
+        slack.post("t", BLOCKS, environment={"SLACK_WEBHOOK_URL": closed_port + SECRET_PATH})
+    assert "verysecret" not in str(caught.value) + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    "address", ["hooks.slack.com/verysecret", "file:///verysecret", "http://", "https://[x"]
+)
+def test_an_address_that_is_none_is_refused_without_being_shown(address: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        slack.post("t", BLOCKS, environment={"SLACK_WEBHOOK_URL": address})
+    assert "verysecret" not in str(caught.value)
+
+
+def test_an_address_with_a_space_is_not_shown(server: FakeSlack) -> None:
+    with pytest.raises(ServiceError) as caught:
+        slack.post("t", BLOCKS, environment={"SLACK_WEBHOOK_URL": server.url + "/very secret"})
+    assert "secret" not in str(caught.value)
+
+
+def test_an_answer_that_is_no_json_is_an_answer_of_another_server(server: FakeSlack) -> None:
+    server.answers = [(200, {}, "<html>proxy</html>")]
+    with pytest.raises(ServiceError, match="refused the message"):
+        slack.post("t", BLOCKS, environment=bot(server))
+
+
+def test_the_proxy_of_the_environment_spares_the_hosts_it_names(
+    server: FakeSlack, closed_port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", closed_port)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert slack.post("t", BLOCKS, environment=webhook(server))
