@@ -3,6 +3,7 @@
 It installs nothing and asks no index; the text and the installed versions are handed in.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 from trainyard.errors import ConfigError
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)\s*(?:;\s*(?P<marker>[^\\]+?))?\s*\\?$")
+_DIGEST = re.compile(r"# input-sha256: ([0-9a-f]{64})\n")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
@@ -51,6 +53,17 @@ def differences(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[st
         for name, version in sorted(wanted.items())
         if installed.get(name) != version
     )
+
+
+def with_input_digest(text: str, inputs: bytes) -> str:
+    """The lock's text with the digest of what it was resolved from on its first line."""
+    return f"# input-sha256: {hashlib.sha256(inputs).hexdigest()}\n{_DIGEST.sub('', text)}"
+
+
+def fits_inputs(text: str, inputs: bytes) -> bool:
+    """Whether the lock was resolved from exactly these inputs (the bytes of its .in files, joined)."""
+    recorded = _DIGEST.match(text)
+    return recorded is not None and recorded[1] == hashlib.sha256(inputs).hexdigest()
 
 
 def _pins(text: str) -> Iterator[Pin]:

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Resolve every lock from its .in file, for every platform at once; or check that the locks still fit.
+
+Versions that still fit are kept; --upgrade takes the newest. A lock's first line holds the SHA-256 of what it
+was resolved from (development: of both .in files, because the first lock constrains the second), so that a
+changed input is noticed without asking an index.
+
+Reads:      requirements-*.in, the present locks; without --check the package index that uv is set to
+Writes:     requirements-uv.txt, requirements-training.txt, requirements-development.txt
+Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
+Example:    scripts/write_locks.py --check
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = "3.11"
+RESOLVE_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock and what it is resolved from."""
+
+    name: str
+    also: tuple[str, ...] = ()
+    """Names of the locks that constrain it."""
+
+    def inputs(self, root: Path) -> bytes:
+        return b"".join((root / f"requirements-{name}.in").read_bytes() for name in (self.name, *self.also))
+
+    def path(self, root: Path) -> Path:
+        return root / f"requirements-{self.name}.txt"
+
+
+LOCKS = (Lock("uv"), Lock("training"), Lock("development", also=("training",)))
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the locks fit; asks no index")
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
+    parser.add_argument("--root", type=Path, default=ROOT, metavar="DIR", help="where the files are")
+    parser.add_argument("--uv", default=default_uv(), metavar="PROGRAM", help="the uv to resolve with")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    if args.check:
+        return check(args.root)
+    if not args.dry_run:
+        refuse_other_uv(args.uv, args.root)
+    for lock in LOCKS:
+        line = resolve_command(args.uv, lock, upgrade=args.upgrade)
+        if args.dry_run:
+            print(" ".join(line))
+        else:
+            write(lock, line, args.root)
+    return 0
+
+
+def default_uv() -> str:
+    own = ROOT / ".uv" / "bin" / "uv"
+    return os.environ.get("UV") or (str(own) if own.is_file() else shutil.which("uv") or "uv")
+
+
+def check(root: Path) -> int:
+    from trainyard.cluster.lock import fits_inputs
+
+    stale = [lock for lock in LOCKS if not fits_inputs(lock.path(root).read_text(), lock.inputs(root))]
+    if stale:
+        names = ", ".join(lock.path(root).name for lock in stale)
+        raise CheckFailedError(
+            f"{names}: resolved from other inputs than the present .in files; run: make lock"
+        )
+    command.announce("locks", f"{len(LOCKS)} locks fit their inputs", "ok")
+    return 0
+
+
+def refuse_other_uv(uv: str, root: Path) -> None:
+    """Another uv may write another form; the pinned one is part of the lock."""
+    from trainyard.gateways.process import run_program
+
+    pinned = (root / "requirements-uv.in").read_text().strip().partition("==")[2]
+    found = run_program([uv, "--version"], seconds=20).stdout.split()[1:2]
+    if found != [pinned]:
+        raise ConfigError(
+            f"{uv}: version {' '.join(found) or 'unknown'}, pinned is {pinned}; run: make install"
+        )
+
+
+def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
+    flags = ["--universal", "--python-version", PYTHON, "--generate-hashes", "--no-header", "--quiet"]
+    files = [f"requirements-{lock.name}.in", "--output-file", f"requirements-{lock.name}.txt"]
+    return [uv, "pip", "compile", *flags, *(["--upgrade"] if upgrade else []), *files]
+
+
+def write(lock: Lock, line: list[str], root: Path) -> None:
+    from trainyard.cluster.lock import with_input_digest
+    from trainyard.gateways.process import run_program
+    from trainyard.run.files import write_bytes_atomically
+
+    done = run_program(line, seconds=RESOLVE_SECONDS, cwd=root)
+    if not done.ok:
+        raise ServiceError(f"uv could not resolve requirements-{lock.name}.in:\n{done.stderr.strip()}")
+    path = lock.path(root)
+    write_bytes_atomically(path, with_input_digest(path.read_text(), lock.inputs(root)).encode())
+    command.announce("lock", f"{path.name} written", "ok")
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

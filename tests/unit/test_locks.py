@@ -1,0 +1,247 @@
+"""The locks: they fit their inputs on every platform, they agree, and uv refuses a file of another hash."""
+
+import base64
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from itertools import product
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from trainyard.cluster.lock import Pin, fits_inputs, read_pins, with_input_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "write_locks.py"
+NAMES = ("uv", "training", "development")
+PLATFORMS = {
+    "linux x86-64": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
+    "linux arm64": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "aarch64"},
+    "macOS arm64": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+}
+PYTHONS = ("3.11", "3.12", "3.13")
+EVERYWHERE = list(product(PLATFORMS, PYTHONS))
+
+
+def environment(platform: str, python: str) -> dict[str, str]:
+    """The marker variables of one platform and Python."""
+    return {
+        **PLATFORMS[platform],
+        "os_name": "posix",
+        "python_version": python,
+        "python_full_version": f"{python}.5",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+
+
+@cache
+def pins(name: str) -> tuple[Pin, ...]:
+    return read_pins((ROOT / f"requirements-{name}.txt").read_text())
+
+
+def pinned(name: str, where: dict[str, str]) -> dict[str, str]:
+    """Package -> version in one environment; two versions of one package there would be a broken lock."""
+    counted = [(pin.name, pin.version) for pin in pins(name) if pin.applies(where)]
+    assert len(counted) == len(dict(counted))
+    return dict(counted)
+
+
+def wanted(name: str) -> list[Requirement]:
+    lines = (
+        line.split("#")[0].strip() for line in (ROOT / f"requirements-{name}.in").read_text().splitlines()
+    )
+    return [Requirement(line) for line in lines if line and not line.startswith("-")]
+
+
+def needs(requirements: list[Requirement], where: dict[str, str]) -> Iterator[Requirement]:
+    """What the requirements need in one environment, and what that needs, as installed packages declare."""
+    waiting, seen = list(requirements), set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        yield requirement
+        for extra in ("", *sorted(requirement.extras)):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            waiting += [r for r in declared(name) if counts(r, {**where, "extra": extra})]
+
+
+@cache
+def declared(name: str) -> tuple[Requirement, ...]:
+    try:
+        return tuple(Requirement(line) for line in metadata.requires(name) or ())
+    except metadata.PackageNotFoundError:  # a package of another platform
+        return ()
+
+
+def counts(requirement: Requirement, where: dict[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(dict(where))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("platform", "python"), EVERYWHERE)
+def test_every_needed_package_has_a_fitting_pin(name: str, platform: str, python: str) -> None:
+    where = environment(platform, python)
+    have = pinned(name, where)
+    direct = [r for r in wanted(name) if counts(r, where)]
+    assert direct
+    for requirement in needs(direct, where):
+        version = have.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{requirement} has no pin on {platform}, Python {python}"
+        assert requirement.specifier.contains(version, prereleases=True), (
+            f"{requirement} is pinned to {version}"
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_pin_has_hashes(name: str) -> None:
+    assert len(pins(name)) > 0
+    assert [pin.name for pin in pins(name) if not pin.hashes] == []
+
+
+@pytest.mark.parametrize(("platform", "python"), EVERYWHERE)
+def test_the_development_lock_agrees_with_the_training_lock(platform: str, python: str) -> None:
+    training = pinned("training", environment(platform, python))
+    development = pinned("development", environment(platform, python))
+    shared = training.keys() & development.keys()
+    assert shared
+    assert {name: development[name] for name in shared} == {name: training[name] for name in shared}
+
+
+def test_the_training_lock_holds_torch_with_its_cuda_libraries_on_linux_only() -> None:
+    linux = pinned("training", environment("linux x86-64", "3.11"))
+    macos = pinned("training", environment("macOS arm64", "3.11"))
+    assert linux["torch"] == macos["torch"] == "2.13.0"
+    assert "nvidia-nccl-cu13" in linux
+    assert not any(name.startswith("nvidia-") for name in macos)
+
+
+def test_the_locks_fit_their_inputs() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "stale"),
+    [("training", ["training", "development"]), ("development", ["development"]), ("uv", ["uv"])],
+)
+def test_a_changed_input_is_noticed(changed: str, stale: list[str], tmp_path: Path) -> None:
+    for name in NAMES:
+        shutil.copy(ROOT / f"requirements-{name}.in", tmp_path)
+    for name, also in (("uv", ""), ("training", ""), ("development", "training")):
+        inputs = b"".join((tmp_path / f"requirements-{n}.in").read_bytes() for n in (name, also) if n)
+        (tmp_path / f"requirements-{name}.txt").write_text(with_input_digest("", inputs))
+    check = [sys.executable, str(SCRIPT), "--check", "--root", str(tmp_path)]
+    assert subprocess.run(check, capture_output=True, timeout=60).returncode == 0
+    with (tmp_path / f"requirements-{changed}.in").open("a") as file:
+        file.write("one-more\n")
+    done = subprocess.run(check, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert re.findall(r"requirements-(\w+)\.txt", done.stderr) == stale
+    assert "make lock" in done.stderr
+
+
+def test_the_digest_is_replaced_not_piled_up() -> None:
+    once = with_input_digest("a==1\n", b"x")
+    assert with_input_digest(once, b"y").count("input-sha256") == 1
+    assert fits_inputs(with_input_digest(once, b"y"), b"y")
+    assert not fits_inputs(once, b"y")
+    assert not fits_inputs("a==1\n", b"x")
+
+
+def test_resolving_covers_every_platform_and_writes_hashes(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("write_locks", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(["--dry-run", "--uv", "uv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.findall(r"requirements-(\w+)\.in", line) for line in lines] == [[name] for name in NAMES]
+    for line in lines:
+        assert "--universal --python-version 3.11 --generate-hashes" in line
+
+
+def test_another_uv_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "uv"
+    other.write_text("#!/bin/sh\necho 'uv 0.0.1'\n")
+    other.chmod(0o755)
+    done = subprocess.run([sys.executable, SCRIPT, "--uv", other], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "version 0.0.1, pinned is" in done.stderr
+
+
+@pytest.fixture(scope="session")
+def uv() -> str:
+    own = ROOT / ".uv" / "bin" / "uv"
+    found = os.environ.get("UV") or (str(own) if own.is_file() else shutil.which("uv"))
+    if not found:
+        pytest.skip("needs uv: make test provides it, or set UV to its path")
+    return found
+
+
+def altered_wheel(package: str, folder: Path) -> Path:
+    """The installed `package` as a wheel of the same name and version with one more line in each module."""
+    distribution = metadata.distribution(package)
+    version, rows = distribution.version, []
+    wheel = folder / f"{package.replace('-', '_')}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in distribution.files or ():
+            if (
+                file.suffix == ".pyc"
+                or file.name in ("RECORD", "INSTALLER", "REQUESTED")
+                or ".." in file.parts
+            ):
+                continue
+            content = Path(str(file.locate())).read_bytes()
+            content += b"\nALTERED = True\n" if file.suffix == ".py" else b""
+            archive.writestr(str(file), content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            rows.append(f"{file},sha256={digest},{len(content)}")
+        record = f"{package.replace('-', '_')}-{version}.dist-info/RECORD"
+        archive.writestr(record, "\n".join([*rows, f"{record},,"]) + "\n")
+    return wheel
+
+
+def install(uv: str, requirements: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "requirements.txt").write_text(requirements)
+    options = ["--no-index", "--no-config", "--find-links", ".", "--cache-dir", "cache"]
+    target = ["--python", sys.executable, "--target", "target"]
+    line = [uv, "pip", "install", "--require-hashes", *options, *target, "-r", "requirements.txt"]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_a_package_of_another_hash_is_refused(uv: str, tmp_path: Path) -> None:
+    pin = next(p for p in pins("training") if p.name == "iniconfig")
+    wheel = altered_wheel(pin.name, tmp_path)
+    line = f"{pin.name}=={pin.version}"
+
+    refused = install(uv, line + "".join(f" --hash=sha256:{value}" for value in pin.hashes), tmp_path)
+    assert refused.returncode != 0
+    assert "hash" in refused.stderr.lower()
+    assert not (tmp_path / "target" / "iniconfig").exists()
+
+    true_hash = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    taken = install(uv, f"{line} --hash=sha256:{true_hash}", tmp_path)
+    assert taken.returncode == 0, taken.stderr
+    assert "ALTERED" in (tmp_path / "target" / "iniconfig" / "__init__.py").read_text()
+
+
+def test_a_requirement_without_a_hash_is_refused(uv: str, tmp_path: Path) -> None:
+    altered_wheel("iniconfig", tmp_path)
+    refused = install(uv, "iniconfig", tmp_path)
+    assert refused.returncode != 0
+    assert "hash" in refused.stderr.lower()
