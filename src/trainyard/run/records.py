@@ -42,7 +42,13 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """All whole rows of a JSON-lines file, none if it is missing; lines that are no objects are skipped."""
-    return list(_rows(path)) if path.is_file() else []
+    return list(iterate_rows(path))
+
+
+def iterate_rows(path: Path) -> Iterator[Row]:
+    """The rows of `read_rows` one by one, for files too long to hold."""
+    if path.is_file():
+        yield from _rows(path)
 
 
 def keep_rows_up_to(path: Path, step: int) -> int:
