@@ -53,7 +53,8 @@ def _unfinished(outcome: Facts, planned: int | None) -> str | None:
         return "the plan does not say how many steps were asked for"
     if status in ("stopped", "failed"):
         at = "an unknown step" if done is None else f"step {done:,}"
-        reason = outcome.get("reason")
+        reason = " ".join(str(outcome.get("reason", "")).split())
+        reason = reason.removeprefix(f"Stopped at step {done} of {planned}: ")
         return f"{status} at {at} of {planned:,}" + (f": {reason}" if reason else "")
     if status != "succeeded":
         return f"the outcome's status is {status!r}"

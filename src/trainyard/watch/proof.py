@@ -97,15 +97,19 @@ def prove(
     verification: StoreVerdict | None,
     *,
     place: Place | None = None,
+    config_sha256: str | None = None,
 ) -> Proof:
-    """Judge a run by its `run.json`, its metrics and events, and what verifying the store found."""
+    """Judge a run by its `run.json`, its metrics and events, and what verifying the store found.
+
+    `config_sha256` is that of the `config.yaml` which lies beside the result now; None compares nothing.
+    """
     at = place or Place()
     return Proof(
         (
             _trained(run, rows, events, at),
             _network(section(run, "hardware"), at),
             _stored(run, verification, at),
-            _repeatable(run, at),
+            _repeatable(run, at, config_sha256),
         )
     )
 
@@ -165,8 +169,15 @@ def _store_problem(run: Facts, verification: StoreVerdict) -> str | None:
     return None
 
 
-def _repeatable(run: Facts, place: Place) -> Part:
+def _repeatable(run: Facts, place: Place, config_sha256: str | None) -> Part:
     missing = missing_facts(run)
+    if not missing and config_sha256 not in (None, run["config_sha256"]):
+        return Part(
+            "repeatable",
+            False,
+            "config.yaml is no longer the configuration of the run: its SHA-256 is not the one in run.json",
+            f"restore {place.run_directory}/config.yaml, for example from the store",
+        )
     if not missing:
         return Part("repeatable", True, provenance_line(run))
     if "commit" in missing:

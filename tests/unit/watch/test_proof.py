@@ -160,6 +160,14 @@ def test_a_stopped_run_says_where_it_stopped_and_how_to_go_on() -> None:
     assert "--resume auto" in str(trained.next_step)
 
 
+def test_a_stop_is_told_once() -> None:
+    reason = "Stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 is whole."
+    outcome = {"status": "stopped", "exit_code": 75, "steps": 340, "reason": reason}
+    assert part(judge(changed("outcome", to=outcome)), "trained").evidence == (
+        "stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 is whole."
+    )
+
+
 def test_a_failed_run_gives_its_reason() -> None:
     outcome = {"status": "failed", "exit_code": 1, "steps": 12, "reason": "loss is nan at step 13"}
     assert part(judge(changed("outcome", to=outcome)), "trained").evidence == (
@@ -246,6 +254,15 @@ def test_outside_git_nothing_can_be_repeated() -> None:
     repeatable = part(judge(run), "repeatable")
     assert repeatable.evidence == "not on record: commit"
     assert "git repository" in str(repeatable.next_step)
+
+
+def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
+    run, rows = proven_run(), whole_rows()
+    recorded = run["config_sha256"]
+    assert prove(run, rows, EVENTS, Verdict(), config_sha256=recorded).proven
+    other = part(prove(run, rows, EVENTS, Verdict(), config_sha256="f" * 64), "repeatable")
+    assert not other.holds
+    assert "no longer the configuration" in other.evidence
 
 
 def test_image_and_parent_are_needed_by_hash_once_they_are_named() -> None:

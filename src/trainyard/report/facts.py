@@ -1,0 +1,248 @@
+"""Everything the reports say of a run, computed once from its directory.
+
+    run.json, metrics.jsonl, events.jsonl, checkpoints/, report/proof.json  -->  RunFacts
+
+A run may still be going, be cut off mid-line, be empty, or lack any of these files. What is not known is None.
+"""
+
+import json
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.report.history import History, number, read_history
+from trainyard.report.proof_record import ProofRecord, read_proof
+from trainyard.report.status import State, state_of
+from trainyard.run.checkpoints import read_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Row, read_rows
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint in the run directory."""
+
+    step: int
+    path: Path
+    size: int
+    """Bytes."""
+    files: int
+    created: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run, as far as it is known."""
+
+    directory: Path
+    run: Mapping[str, Any]
+    """`run.json`; empty when there is none that can be read."""
+    history: History
+    events: list[Row]
+    checkpoints: tuple[Checkpoint, ...]
+    proof: ProofRecord | None
+    config_text: str | None
+    """`config.yaml` as it is."""
+    state: State
+    timestamp: float | None
+    """Unix seconds of the newest thing on record."""
+
+    @property
+    def name(self) -> str:
+        return str(self.run.get("run_id") or self.directory.name)
+
+    @property
+    def run_number(self) -> int | str | None:
+        """The number in the store, else that of the workflow."""
+        if self.proof is not None and self.proof.run_number is not None:
+            return self.proof.run_number
+        return self.section("ci").get("run_number")
+
+    @property
+    def title(self) -> str:
+        """`run 812`, or the run's id where it has no number."""
+        return f"run {self.run_number or self.name}"
+
+    @property
+    def commit(self) -> str | None:
+        value = self.section("git").get("commit")
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def dirty(self) -> bool:
+        return self.section("git").get("dirty") is True
+
+    @property
+    def step(self) -> int | None:
+        """The last step on record."""
+        done = self.outcome_figure("steps")
+        last = self.history.last.get("step") if done is None else done
+        return None if last is None else int(last)
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps were asked for."""
+        return self._plan("steps")
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self._plan("steps_per_epoch")
+
+    @property
+    def epochs(self) -> int | None:
+        """Passes over the data, the last one counted when it is begun."""
+        value = number(self.section("plan").get("epochs"))
+        return None if value is None or value <= 0 else math.ceil(value)
+
+    @property
+    def first_loss(self) -> float | None:
+        values = self.history.curves["loss"].values
+        first = self.outcome_figure("first_loss")
+        return first if first is not None else (values[0] if values else None)
+
+    @property
+    def loss(self) -> float | None:
+        final = self.outcome_figure("final_loss")
+        return self.history.last.get("loss") if final is None else final
+
+    @property
+    def validation_loss(self) -> float | None:
+        final = self.outcome_figure("validation_loss")
+        return self.history.last.get("val_loss") if final is None else final
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Of the validation data."""
+        final = self.outcome_figure("bits_per_byte")
+        return self.history.last.get("val_bits_per_byte") if final is None else final
+
+    @cached_property
+    def training_seconds(self) -> float | None:
+        """Time spent training; pauses between a stop and its resumption are not counted."""
+        recorded = self.outcome_figure("seconds")
+        return _seconds_trained(self.history, self.events) if recorded is None else recorded
+
+    @cached_property
+    def seconds_remaining(self) -> float | None:
+        pace = self.history.seconds_per_step()
+        if not self.state.going or pace is None or self.step is None or self.steps is None:
+            return None
+        return max(0, self.steps - self.step) * pace
+
+    @property
+    def completion(self) -> float | None:
+        """Share of the steps that are done, 0 to 1."""
+        return None if self.step is None or not self.steps else min(1.0, self.step / self.steps)
+
+    @property
+    def sample(self) -> str | None:
+        value = self.outcome.get("sample")
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        return self.section("outcome")
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """An object of `run.json`; empty when there is none."""
+        value = self.run.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+    def outcome_figure(self, name: str) -> float | None:
+        return number(self.outcome.get(name))
+
+    def _plan(self, name: str) -> int | None:
+        value = number(self.section("plan").get(name))
+        return None if value is None or value < 1 else int(value)
+
+
+def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
+    """The facts of a run directory, or of the directory that a metrics file lies in.
+
+    Raises ConfigError when `source` does not exist.
+    """
+    directory, metrics_file = _located(source)
+    layout = RunDirectory(directory)
+    run = _json_object(layout.run_file)
+    history, events = read_history(metrics_file), read_rows(layout.events_file)
+    newest = _newest(run, history, events)
+    return RunFacts(
+        directory=directory,
+        run=run,
+        history=history,
+        events=events,
+        checkpoints=_checkpoints(layout),
+        proof=read_proof(layout.report / "proof.json", run, newest),
+        config_text=_text(layout.config_file),
+        state=state_of(run, history, newest, now=time.time() if now is None else now),
+        timestamp=newest,
+    )
+
+
+def _located(source: Path) -> tuple[Path, Path]:
+    if source.is_dir():
+        return source, RunDirectory(source).metrics_file
+    if source.is_file() or (source.name == "metrics.jsonl" and source.parent.is_dir()):
+        return source.parent, source
+    raise ConfigError(f"{source}: no such run directory or metrics file. `ls runs` shows the runs there are.")
+
+
+def _newest(run: Mapping[str, Any], history: History, events: list[Row]) -> float | None:
+    outcome = run.get("outcome")
+    candidates = [
+        number(run.get("created")),
+        number(outcome.get("finished")) if isinstance(outcome, Mapping) else None,
+        history.last.get("time"),
+        number(events[-1].get("time")) if events else None,
+    ]
+    return max((time_ for time_ in candidates if time_ is not None), default=None)
+
+
+def _checkpoints(layout: RunDirectory) -> tuple[Checkpoint, ...]:
+    """The checkpoints that have a manifest, oldest first; their bytes are not read."""
+    found = []
+    for step in layout.checkpoint_steps():
+        path = layout.checkpoint(step)
+        try:
+            manifest = read_manifest(path)
+        except CheckpointError:
+            continue
+        total = sum(file.size for file in manifest.files)
+        found.append(Checkpoint(step, path, total, len(manifest.files), manifest.created))
+    return tuple(found)
+
+
+def _seconds_trained(history: History, events: list[Row]) -> float | None:
+    """Sum over the segments of a run: from its start or resumption to its last row."""
+    if not history.times:
+        return None
+    marks = [event.get("time") for event in events if event.get("event") in ("started", "resumed")]
+    starts = sorted({mark for value in marks if (mark := number(value)) is not None}) or [history.times[0]]
+    ends = list(starts)
+    for moment in history.times:
+        segment = bisect_right(starts, moment) - 1
+        if segment >= 0:
+            ends[segment] = max(ends[segment], moment)
+    return sum(end - start for start, end in zip(starts, ends, strict=True))
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,74 @@
+"""Numbers for people: with units, and no more digits than they deserve. Bytes are decimal (1 GB = 10⁹)."""
+
+_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `1:52`, `6 h 12 m`, `3 d 4 h`."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}:{whole % _MINUTE:02d}"
+    if whole < 2 * _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} m"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+
+
+def hours(seconds: float) -> str:
+    """Hours as the text report shows them, `1.25 hours`; below six minutes, `1 min 52 s`."""
+    if seconds >= _HOUR / 10:
+        return f"{seconds / _HOUR:.2f} hours"
+    minutes, rest = divmod(max(0, round(seconds)), _MINUTE)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def ago(seconds: float) -> str:
+    """`40 s ago`, `12 m ago`, `3 h ago`, `2 d ago`."""
+    for size, unit in ((2 * _DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= size:
+            return f"{int(seconds // min(size, _DAY))} {unit} ago"
+    return f"{max(0, int(seconds))} s ago"
+
+
+def scaled(value: float) -> str:
+    """`41.2 k`, `19.7 M`; below a thousand as it is, with at most three digits."""
+    for size, unit in _SCALES:
+        if abs(value) >= size * 0.9995:
+            return f"{_three(value / size)} {unit}"
+    return _three(value)
+
+
+def size(count: float) -> str:
+    """`912 B`, `43.1 MB`, `8.8 GB`."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    figure, unit = scaled(count).split(" ")
+    return f"{float(figure):.1f} {unit}B" if float(figure) < 1000 else f"{figure} {unit}B"
+
+
+def gigabytes(count: float) -> str:
+    """`22.1 GB`, however small."""
+    return f"{count / 1e9:.1f} GB"
+
+
+def loss(value: float) -> str:
+    """Three digits that matter: `5.56`, `0.0123`, `12.3`."""
+    return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"
+
+
+def percent(fraction: float) -> str:
+    return f"{fraction:.0%}".replace("%", " %")
+
+
+def counted(count: float, noun: str) -> str:
+    """`1 step`, `5,000 steps`."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def _three(value: float) -> str:
+    if value == int(value) and abs(value) < 1000:
+        return f"{value:.0f}"
+    digits = 0 if abs(value) >= 100 else 1
+    return f"{value:.{digits}f}" if abs(value) >= 1 else f"{value:.3g}"

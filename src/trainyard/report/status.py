@@ -1,0 +1,79 @@
+"""Where a run stands: its recorded outcome, or, while it has none, the age of what it wrote last."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from trainyard.report.history import History
+from trainyard.report.quantities import ago
+
+_PATIENCE_SECONDS = 600.0
+"""Silence that says nothing: compiling, validating and saving write no rows."""
+_PATIENCE_ROWS = 10
+"""A run that logs rarely may be silent for this many of its own intervals."""
+
+
+class Status(StrEnum):
+    """The word that stands first in every report."""
+
+    EMPTY = "EMPTY"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    INTERRUPTED = "INTERRUPTED"
+
+
+@dataclass(frozen=True)
+class State:
+    """A status and, where there is more to say, why."""
+
+    status: Status
+    detail: str = ""
+
+    @property
+    def going(self) -> bool:
+        return self.status is Status.RUNNING
+
+    def __str__(self) -> str:
+        return f"{self.status} ({self.detail})" if self.detail else str(self.status)
+
+
+_OUTCOMES = {"succeeded": Status.SUCCEEDED, "failed": Status.FAILED, "stopped": Status.STOPPED}
+
+
+def state_of(run: Mapping[str, Any], history: History, newest: float | None, *, now: float) -> State:
+    """The state of a run whose last sign of life was at `newest` (Unix seconds)."""
+    outcome = run.get("outcome")
+    if isinstance(outcome, Mapping) and outcome.get("status") in _OUTCOMES:
+        status = _OUTCOMES[outcome["status"]]
+        return State(status, "" if status is Status.SUCCEEDED else reason_of(outcome))
+    if newest is None:
+        return (
+            State(Status.EMPTY, "nothing on record yet")
+            if not history.last
+            else _interrupted("no time on record")
+        )
+    what = "last row" if "time" in history.last else "no row, last sign"
+    if now - newest > _patience(history):
+        return _interrupted(f"{what} {ago(now - newest)}")
+    return State(Status.RUNNING, "" if history.last else "no step on record yet")
+
+
+def reason_of(outcome: Mapping[str, Any]) -> str:
+    """Why a run ended, in one line, without the step that the reports name anyway; empty when not known."""
+    reason = outcome.get("reason")
+    line = " ".join(reason.split()) if isinstance(reason, str) else ""
+    return re.sub(r"^Stopped at step \d+ of \d+: ", "", line)
+
+
+def _interrupted(detail: str) -> State:
+    return State(Status.INTERRUPTED, f"no outcome, {detail}")
+
+
+def _patience(history: History) -> float:
+    intervals = [b - a for a, b in zip(history.times[-20:], history.times[-19:], strict=False)]
+    typical = sorted(intervals)[len(intervals) // 2] if intervals else 0.0
+    return max(_PATIENCE_SECONDS, _PATIENCE_ROWS * typical)
