@@ -5,6 +5,7 @@ The facts (git, lock, data, hardware) are handed in; this module only arranges, 
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from trainyard.errors import TrainyardError
 from trainyard.run.files import write_json_atomically
 
 SCHEMA = 1
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -32,6 +34,15 @@ CI_VARIABLES = {
 def new_run_id() -> str:
     """A fresh identity: local time and four random hex digits, for example `20261120-214501-7c1f`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The identity of a new run: TRAINYARD_RUN_ID, else a directory's name of that form, else a fresh one."""
+    if given := environment.get("TRAINYARD_RUN_ID"):
+        return given
+    if directory is not None and _RUN_ID.fullmatch(directory.name):
+        return directory.name
+    return new_run_id()
 
 
 def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -1,0 +1,78 @@
+# Two commands do everything: `make train` trains and proves a model, `make test` passes every test.
+# `make help` lists the rest. Needs Python 3.11 or newer, git and make; all else comes from the locks.
+
+PYTHON ?= python3
+VENV ?= .venv
+UV_HOME ?= .uv
+CONFIG ?= configs/smoke.yaml
+SET ?=
+STORE ?= file://$(CURDIR)/trainyard-store
+RUNS ?= runs
+RUN_DIR ?= $(RUNS)/$(shell date +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/urandom | tr -d ' \n')
+RUN_DIR := $(RUN_DIR)
+
+UV := $(UV_HOME)/bin/uv
+RUN := $(VENV)/bin/python
+CONFIGURATION := --config $(CONFIG) $(addprefix --set ,$(SET))
+
+.PHONY: help install install-dev train resume test lint lock clean
+.DELETE_ON_ERROR:
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+install: $(VENV)/training.stamp ## the environment that trains, from requirements-training.txt
+
+install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
+
+train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET="a.b=1 c=2", STORE=, RUN_DIR=
+	@$(RUN) scripts/check_environment.py $(CONFIGURATION)
+	@$(RUN) scripts/prepare_data.py $(CONFIGURATION)
+	@$(RUN) scripts/train.py $(CONFIGURATION) --run-dir $(RUN_DIR) --resume auto
+	@$(RUN) scripts/training_artifact_sync.py --run-dir $(RUN_DIR) --store $(STORE) --run-number auto --once
+	@$(RUN) scripts/prove_run.py --run-dir $(RUN_DIR) --store $(STORE) --run-number auto
+	@$(RUN) scripts/training_dashboard.py $(RUN_DIR) --write
+	@$(RUN) scripts/notify_slack.py succeeded --run-dir $(RUN_DIR)
+
+resume: ## go on with the newest run of `make train`
+	@test -d $(RUNS) || { echo "There is no run in $(RUNS) yet: make train starts one." >&2; exit 2; }
+	@$(MAKE) --no-print-directory train RUN_DIR=$(RUNS)/$$(ls $(RUNS) | sort | tail -n 1)
+
+test: $(VENV)/development.stamp ## every test, with coverage of src
+	UV=$(abspath $(UV)) $(RUN) -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
+
+COVERAGE ?= 95
+TESTS ?=
+
+lint: $(VENV)/development.stamp ## ruff and mypy
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
+	UV=$(abspath $(UV)) $(RUN) scripts/write_locks.py
+
+clean: ## remove environments, runs, prepared data and the local store
+	rm -rf $(VENV) $(UV_HOME) $(RUNS) data/prepared trainyard-store
+
+$(UV): requirements-uv.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is too old: Trainyard needs Python 3.11 or newer; make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(UV_HOME)
+	$(UV_HOME)/bin/python -m pip install --quiet --require-hashes --no-deps -r requirements-uv.txt
+	@touch $@
+
+$(VENV)/bin/python: $(UV)
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/training.stamp: requirements-training.txt pyproject.toml $(VENV)/bin/python
+	$(UV) pip sync --quiet --python $(RUN) --require-hashes requirements-training.txt
+	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/development.stamp
+	@touch $@
+
+$(VENV)/development.stamp: requirements-development.txt $(VENV)/training.stamp
+	$(UV) pip sync --quiet --python $(RUN) --require-hashes requirements-training.txt requirements-development.txt
+	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
+	@touch $@

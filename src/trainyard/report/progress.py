@@ -1,0 +1,122 @@
+"""A training run while it goes on: one live line on a terminal, plain lines in a log.
+
+It formats rows and events and writes them where it is told; it reads no file.
+"""
+
+import logging
+import math
+import shutil
+import time
+from typing import Any, TextIO
+
+from trainyard.run.records import Row
+
+_logger = logging.getLogger(__name__)
+_LOG_SECONDS = 10.0
+"""In a log, steps are said this far apart at least; validations and the last step always."""
+_REDRAW_SECONDS = 0.1
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_BAR_CELLS = 16
+
+
+class ProgressDisplay:
+    """Shows the rows and events of one segment. `live` is the terminal to draw on, None for plain lines."""
+
+    def __init__(self, live: TextIO | None) -> None:
+        self._live = live
+        self._steps = 0
+        self._first_step = 0
+        self._started = time.monotonic()
+        self._last_shown = -math.inf
+
+    def on_row(self, row: Row) -> None:
+        now = time.monotonic()
+        must = "val_loss" in row or row["step"] == self._steps
+        if self._live is not None:
+            if must or now - self._last_shown >= _REDRAW_SECONDS:
+                self._draw(self._live_line(row, now))
+                self._last_shown = now
+        elif must or now - self._last_shown >= _LOG_SECONDS:
+            _logger.info("%s", log_line(row, self._steps))
+            self._last_shown = now
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        if event == "started":
+            self._steps, self._first_step = int(fields["steps"]), int(fields["step"])
+            self._started = time.monotonic()
+        if (line := event_line(event, fields)) is None:
+            return
+        if self._live is None:
+            _logger.log(logging.WARNING if event == "checkpoint_failed" else logging.INFO, "%s", line)
+
+    def close(self) -> None:
+        """Leave the terminal with the live line erased."""
+        if self._live is not None:
+            self._draw("")
+
+    def _draw(self, line: str) -> None:
+        assert self._live is not None
+        width = shutil.get_terminal_size().columns - 1
+        self._live.write(f"\r\x1b[2K{line[:width]}")
+        self._live.flush()
+
+    def _live_line(self, row: Row, now: float) -> str:
+        done = row["step"] - self._first_step
+        left = (now - self._started) / done * (self._steps - row["step"]) if done else math.nan
+        bits = row.get("val_bits_per_byte", row["loss"] / math.log(2))
+        unit = "bits/byte" if "val_bits_per_byte" in row else "bits/token"
+        share = row["step"] / self._steps if self._steps else 1.0
+        return (
+            f"  training      step {row['step']}/{self._steps}  loss {row['loss']:.3f}  {bits:.2f} {unit}  "
+            f"{thousands(row['tokens_per_second'])} tok/s  {clock(left)} left  {bar(share)}"
+        )
+
+
+def log_line(row: Row, steps: int) -> str:
+    """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`."""
+    parts = [f"step {row['step']}/{steps}", f"loss {row['loss']:.3f}"]
+    if "val_loss" in row:
+        parts.append(f"val_loss {row['val_loss']:.3f}")
+    parts.append(f"tokens/s {row['tokens_per_second']:,.0f}")
+    if "mfu" in row:
+        parts.append(f"mfu {row['mfu']:.2f}")
+    return " ".join(parts)
+
+
+def event_line(event: str, fields: dict[str, Any]) -> str | None:
+    """A sentence for the events that people want to hear of as they happen."""
+    if event == "started":
+        where = f"at step {fields['step']}" if fields["step"] else "from the start"
+        return f"run {fields['run_id']} trains {where} to {fields['steps']}"
+    name = f"step-{fields.get('step', 0):08d}"
+    if event == "checkpoint_saved":
+        size, blocked = fields["bytes"] / 1e6, fields["seconds"] * 1e3
+        return f"checkpoint {name} saved: {size:.1f} MB, blocked {blocked:.0f} ms"
+    if event == "checkpoint_removed":
+        return f"checkpoint {name} removed (keep_last {fields['keep_last']})"
+    if event == "checkpoint_failed":
+        return f"checkpoint {name} failed"
+    return None
+
+
+def thousands(value: float) -> str:
+    """`41.2 k`, `950`, `1.3 M`."""
+    if value >= 1e6:
+        return f"{value / 1e6:.1f} M"
+    return f"{value / 1e3:.1f} k" if value >= 1e3 else f"{value:.0f}"
+
+
+def clock(seconds: float) -> str:
+    """`0:38`, `2:05:10`, `-:--` when unknown."""
+    if not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def bar(share: float) -> str:
+    """A bar of 16 cells, drawn in eighths."""
+    eighths = round(max(0.0, min(1.0, share)) * _BAR_CELLS * 8)
+    full, part = divmod(eighths, 8)
+    return "▕" + (_EIGHTHS[8] * full + (_EIGHTHS[part] if part else "")).ljust(_BAR_CELLS) + "▏"

@@ -1,0 +1,194 @@
+"""Checkpoints in `checkpoints/step-NNNNNNNN/`: temporary name, fsync, rename, and the manifest last.
+
+    .step-00000500.tmp/ --fsync, rename--> step-00000500/ --manifest.json--> a checkpoint
+
+Reading starts from the manifest: what does not verify is never loaded. It knows no store and no schedule.
+"""
+
+import json
+import logging
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from trainyard.errors import CheckpointError, IncompatibleCheckpointError
+from trainyard.run.checkpoints import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    describe_files,
+    verify_checkpoint,
+    write_manifest,
+)
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sync_directory, write_json_atomically
+from trainyard.training.state import TrainingState, generator_states, restore_generators
+
+STATE_NAME = "trainer_state.json"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """What a save did."""
+
+    path: Path
+    size: int
+    """Bytes on disk."""
+    seconds: float
+    """How long training waited."""
+
+
+def save_checkpoint(
+    directory: RunDirectory, state: TrainingState, *, run_id: str, fits: Mapping[str, Any]
+) -> SavedCheckpoint:
+    """Write the checkpoint of `state.step`, replacing a broken or older one of that step.
+
+    `fits` is what a configuration must agree with to resume from it. Raises CheckpointError when it cannot be
+    written; the temporary files are then removed and the checkpoints that exist are untouched.
+    """
+    start = time.perf_counter()
+    final = directory.checkpoint(state.step)
+    temporary = final.with_name(f".{final.name}.tmp")
+    try:
+        _remove(temporary)
+        temporary.mkdir(parents=True)
+        _write_files(temporary, state, fits)
+        files = describe_files(temporary)
+        _remove(final)
+        temporary.rename(final)
+        sync_directory(final.parent)
+        write_manifest(final, CheckpointManifest(state.step, run_id, time.time(), files))
+    except (OSError, CheckpointException) as error:
+        _remove(temporary)
+        raise CheckpointError(_save_failure(directory, state.step, error)) from error
+    size = sum(file.size for file in files)
+    return SavedCheckpoint(final, size, time.perf_counter() - start)
+
+
+def _write_files(path: Path, state: TrainingState, fits: Mapping[str, Any]) -> None:
+    writer = FileSystemWriter(path, sync_files=True)
+    with _single_process():
+        save(state.tensors(), storage_writer=writer, no_dist=True)
+    extra = {
+        "step": state.step,
+        "fits": dict(fits),
+        "seconds": state.seconds,
+        "generators": generator_states(),
+        "pending_row": state.pending_row,
+    }
+    write_json_atomically(path / STATE_NAME, extra)
+    sync_directory(path)
+
+
+@contextmanager
+def _single_process() -> Iterator[None]:
+    """Without torch's warning that there is one process, which is what was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _save_failure(directory: RunDirectory, step: int, error: BaseException) -> str:
+    free = shutil.disk_usage(directory.path).free / 1e9
+    cause = str(error).strip().splitlines()[-1]
+    whole = whole_steps(directory)
+    kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
+    return (
+        f"Step {step} was not saved to {directory.checkpoints} ({cause}; {free:.1f} GB free); {kept}.\n"
+        f"Free space there, then: scripts/train.py --config {directory.config_file} "
+        f"--run-dir {directory.path} --resume auto"
+    )
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, its marker first: a crash in between leaves no half one that looks whole."""
+    (path / MANIFEST_NAME).unlink(missing_ok=True)
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def whole_steps(directory: RunDirectory) -> list[int]:
+    """Steps whose checkpoint has a manifest, oldest first; their bytes are not read."""
+    return [s for s in directory.checkpoint_steps() if (directory.checkpoint(s) / MANIFEST_NAME).is_file()]
+
+
+def remove_old_checkpoints(directory: RunDirectory, keep_last: int, *, newest: int) -> list[int]:
+    """Remove all checkpoints up to step `newest` but the last `keep_last`; returns the steps removed.
+
+    Later ones, which a resume has passed over as broken, do not count as kept.
+    """
+    doomed = [step for step in whole_steps(directory) if step <= newest][:-keep_last]
+    for step in doomed:
+        _remove(directory.checkpoint(step))
+    return doomed
+
+
+def remove_leftovers(directory: RunDirectory) -> None:
+    """Clear what a killed save left under a temporary name."""
+    for path in directory.checkpoints.glob(".step-*.tmp"):
+        _remove(path)
+
+
+def newest_good_checkpoint(directory: RunDirectory, reject: Callable[[int, str], None]) -> Path | None:
+    """The newest checkpoint that verifies, or None; `reject(step, reason)` hears of each passed over."""
+    for step in reversed(directory.checkpoint_steps()):
+        path = directory.checkpoint(step)
+        try:
+            verify_checkpoint(path)
+            read_state(path)
+        except CheckpointError as error:
+            reject(step, str(error))
+        else:
+            return path
+    return None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The trainer's own record in the checkpoint at `path`. Raises CheckpointError when it is unreadable."""
+    try:
+        value = json.loads((path / STATE_NAME).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path / STATE_NAME}: not readable ({error})") from None
+    if not isinstance(value, dict) or not {"step", "fits", "generators"} <= value.keys():
+        raise CheckpointError(f"{path / STATE_NAME}: not the record of a trainer")
+    return value
+
+
+def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
+    """Raise IncompatibleCheckpointError naming each difference of the checkpoint at `path` from `fits`."""
+    saved = read_state(path)["fits"]
+    names = sorted(saved.keys() | fits.keys())
+    different = [
+        f"  {name}: the checkpoint has {saved.get(name)}, this run has {fits.get(name)}"
+        for name in names
+        if saved.get(name) != fits.get(name)
+    ]
+    if different:
+        raise IncompatibleCheckpointError(
+            f"{path} does not fit this run:\n" + "\n".join(different) + "\n"
+            "Set these back, or start afresh with another --run-dir and --resume none. Nothing was started."
+        )
+
+
+def load_checkpoint(path: Path, state: TrainingState) -> None:
+    """Load the verified checkpoint at `path` into `state`, random generators included."""
+    try:
+        with _single_process():
+            load(state.tensors(), storage_reader=FileSystemReader(path), no_dist=True)
+    except (OSError, CheckpointException) as error:
+        raise CheckpointError(f"{path}: could not be loaded ({error})") from error
+    record = read_state(path)
+    restore_generators(record["generators"])
+    state.step = int(record["step"])
+    state.seconds = float(record.get("seconds", 0.0))
+    state.pending_row = record.get("pending_row")

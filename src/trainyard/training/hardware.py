@@ -1,0 +1,55 @@
+"""The device a run computes on: chosen, made deterministic, described for `run.json`.
+
+Whether the machine is good enough is judged by `cluster.preflight`.
+"""
+
+import os
+import platform
+from typing import Any
+
+import torch
+from torch.utils import deterministic
+
+from trainyard.config.schema import ComputeConfig, Config
+from trainyard.errors import ConfigError
+from trainyard.training.state import seed_everything
+
+
+def prepare_device(config: Config) -> torch.device:
+    """Choose the device; set threads, determinism and seeds. Raises ConfigError if it does not exist."""
+    _set_determinism(config.compute)
+    torch.set_num_threads(config.compute.threads or os.cpu_count() or 1)
+    name = config.model.device
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"model.device: {name} was asked for, but torch {torch.__version__} sees "
+            f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
+            "scripts/check_environment.py to see why. Nothing was started."
+        )
+    seed_everything(config.training.seed)
+    return device
+
+
+def _set_determinism(config: ComputeConfig) -> None:
+    torch.use_deterministic_algorithms(config.deterministic)
+    torch.backends.cudnn.benchmark = not config.deterministic
+    # Filling fresh memory costs time and hides nothing here: no kernel of ours reads it before writing.
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def hardware_facts(device: torch.device) -> dict[str, Any]:
+    """The `hardware` of `run.json`."""
+    facts: dict[str, Any] = {
+        "device": str(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "world_size": 1,
+        "platform": platform.platform(),
+    }
+    if device.type == "cuda":
+        facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    return facts

@@ -1,0 +1,151 @@
+"""A Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied or untied output.
+
+Parameter names and the rotary convention (halves, not pairs) are those of Hugging Face's Llama, so that its
+weights fit. It computes logits; loss, precision and device belong to the loop.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainyard.config.schema import ArchitectureConfig
+
+
+def rotary_table(architecture: ArchitectureConfig) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of rotary positions, each `[position, head_dim]` in float32 (arXiv:2104.09864)."""
+    head_dim = architecture.hidden_size // architecture.num_attention_heads
+    inverse = architecture.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    positions = torch.arange(architecture.max_position_embeddings, dtype=torch.float32)
+    angles = torch.outer(positions, inverse).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn the queries or keys `x` `[batch, heads, seq, head_dim]` by their positions."""
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return (x * cosines + turned * sines).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention."""
+
+    def __init__(self, architecture: ArchitectureConfig) -> None:
+        super().__init__()
+        width = architecture.hidden_size
+        self.head_dim = width // architecture.num_attention_heads
+        key_width = architecture.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, key_width, bias=False)
+        self.v_proj = nn.Linear(width, key_width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
+        grouped = q.shape[1] != k.shape[1]
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        joined: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return joined
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """`[batch, seq, width]` to `[batch, heads, seq, head_dim]`."""
+        return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv:2002.05202)."""
+
+    def __init__(self, architecture: ArchitectureConfig) -> None:
+        super().__init__()
+        width, inner = architecture.hidden_size, architecture.intermediate_size
+        self.gate_proj = nn.Linear(width, inner, bias=False)
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return result
+
+
+class Block(nn.Module):
+    """One pre-norm decoder layer."""
+
+    def __init__(self, architecture: ArchitectureConfig) -> None:
+        super().__init__()
+        width, eps = architecture.hidden_size, architecture.rms_norm_eps
+        self.input_layernorm = nn.RMSNorm(width, eps=eps)
+        self.self_attn = Attention(architecture)
+        self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
+        self.mlp = FeedForward(architecture)
+
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cosines, sines)
+        result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return result
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and final norm."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, architecture: ArchitectureConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(architecture.vocab_size, architecture.hidden_size)
+        self.layers = nn.ModuleList(Block(architecture) for _ in range(architecture.num_layers))
+        self.norm = nn.RMSNorm(architecture.hidden_size, eps=architecture.rms_norm_eps)
+        for name, table in zip(("cosines", "sines"), rotary_table(architecture), strict=True):
+            self.register_buffer(name, table, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed_tokens(tokens)
+        length = tokens.shape[1]
+        cosines, sines = self.cosines[:length], self.sines[:length]
+        for layer in self.layers:
+            x = layer(x, cosines, sines)
+        result: Tensor = self.norm(x)
+        return result
+
+
+class Llama(nn.Module):
+    """Tokens `[batch, seq]` to logits `[batch, seq, vocab]`."""
+
+    def __init__(self, architecture: ArchitectureConfig) -> None:
+        super().__init__()
+        self.model = Decoder(architecture)
+        self.lm_head = nn.Linear(architecture.hidden_size, architecture.vocab_size, bias=False)
+        if architecture.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(self.model(tokens))
+        return logits
+
+
+def build_model(architecture: ArchitectureConfig, *, seed: int) -> Llama:
+    """A model on the CPU with random weights that are a pure function of shape and seed.
+
+    Normal of `initializer_range`; the projections into the residual stream are smaller by the square root
+    of twice the number of layers (GPT-2, section 2.3).
+    """
+    model = Llama(architecture)
+    generator = torch.Generator().manual_seed(seed)
+    residual = architecture.initializer_range / math.sqrt(2 * architecture.num_layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim < 2:
+                parameter.fill_(1.0)
+                continue
+            into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+            std = residual if into_residual else architecture.initializer_range
+            parameter.normal_(0.0, std, generator=generator)
+    return model
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Trained numbers; tied weights count once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,77 @@
+"""How a run ended, written into `run.json` whatever happened: done, stopped, failed or a bug.
+
+A process that is killed writes nothing; that `run.json` has no outcome is how such a run is known.
+"""
+
+import logging
+import time
+from types import TracebackType
+from typing import Any
+
+from trainyard.errors import ExitCode, StoppedError, TrainyardError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_outcome
+from trainyard.run.records import append_event, read_rows
+from trainyard.training.length import RunLength
+from trainyard.training.state import TrainingState
+
+_logger = logging.getLogger(__name__)
+
+
+class OutcomeRecorder:
+    """A context around the training: takes an old outcome out at the start, writes the new one at the end."""
+
+    def __init__(self, directory: RunDirectory, state: TrainingState, length: RunLength) -> None:
+        self._directory = directory
+        self._state = state
+        self._length = length
+        self.sample: str | None = None
+        self.outcome: dict[str, Any] = {}
+
+    def __enter__(self) -> "OutcomeRecorder":
+        write_outcome(self._directory.run_file, None)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        status, exit_code = _verdict(error)
+        reason = "all steps done" if error is None else (str(error) or type(error).__name__).splitlines()[0]
+        self.outcome = {"status": status, "exit_code": exit_code, "reason": reason, **self._figures()}
+        if status != "failed":
+            self.outcome["state_sha256"] = self._state.digests()
+        try:
+            event = "preempted" if status == "stopped" else "finished"
+            append_event(
+                self._directory.events_file, event, step=self._state.step, status=status, reason=reason
+            )
+            write_outcome(self._directory.run_file, self.outcome)
+        except OSError as problem:
+            _logger.warning("the outcome could not be written to %s: %s", self._directory.run_file, problem)
+
+    def _figures(self) -> dict[str, Any]:
+        rows = read_rows(self._directory.metrics_file)
+        losses = [row["loss"] for row in rows if "loss" in row]
+        validated = [row for row in rows if "val_loss" in row]
+        last = validated[-1] if validated else {}
+        return {
+            "steps": self._state.step,
+            "first_loss": losses[0] if losses else None,
+            "final_loss": losses[-1] if losses else None,
+            "validation_loss": last.get("val_loss"),
+            "bits_per_byte": last.get("val_bits_per_byte"),
+            "tokens": self._state.step * self._length.tokens_per_step,
+            "seconds": round(self._state.seconds, 3),
+            "sample": self.sample,
+            "finished": time.time(),
+        }
+
+
+def _verdict(error: BaseException | None) -> tuple[str, int]:
+    if error is None:
+        return "succeeded", ExitCode.DONE
+    if isinstance(error, StoppedError):
+        return "stopped", ExitCode.STOPPED
+    if isinstance(error, TrainyardError):
+        return "failed", error.exit_code
+    return "failed", ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else ExitCode.BUG

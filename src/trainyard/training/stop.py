@@ -1,0 +1,55 @@
+"""When to stop early: SIGTERM, SIGINT and the deadline, asked at the edges of steps.
+
+A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C ends the program at once.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_logger = logging.getLogger(__name__)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """Whether, and why, the run should save and stop. `deadline` is in seconds of the monotonic clock."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.reason: str | None = None
+        self._deadline = deadline
+        self._interrupts = 0
+
+    def listen(self) -> None:
+        """Take over SIGTERM and SIGINT, first thing in the process."""
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def before_deadline(self, seconds: float) -> None:
+        """Ask for a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
+        if self._deadline is not None and time.monotonic() + seconds >= self._deadline and not self.reason:
+            self.reason = "the deadline is near"
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+        if self.reason is None:
+            self.reason = f"{name} received"
+            _logger.warning("%s: saving after this step, then stopping (exit 75)", name)
+
+
+@contextmanager
+def children_shielded() -> Iterator[None]:
+    """Keep SIGTERM and SIGINT from the children started inside, such as a compiler that a Ctrl-C would kill.
+
+    A blocked signal is inherited as blocked. Ours stays pending, or reaches another thread, until then.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,57 @@
+"""Validation loss and bits per byte over the same batches every time."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainyard.training.loss import summed_loss
+from trainyard.training.stop import StopRequest
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """What the model knows about text it was not trained on."""
+
+    loss: float
+    """Mean cross-entropy, in nats a token."""
+    bits_per_byte: float | None
+    """None when the bytes of the tokens are not known."""
+
+
+class Validation:
+    """A fixed set of batches, each `[batch, seq + 1]` token ids."""
+
+    def __init__(self, batches: list[np.ndarray], *, decoded_bytes: Callable[[np.ndarray], int]) -> None:
+        """`decoded_bytes` says how many bytes of text a batch of target tokens stands for."""
+        self._batches = [torch.from_numpy(batch) for batch in batches]
+        self._tokens = sum(batch[:, 1:].size for batch in batches)
+        self._bytes = sum(decoded_bytes(batch[:, 1:]) for batch in batches)
+
+    @torch.no_grad()
+    def run(self, forward: Callable[[Tensor], Tensor], stop: StopRequest) -> ValidationResult | None:
+        """The result, or None when a stop was asked for in between: it is then done again after the resume.
+
+        `forward` takes token ids `[batch, seq]` and gives logits `[batch, seq, vocab]`.
+        """
+        total = 0.0
+        for batch in self._batches:
+            if stop.reason:
+                return None
+            logits = forward(batch[:, :-1])
+            total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
+        return self._result(total)
+
+    def _result(self, total: float) -> ValidationResult:
+        bits = total / math.log(2) / self._bytes if self._bytes else None
+        return ValidationResult(total / self._tokens, bits)
+
+
+def first_windows(tokens: np.ndarray, *, length: int, count: int) -> np.ndarray:
+    """Up to `count` consecutive windows `[window, length + 1]` of token ids, the same at every validation."""
+    available = min(count, max(0, (len(tokens) - 1) // length))
+    rows = [tokens[i * length : (i + 1) * length + 1].astype(np.int64) for i in range(available)]
+    return np.stack(rows) if rows else np.empty((0, length + 1), dtype=np.int64)
