@@ -1,20 +1,21 @@
-"""The shape of the configuration: sections, keys, types, ranges, defaults, and combinations that cannot be.
+"""The shape of the configuration: sections, keys, types, ranges, defaults.
 
-It reads no file; `load` does. A part of the program receives its own section, frozen, never the whole.
+It reads no file (`load` does) and judges no two values together (`combinations` does). A part of the program
+receives its own section, frozen, never the whole.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 MOST = 10**12
 """No count in a configuration can be meant to be larger; what follows would overflow far from its cause."""
+LONGEST_TEXT = 4096
+"""Characters; longer than any path that a system opens."""
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
 
 
 class Section(BaseModel):
@@ -185,7 +186,7 @@ class KernelOptimizationConfig(Section):
     """Settings of the kernels (source document 004). On record; this version does not use them."""
 
     rlvr_depth: Positive = 3
-    """Depth of the reasoning chain."""
+    """RLVR depth, by the name that document 004 gives it."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """30.0 means 30:1."""
     tile_bytes: Positive = 256
@@ -201,7 +202,7 @@ class ArtifactsConfig(Section):
         Annotated[
             str,
             StringConstraints(
-                pattern=r"^(s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.*)$", max_length=4096
+                pattern=r"^(s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.*)$", max_length=LONGEST_TEXT
             ),
             Field(examples=["s3://bucket/prefix", "file:///folder"]),
         ]
@@ -244,49 +245,3 @@ class Config(Section):
     def to_plain(self) -> dict[str, Any]:
         """Every value as plain data, ready for YAML or JSON."""
         return self.model_dump(mode="json")
-
-
-@dataclass(frozen=True)
-class Impossible:
-    """A combination of valid values that cannot be trained."""
-
-    keys: tuple[str, ...]
-    """All keys involved, dotted; the first is the one that the reason is about."""
-    reason: str
-
-
-def impossible_combinations(config: Config) -> Iterator[Impossible]:
-    """Every combination of values in `config` that is valid key by key and impossible together."""
-    yield from _impossible_architecture(config.model.architecture)
-    shape, training = config.model.architecture, config.training
-    if config.data.sequence_length > shape.max_position_embeddings:
-        yield Impossible(
-            ("data.sequence_length", "model.architecture.max_position_embeddings"),
-            f"{config.data.sequence_length} is longer than model.architecture.max_position_embeddings, "
-            f"{shape.max_position_embeddings}",
-        )
-    if config.model.tokenizer is None and shape.vocab_size < 256:
-        yield Impossible(
-            ("model.architecture.vocab_size", "model.tokenizer"),
-            f"{shape.vocab_size} is too small for bytes, which need 256",
-        )
-    if training.epochs is None and training.max_steps is None:
-        yield Impossible(
-            ("training.max_steps", "training.epochs"),
-            "neither max_steps nor epochs is set, so the run would never end",
-        )
-
-
-def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[Impossible]:
-    heads, sizes = "model.architecture.num_attention_heads", "model.architecture.hidden_size"
-    if shape.hidden_size % shape.num_attention_heads:
-        yield Impossible(
-            (heads, sizes), f"{shape.num_attention_heads} does not divide the hidden size {shape.hidden_size}"
-        )
-    elif (head_size := shape.hidden_size // shape.num_attention_heads) % 2:
-        yield Impossible((heads, sizes), f"the head size {head_size} is odd; rotary positions need it even")
-    if shape.num_attention_heads % shape.num_key_value_heads:
-        yield Impossible(
-            ("model.architecture.num_key_value_heads", heads),
-            f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
-        )

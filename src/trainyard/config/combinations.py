@@ -1,0 +1,55 @@
+"""Values that are valid one by one and cannot be trained together.
+
+Types and ranges of single values are the affair of `schema`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainyard.config.schema import ArchitectureConfig, Config
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A combination of valid values that cannot be trained."""
+
+    keys: tuple[str, ...]
+    """All keys involved, dotted; the first is the one that the reason is about."""
+    reason: str
+
+
+def impossible_combinations(config: Config) -> Iterator[Impossible]:
+    """Every combination of values in `config` that is valid key by key and impossible together."""
+    yield from _impossible_architecture(config.model.architecture)
+    shape, training = config.model.architecture, config.training
+    if config.data.sequence_length > shape.max_position_embeddings:
+        yield Impossible(
+            ("data.sequence_length", "model.architecture.max_position_embeddings"),
+            f"{config.data.sequence_length} is longer than model.architecture.max_position_embeddings, "
+            f"{shape.max_position_embeddings}",
+        )
+    if config.model.tokenizer is None and shape.vocab_size < 256:
+        yield Impossible(
+            ("model.architecture.vocab_size", "model.tokenizer"),
+            f"{shape.vocab_size} is too small for bytes, which need 256",
+        )
+    if training.epochs is None and training.max_steps is None:
+        yield Impossible(
+            ("training.max_steps", "training.epochs"),
+            "neither max_steps nor epochs is set, so the run would never end",
+        )
+
+
+def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[Impossible]:
+    heads, sizes = "model.architecture.num_attention_heads", "model.architecture.hidden_size"
+    if shape.hidden_size % shape.num_attention_heads:
+        yield Impossible(
+            (heads, sizes), f"{shape.num_attention_heads} does not divide the hidden size {shape.hidden_size}"
+        )
+    elif (head_size := shape.hidden_size // shape.num_attention_heads) % 2:
+        yield Impossible((heads, sizes), f"the head size {head_size} is odd; rotary positions need it even")
+    if shape.num_attention_heads % shape.num_key_value_heads:
+        yield Impossible(
+            ("model.architecture.num_key_value_heads", heads),
+            f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
+        )

@@ -1,0 +1,124 @@
+"""The words for what a value should be and for what it is: `expected a number above 0, got "5e-5"`.
+
+What should be is read from the value's JSON Schema, so that messages, reference and editors say the same.
+"""
+
+import json
+import math
+from typing import Any
+
+from trainyard.config.problems import shortened
+from trainyard.config.scalars import plain_value
+from trainyard.config.schema import LONGEST_TEXT, MOST
+
+Fragment = dict[str, Any]
+_SHOWN_CHARACTERS = 80
+_YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+def expected(fragment: Fragment) -> str:
+    """What the values of a schema are, for example `a whole number above 0 or null`."""
+    if "anyOf" in fragment:
+        return " or ".join(expected(choice) for choice in fragment["anyOf"])
+    if "enum" in fragment:
+        return _one_of([shown(value) for value in fragment["enum"]])
+    if "const" in fragment:
+        return shown(fragment["const"])
+    kind = fragment.get("type")
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _range(fragment)
+    if kind == "string":
+        return (
+            f"text like {_one_of([shown(e) for e in fragment['examples']])}"
+            if "examples" in fragment
+            else "text"
+        )
+    return {"boolean": "true or false", "null": "null", "object": "a section of keys"}.get(
+        str(kind), "a value"
+    )
+
+
+def got(value: Any, fragment: Fragment) -> str:
+    """What was found instead, with the way out where it is plain to see."""
+    hint = _hint(value, fragment)
+    return shown(value) + (f" ({hint})" if hint else "")
+
+
+def shown(value: Any) -> str:
+    """`value` as it would stand in YAML, on one line of bearable length."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
+    return shortened(json.dumps(value))
+
+
+def _quoted(text: str) -> str:
+    start = text[:_SHOWN_CHARACTERS]
+    word = json.dumps(start, ensure_ascii=not start.isprintable())
+    return word if start == text else f'{word[:-1]}…" of {len(text):,} characters'
+
+
+def _one_of(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _range(fragment: Fragment) -> str:
+    low, above = fragment.get("minimum"), fragment.get("exclusiveMinimum")
+    high, below = fragment.get("maximum"), fragment.get("exclusiveMaximum")
+    if high is not None and high >= MOST:
+        high = None
+    if low is None and above is not None and fragment["type"] == "integer" and high is not None:
+        low = above + 1
+    if low is not None and high is not None:
+        return f" from {low:,} to {high:,}"
+    lower = f" above {above:,}" if above is not None else f" of at least {low:,}" if low is not None else ""
+    upper = f" below {below:,}" if below is not None else f" of at most {high:,}" if high is not None else ""
+    return " and".join(part for part in (lower, upper) if part)
+
+
+def _kinds(fragment: Fragment) -> set[str]:
+    choices = fragment.get("anyOf", [fragment])
+    return {str(choice.get("type", "")) for choice in choices}
+
+
+def _hint(value: Any, fragment: Fragment) -> str:
+    kinds = _kinds(fragment)
+    if isinstance(value, str) and kinds <= {"string", "null"} and len(value) > LONGEST_TEXT:
+        return f"at most {LONGEST_TEXT:,}"
+    if isinstance(value, str):
+        return _hint_for_text(value, kinds)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not finite"
+    if isinstance(value, float) and "integer" in kinds and value.is_integer():
+        return f"write {shortened(str(int(value)))}"
+    if isinstance(value, int) and value > MOST and "integer" in kinds:
+        return f"at most {MOST:,}"
+    if isinstance(value, bool | int | float) and "string" in kinds and "examples" not in fragment:
+        return f'to mean text, write "{shown(value)}"'
+    if value is None and "object" in kinds:
+        return "give it keys, or remove the line"
+    return ""
+
+
+def _hint_for_text(value: str, kinds: set[str]) -> str:
+    if "null" in kinds and value.lower() in ("none", "nil"):
+        return "write null"
+    if "boolean" in kinds and value.lower() in _YES_NO:
+        return f"write {_YES_NO[value.lower()]}"
+    if not kinds & {"integer", "number", "boolean"} or len(value) > 40:
+        return ""
+    meant = _number(value.strip())
+    if meant is not None or ("boolean" in kinds and value in ("true", "false")):
+        return "a string: remove the quotes"
+    meant = _number(value.replace("_", "").replace(",", ""))
+    return f"write {shown(meant)}" if meant is not None else ""
+
+
+def _number(text: str) -> float | None:
+    value = plain_value(text)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

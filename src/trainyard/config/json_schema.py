@@ -1,0 +1,66 @@
+"""The configuration's shape as JSON Schema: for editors, the reference and the words of error messages.
+
+Overlays are partial, so nothing is required; what must be there is checked when a configuration is loaded.
+"""
+
+from functools import cache
+from typing import Any
+
+from trainyard.config.keys import leaf_keys
+from trainyard.config.schema import Config
+
+Fragment = dict[str, Any]
+_EXTENDS: Fragment = {
+    "description": "A configuration file, or a list of them, that this one is laid over; paths "
+    "are relative to this file, and later ones win.",
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}},
+        {"type": "null"},
+    ],
+}
+
+
+def configuration_schema() -> Fragment:
+    """The schema that is published beside the configuration files."""
+    plain = _simplified(Config.model_json_schema())
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Trainyard configuration",
+        "description": "A training configuration, or an overlay of one.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"extends": _EXTENDS, **plain["properties"]},
+        "$defs": plain["$defs"],
+    }
+
+
+@cache
+def _whole_schema() -> Fragment:
+    return Config.model_json_schema()
+
+
+def fragment_of(key: str) -> Fragment:
+    """The schema of the value or section under a dotted key; empty if there is none."""
+    root = _whole_schema()
+    fragment: Fragment = root
+    for name in key.split("."):
+        fragment = fragment.get("properties", {}).get(name, {})
+        if "$ref" in fragment:
+            described = {"description": fragment["description"]} if "description" in fragment else {}
+            fragment = {**root["$defs"][fragment["$ref"].rpartition("/")[2]], **described}
+    return fragment
+
+
+def value_fragments() -> dict[str, Fragment]:
+    """The schema of every single value by its dotted key."""
+    return {key: fragment_of(key) for key in leaf_keys()}
+
+
+def _simplified(schema: Fragment) -> Fragment:
+    """`schema` without the titles that repeat the keys, and with nothing required."""
+    result = {name: value for name, value in schema.items() if name not in ("title", "required")}
+    for group in ("properties", "$defs"):
+        if group in result:
+            result[group] = {name: _simplified(value) for name, value in result[group].items()}
+    return result

@@ -1,0 +1,92 @@
+"""A configuration file laid over the files it extends: one document, each value with the place it came from.
+
+Later bases win over earlier ones and the file over its bases: mappings merge, everything else is
+replaced, null too. Which keys there are is not known here.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.documents import Document, KeyPath, read_document
+from trainyard.config.problems import Origin, Problem, shortened
+from trainyard.config.sources import Fault
+
+EXTENDS = "extends"
+MAX_CHAIN = 32
+
+
+@dataclass
+class LayerReader:
+    """Reads files with their bases, each file once."""
+
+    files: list[str] = field(default_factory=list)
+    """The files read, bases before what extends them."""
+    _read: dict[str, Document] = field(default_factory=dict)
+
+    def read(self, path: Path) -> Document:
+        """The document of `path` and all that it extends."""
+        shown = os.path.normpath(path)
+        return self._layered(path, (shown,), Origin(shown), "")
+
+    def _layered(self, path: Path, chain: tuple[str, ...], named_at: Origin, key: str) -> Document:
+        shown, real = chain[-1], os.path.realpath(path)
+        if real in self._read:
+            return self._read[real]
+        own = read_document(path, shown)
+        if isinstance(own, Fault):
+            message = f"{shortened(shown)}: {own.message}" if key else own.message
+            return Document(problems=[Problem(named_at, key, message)], whole=False)
+        result = Document()
+        for base in self._bases(path, own):
+            overlay(result, self._base(base, chain, own.places[EXTENDS,]))
+        overlay(result, own)
+        self.files.append(shown)
+        self._read[real] = result
+        return result
+
+    def _base(self, path: Path, chain: tuple[str, ...], named_at: Origin) -> Document:
+        shown = os.path.normpath(path)
+        real = os.path.realpath(path)
+        if any(os.path.realpath(above) == real for above in chain):
+            message = f"a cycle: {' → '.join([*chain, shown])}"
+        elif len(chain) >= MAX_CHAIN:
+            message = f"more than {MAX_CHAIN} files, each extending the next"
+        else:
+            return self._layered(Path(shown), (*chain, shown), named_at, EXTENDS)
+        return Document(problems=[Problem(named_at, EXTENDS, message)], whole=False)
+
+    def _bases(self, path: Path, own: Document) -> list[Path]:
+        """Take `extends` out of `own`: the paths it names, relative to the file that names them."""
+        named: Any = own.values.pop(EXTENDS, None)
+        if named is None:
+            return []
+        names = named if isinstance(named, list) else [named]
+        if all(isinstance(name, str) and name and "\0" not in name for name in names):
+            return [path.parent / name for name in reversed(dict.fromkeys(reversed(names)))]
+        message = "expected the path of a file, or a list of paths"
+        own.problems.append(Problem(own.places[EXTENDS,], EXTENDS, message))
+        own.whole = False
+        return []
+
+
+def overlay(below: Document, above: Document) -> None:
+    """Merge `above` into `below`, over what is there; `above` stays as it is."""
+    _merge(below, above, below.values, above.values, ())
+    below.problems = list(dict.fromkeys([*below.problems, *above.problems]))
+    below.whole = below.whole and above.whole
+
+
+def _merge(
+    below: Document, above: Document, into: dict[str, Any], values: dict[str, Any], path: KeyPath
+) -> None:
+    for key, value in values.items():
+        place = (*path, key)
+        below.places[place] = above.places[place]
+        if isinstance(value, dict):
+            if not isinstance(into.get(key), dict):
+                into[key] = {}
+            _merge(below, above, into[key], value, place)
+        else:
+            into[key] = value

@@ -1,0 +1,68 @@
+"""Load a configuration: files, what they extend and single values from the command line, checked as a whole.
+
+    file -> documents -> layers -> overrides -> validation -> Config and the origin of each value
+
+Everything that is wrong is found in one go and raised as one ConfigError. The environment is not read here.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.config.problems import DEFAULT, Origin, error_of
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+
+__all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config"]
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A configuration and where each of its values came from."""
+
+    config: "Config"
+    origins: Mapping[str, Origin]
+    """By dotted key, in the order of the schema; every value is in it."""
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """The configuration in `path`, over the files it extends, under `overrides` (`key=value`).
+
+    Raises ConfigError that lists every problem with its file, line and key.
+    """
+    from trainyard.config.keys import leaf_keys
+    from trainyard.config.layers import LayerReader
+    from trainyard.config.overrides import apply_overrides
+    from trainyard.config.validation import validate
+
+    reader = LayerReader()
+    document = reader.read(path)
+    apply_overrides(document, overrides)
+    config, problems = validate(document, os.path.normpath(path))
+    problems = [*document.problems, *problems]
+    if problems or config is None:
+        raise error_of(problems, [*reader.files, *overrides])
+    places = {".".join(place): origin for place, origin in document.places.items()}
+    return LoadedConfig(config, {key: places.get(key, DEFAULT) for key in leaf_keys()})
+
+
+def dump_yaml(config: "Config") -> str:
+    """`config` as YAML that `load_config` reads back as an equal one. It holds no secrets: it never does."""
+    from trainyard.config.scalars import dumped
+
+    return dumped(config.to_plain())
+
+
+def config_sha256(config: "Config") -> str:
+    """The hex SHA-256 of `config`: of all its values, as JSON with sorted keys.
+
+    All values, also those that cannot change the weights (`notifications`), so that equal digests mean that
+    nothing at all was set differently.
+    """
+    canonical = json.dumps(config.to_plain(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

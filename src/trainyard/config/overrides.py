@@ -1,0 +1,67 @@
+"""Single values from the command line: `--set training.max_steps=50`, laid over what the files say."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from trainyard.config.documents import Document, KeyPath
+from trainyard.config.keys import leaf_keys, section_at, unknown_key
+from trainyard.config.problems import SET, Origin, Problem
+from trainyard.config.scalars import CoreLoader, plain_value
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
+    """Lay `overrides` over `document`; of two for the same key the later wins."""
+    for argument in overrides:
+        problem = _apply(document, argument)
+        if problem:
+            document.problems.append(Problem(Origin(SET, argument=argument), *problem))
+
+
+def _apply(document: Document, argument: str) -> tuple[str, str] | None:
+    key, equals, text = argument.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        return key, "expected key=value, for example training.max_steps=50"
+    path = tuple(key.split("."))
+    if key not in leaf_keys():
+        return key, _no_value(path)
+    try:
+        value = _scalar(text.strip())
+    except ValueError as error:
+        return key, str(error)
+    _put(document, path, value)
+    document.places[path] = Origin(SET, argument=argument)
+    return None
+
+
+def _no_value(path: KeyPath) -> str:
+    if section := section_at(path):
+        keys = ", ".join(".".join((*path, name)) for name in section.model_fields)
+        return f"a section; set one of its values: {keys}"
+    if ".".join(path[:-1]) in leaf_keys():
+        return f"unknown key; {'.'.join(path[:-1])} is a single value"
+    return unknown_key(path, dotted=True)
+
+
+def _scalar(text: str) -> Any:
+    """`text` as a YAML scalar. Without quotes only the whole word has a meaning: `a: b` is text."""
+    if text[:1] not in ("'", '"'):
+        return plain_value(text)
+    try:
+        node = yaml.compose(text, Loader=CoreLoader)
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError("the quotes are not closed, or more follows them")
+    return node.value
+
+
+def _put(document: Document, path: KeyPath, value: Any) -> None:
+    section = document.values
+    for name in path[:-1]:
+        if not isinstance(section.get(name), dict):
+            section[name] = {}
+        section = section[name]
+    section[path[-1]] = value

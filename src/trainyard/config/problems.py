@@ -1,0 +1,75 @@
+"""What is wrong with a configuration and where: the lines that people read, and the error that carries them.
+
+It finds no problem itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError
+
+_SHOWN_CHARACTERS = 80
+_SHOWN_PROBLEMS = 100
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value came from: a file and line, `--set`, or the default."""
+
+    file: str
+    """The path as the person wrote it, or `--set`, or `default`."""
+    line: int | None = None
+    """Counted from 1; absent outside files."""
+    argument: str = ""
+    """The whole `key=value` of a `--set`."""
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+DEFAULT = Origin("default")
+SET = "--set"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong."""
+
+    origin: Origin
+    key: str
+    """Dotted; empty when the file as a whole is meant."""
+    message: str
+
+    def __str__(self) -> str:
+        if self.origin.file != SET:
+            place, named = str(self.origin), ""
+        else:
+            place, named = (
+                f"{SET} {shortened(self.origin.argument)}",
+                self.origin.argument.partition("=")[0].strip(),
+            )
+        parts = (place, "" if self.key == named else shortened(self.key), self.message)
+        return ": ".join(part for part in parts if part)
+
+
+def shortened(text: str) -> str:
+    """`text` on one line of bearable length."""
+    line = text if text.isprintable() else repr(text[: 2 * _SHOWN_CHARACTERS])[1:-1]
+    return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
+
+
+def error_of(problems: Sequence[Problem], sources: Sequence[str]) -> ConfigError:
+    """All problems as one error, in the order of `sources` (files, then --set arguments), then of lines."""
+    rank = {source: position for position, source in enumerate(sources)}
+
+    def place(problem: Problem) -> tuple[int, int]:
+        source = problem.origin.argument or problem.origin.file
+        return rank.get(source, len(rank)), problem.origin.line or 0
+
+    ordered = sorted(problems, key=place)
+    lines = list(dict.fromkeys(str(problem) for problem in ordered))
+    shown = lines[:_SHOWN_PROBLEMS]
+    if len(lines) > len(shown):
+        shown.append(f"… and {len(lines) - len(shown):,} more")
+    count = "1 error" if len(lines) == 1 else f"{len(lines):,} errors"
+    return ConfigError("\n".join([*shown, f"{count}. Nothing was started."]))

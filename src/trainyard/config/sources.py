@@ -1,0 +1,79 @@
+"""A configuration file as text: found, of bearable size, UTF-8; or the reason in words why not.
+
+It knows no YAML.
+"""
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_BYTES = 32 << 20
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a file is not text."""
+
+    message: str
+    line: int | None = None
+    opened: bool = True
+    """False when the name is at fault, not the content: who named the file is to blame."""
+
+
+def read_text(path: Path) -> str | Fault:
+    """The content of `path`, which must be UTF-8 of at most MAX_BYTES without control characters."""
+    if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it never raises
+        return Fault("is a directory; name a file in it", opened=False)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        near = _nearest(path)
+        return Fault(f"no such file; did you mean {near}?" if near else "no such file", opened=False)
+    except (OSError, ValueError) as error:
+        return Fault(f"cannot be read ({getattr(error, 'strerror', None) or error})", opened=False)
+    if len(content) > MAX_BYTES:
+        return Fault(f"more than {MAX_BYTES >> 20} MB; a configuration is some kilobytes")
+    return _decoded(content)
+
+
+def _decoded(content: bytes) -> str | Fault:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return Fault("encoded as UTF-16; save it as UTF-8", 1)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return Fault(
+            f"byte 0x{content[error.start]:02x} is not UTF-8; is this a YAML file?",
+            content.count(b"\n", 0, error.start) + 1,
+        )
+    if control := _CONTROL.search(text):
+        return Fault(
+            f"control character 0x{ord(control[0]):02x}; is this a YAML file?",
+            text.count("\n", 0, control.start()) + 1,
+        )
+    return text
+
+
+def _nearest(path: Path) -> Path | None:
+    """The existing YAML file whose path is most like `path`, correcting one part after the other."""
+    folder = path.parent if path.parent.is_dir() else _nearest_entry(path.parent, folders=True)
+    return _nearest_entry(folder / path.name, folders=False) if folder else None
+
+
+def _nearest_entry(path: Path, *, folders: bool) -> Path | None:
+    if not path.parent.is_dir():
+        return None
+    with os.scandir(path.parent) as entries:
+        names = [
+            entry.name
+            for entry in entries
+            if (entry.is_dir() if folders else entry.name.endswith((".yaml", ".yml")))
+        ]
+    if path.name in names:
+        return path
+    near = difflib.get_close_matches(path.name, sorted(names), n=1)
+    return path.parent / near[0] if near else None
