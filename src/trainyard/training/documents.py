@@ -1,0 +1,145 @@
+"""The documents in a file, as UTF-8: a text file is one, a row of JSON lines or Parquet is one.
+
+A document arrives as pieces, so that a long text file is never in memory as a whole. What cannot be read
+(binary content, rows without text) is counted and named, never guessed at. It knows no tokens.
+"""
+
+import codecs
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trainyard.training.corpus import CorpusFile
+from trainyard.training.skipped import SkipTally
+
+Piece = bytes | None
+"""Part of a document's text in UTF-8, cut between characters; None ends the document."""
+_PIECE_BYTES = 1 << 20
+_PARQUET_ROWS = 1024
+
+
+def read_pieces(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
+    """The documents of `file` as pieces; `text_field` names the text in rows of JSON lines and Parquet."""
+    readers: dict[str, Callable[[CorpusFile, str, SkipTally], Iterator[Piece]]] = {
+        ".jsonl": _json_lines,
+        ".parquet": _parquet,
+    }
+    return readers.get(file.suffix, _text)(file, text_field, skips)
+
+
+def _text(file: CorpusFile, _text_field: str, skips: SkipTally) -> Iterator[Piece]:
+    problem = _text_problem(file.path)
+    if problem is not None:
+        skips.add(problem, file.relative)
+        return
+    yield from _text_pieces(file.path)
+    yield None
+
+
+def _text_problem(path: Path) -> str | None:
+    """Why `path` is not taken for text, or None. Read to the end first, so that no half file is learnt."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_PIECE_BYTES):
+                if b"\0" in chunk:
+                    return "binary files"
+                decoder.decode(chunk)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return "files that are not UTF-8"
+    except OSError:
+        return "unreadable files"
+    return None
+
+
+def _text_pieces(path: Path) -> Iterator[bytes]:
+    """The text of `path`, cut after the last newline of a piece, or between characters if it has none."""
+    rest = b""
+    with path.open("rb") as file:
+        while chunk := file.read(_PIECE_BYTES):
+            text = rest + chunk
+            cut = text.rfind(b"\n") + 1 or _character_end(text)
+            yield text[:cut]
+            rest = text[cut:]
+    if rest:
+        yield rest
+
+
+def _character_end(text: bytes) -> int:
+    """Where the last character that is certainly whole ends in UTF-8 `text` that has at least two."""
+    cut = len(text) - 1
+    while text[cut] & 0xC0 == 0x80 and cut > len(text) - 4:
+        cut -= 1
+    return cut or len(text)
+
+
+def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
+    try:
+        with file.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield from _json_row(line, text_field, _Place(file.relative, number, skips))
+    except OSError:
+        skips.add("unreadable files", file.relative)
+
+
+class _Place:
+    """Where a row stands, for the tally."""
+
+    def __init__(self, name: str, number: int, skips: SkipTally) -> None:
+        self._name, self._number, self._skips = name, number, skips
+
+    def skip(self, reason: str) -> None:
+        self._skips.add(reason, f"{self._name}:{self._number}")
+
+
+def _json_row(line: bytes, text_field: str, place: _Place) -> Iterator[Piece]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return place.skip("lines that are not UTF-8")
+    except (ValueError, RecursionError):
+        return place.skip("lines that are not JSON")
+    if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
+        return place.skip(f"rows without a text in {text_field!r} (data.text_field)")
+    yield from _row_pieces(row[text_field], place)
+    return None
+
+
+def _row_pieces(text: str, place: _Place) -> Iterator[Piece]:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is no character
+        return place.skip("lines that are not UTF-8")
+    if not encoded:
+        return place.skip("rows with an empty text")
+    yield encoded
+    yield None
+    return None
+
+
+def _parquet(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(file.path) as table:
+            if text_field not in table.schema_arrow.names:
+                skips.add(f"files without the column {text_field!r} (data.text_field)", file.relative)
+                return
+            yield from _parquet_rows(table.iter_batches(_PARQUET_ROWS, columns=[text_field]), file, skips)
+    except (pyarrow.ArrowException, OSError):
+        skips.add("unreadable files", file.relative)
+
+
+def _parquet_rows(batches: Iterator[object], file: CorpusFile, skips: SkipTally) -> Iterator[Piece]:
+    number = 0
+    for batch in batches:
+        for text in batch.column(0).to_pylist():  # type: ignore[attr-defined]  # pyarrow has no types
+            number += 1
+            place = _Place(file.relative, number, skips)
+            if isinstance(text, str):
+                yield from _row_pieces(text, place)
+            else:
+                place.skip("rows whose text is missing or no string")

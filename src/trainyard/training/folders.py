@@ -1,0 +1,102 @@
+"""Folders that are whole or absent: filled under a temporary name, made durable, renamed.
+
+Several processes may make the same folder at once; the first to finish wins and the others take its work. A
+process that is killed leaves a temporary folder, which the next one removes. What is in the folder is the
+caller's affair.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trainyard.run.files import sync_directory
+
+_ATTEMPTS = 10
+_TEMPORARY = ".tmp"
+
+
+def make_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
+    """Make `path` from a temporary folder that `fill` is given; a folder there that is not whole is replaced.
+
+    Raises what `fill` raises, and OSError; nothing of a failed attempt stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path)
+    with _temporary_folder(path) as temporary:
+        fill(temporary)
+        sync_directory(temporary)
+        _put_in_place(temporary, path, is_whole)
+    sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path`, locked as long as this process works on it, and gone afterwards."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        temporary.mkdir()
+        with _locked(temporary) as locked:
+            if not locked:  # another process cleaned up between the two lines above
+                continue
+            try:
+                yield temporary
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            return
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether this process now holds the lock of `folder`; the system releases it when a process dies."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield _lock(descriptor) and folder.is_dir()
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the temporary folders for `path` that no living process has locked."""
+    for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
+        with _locked(folder) as locked:
+            if locked:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
+    for _ in range(_ATTEMPTS):
+        try:
+            temporary.rename(path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if is_whole(path):
+            return
+        _set_aside(path)
+    raise OSError(errno.EEXIST, "another process keeps putting a broken folder there", str(path))
+
+
+def _set_aside(path: Path) -> None:
+    """Take a broken folder out of the way in one step, then remove it."""
+    broken = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+    with contextlib.suppress(FileNotFoundError):  # another process was quicker
+        path.rename(broken)
+    shutil.rmtree(broken, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""The order of samples: a keyed permutation, so that any place of any epoch is computed, never looked up.
+
+Nothing is stored and nothing is shuffled: seeking costs the same at every step, and memory does not grow with
+the corpus. It knows numbers only, neither tokens nor batches.
+"""
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.uint64]
+_ROUNDS = 12
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, made odd
+_HALF_WORD = np.uint64(32)
+
+
+class Permutation:
+    """A pseudo-random bijection of range(size), decided by `seed` and `epoch` alone.
+
+    A generalised Feistel network over pairs (low, high), low below the root of `size`, and cycle walking where a
+    value falls on one of the few pairs too many: both from J. Black and P. Rogaway, "Ciphers with Arbitrary
+    Finite Domains", CT-RSA 2002 (https://ia.cr/2001/012). The round function is multiplicative hashing (D. Knuth,
+    The Art of Computer Programming 3, section 6.4), mapped to its range as in D. Lemire, "Fast Random Integer
+    Generation in an Interval", 2019 (arXiv:1805.10941). The round keys are SHAKE-256 of seed and epoch.
+    """
+
+    def __init__(self, size: int, *, seed: int, epoch: int) -> None:
+        if not 0 < size < 1 << 63:
+            raise ValueError(f"a permutation needs between one and 2^63 elements, got {size}")
+        self.size = size
+        lows = math.isqrt(size - 1) + 1
+        self._lows, self._highs = np.uint64(lows), np.uint64(-(-size // lows))
+        keys = hashlib.shake_256(f"{seed}:{epoch}".encode()).digest(8 * _ROUNDS)
+        self._keys: Indices = np.frombuffer(keys, "<u8").astype(np.uint64)
+
+    def __call__(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+        """The elements at `places`, each in range(size)."""
+        values = self._network(places.astype(np.uint64))
+        while (outside := np.flatnonzero(values >= self.size)).size:
+            values[outside] = self._network(values[outside])
+        return values.astype(np.int64)
+
+    def _network(self, values: Indices) -> Indices:
+        """A bijection of pairs: what is added to a half depends on the other, so it can be taken off."""
+        high, low = np.divmod(values, self._lows)
+        for first, second in self._keys.reshape(-1, 2):
+            low = _sum_below(self._lows, low, _hashed(high, first, below=self._lows))
+            high = _sum_below(self._highs, high, _hashed(low, second, below=self._highs))
+        result: Indices = high * self._lows + low
+        return result
+
+
+def _hashed(half: Indices, key: np.uint64, *, below: np.uint64) -> Indices:
+    """A number below `below` (at most 2^32), from bits of a product that all of `half` bears on."""
+    product: Indices = half ^ key
+    product *= _MULTIPLIER
+    product >>= _HALF_WORD
+    product *= below
+    product >>= _HALF_WORD
+    return product
+
+
+def _sum_below(limit: np.uint64, first: Indices, second: Indices) -> Indices:
+    """The sum modulo `limit` of two numbers below it; a difference below zero wraps around to the larger."""
+    total = first + second
+    result: Indices = np.minimum(total, total - limit)
+    return result

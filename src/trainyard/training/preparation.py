@@ -1,0 +1,104 @@
+"""What is to be prepared from which files, and where it will be: a plan that reads and writes no data.
+
+The key stands for everything that decides the tokens, so a change of data or configuration prepares anew.
+Making the token files is the affair of `tokens`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig, ModelConfig
+from trainyard.errors import DataError
+from trainyard.training.corpus import (
+    Corpus,
+    CorpusFile,
+    corpus_at,
+    hold_out,
+    nothing_usable,
+    standard_library,
+)
+from trainyard.training.skipped import Skipped, SkipTally
+from trainyard.training.vocabulary import Vocabulary, load_vocabulary
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is to be prepared, and where it will be: a plan."""
+
+    name: str
+    train: tuple[CorpusFile, ...]
+    validation: tuple[CorpusFile, ...]
+    skipped: tuple[Skipped, ...]
+    directory: Path
+    data: DataConfig
+    vocab_size: int
+    vocabulary: Vocabulary
+
+
+def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
+    """Find the files and decide which are held out; nothing is read but the tokenizer, nothing is written.
+
+    Raises DataError when a path is missing or has nothing to read, ConfigError when the tokenizer is
+    unusable.
+    """
+    vocabulary = load_vocabulary(model)
+    skips = SkipTally()
+    corpus = _train_corpus(data, skips)
+    if data.validation_path is None:
+        train, validation = hold_out(corpus.files, data.validation_fraction)
+    else:
+        train, validation = corpus.files, _validation_corpus(data, skips).files
+    vocab_size = model.architecture.vocab_size
+    key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation))
+    directory = Path(data.prepared_directory) / key
+    return Preparation(
+        corpus.name, train, validation, skips.summary(), directory, data, vocab_size, vocabulary
+    )
+
+
+def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
+    if data.train_path is None:
+        return standard_library()
+    without = [Path(data.prepared_directory)]
+    if data.validation_path is not None:
+        without.append(Path(data.validation_path))
+    return _corpus("data.train_path", data.train_path, data=data, without=without, skips=skips)
+
+
+def _validation_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
+    assert data.validation_path is not None
+    without = [Path(data.prepared_directory)]
+    return _corpus("data.validation_path", data.validation_path, data=data, without=without, skips=skips)
+
+
+def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], skips: SkipTally) -> Corpus:
+    """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
+    corpus = corpus_at(key, Path(path), without=without, skips=skips)
+    width = np.dtype(data.bin_dtype).itemsize
+    files = tuple(file for file in corpus.files if file.suffix != ".bin" or file.size % width == 0)
+    for file in corpus.files:
+        if file not in files:
+            skips.add(f".bin files that are not whole {data.bin_dtype} numbers", file.relative)
+    if not files:
+        raise DataError(nothing_usable(key, path, skips))
+    return replace(corpus, files=files)
+
+
+def _key(
+    data: DataConfig,
+    vocabulary: Vocabulary,
+    *,
+    vocab_size: int,
+    parts: tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]],
+) -> str:
+    """A digest of all that decides the tokens. A file counts as unchanged while its size and time are."""
+    files = [[(str(f.path.absolute()), f.relative, f.size, f.modified_ns) for f in part] for part in parts]
+    facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

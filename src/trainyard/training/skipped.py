@@ -1,0 +1,56 @@
+"""What was passed over while gathering data: a count for each reason and the first few names.
+
+It decides nothing; the readers of files and rows report here, and errors and reports quote it.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """One reason for passing something over."""
+
+    reason: str
+    """What the things are, in the plural: `binary files`."""
+    count: int
+    examples: tuple[str, ...]
+    """The first few, by name; a row is `file:line`."""
+
+    def __str__(self) -> str:
+        more = ", …" if self.count > len(self.examples) else ""
+        return f"{self.count:,} {self.reason} ({', '.join(self.examples)}{more})"
+
+
+class SkipTally:
+    """Counts what is passed over, in the order of its first appearance."""
+
+    def __init__(self, known: Sequence[Skipped] = ()) -> None:
+        """`known` was counted before."""
+        self._counts = {skipped.reason: skipped.count for skipped in known}
+        self._examples = {skipped.reason: list(skipped.examples) for skipped in known}
+
+    def add(self, reason: str, example: str) -> None:
+        """Count one more `reason`; `example` is kept while there are few."""
+        self._counts[reason] = self._counts.get(reason, 0) + 1
+        examples = self._examples.setdefault(reason, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(printable(example))
+
+    def summary(self) -> tuple[Skipped, ...]:
+        return tuple(
+            Skipped(reason, count, tuple(self._examples[reason])) for reason, count in self._counts.items()
+        )
+
+
+def printable(name: str) -> str:
+    """`name` with the bytes that are no UTF-8 replaced, so that it can be printed and stored."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def passed_over(skipped: tuple[Skipped, ...]) -> str:
+    """A sentence for the end of an error, or nothing."""
+    return f" Passed over: {'; '.join(map(str, skipped))}." if skipped else ""

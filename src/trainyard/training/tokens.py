@@ -1,0 +1,221 @@
+"""The training data as token files: made once, kept, found again.
+
+    plan (preparation) -> pieces of text (documents) -> tokens (vocabulary) -> <prepared_directory>/<key>/
+                                                        train.bin, validation.bin, and index.json last
+
+The fingerprint is of the tokens themselves: the same data has it on every machine and under every path.
+Drawing samples is the affair of `batches`.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig, ModelConfig
+from trainyard.errors import DataError
+from trainyard.run.files import write_json_atomically
+from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
+from trainyard.training.documents import read_pieces
+from trainyard.training.folders import make_folder
+from trainyard.training.preparation import Preparation, plan_preparation
+from trainyard.training.skipped import Skipped, SkipTally, passed_over
+from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
+
+INDEX_NAME = "index.json"
+_SCHEMA = 1
+_PROGRESS_SECONDS = 10.0
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Data that is ready to train on."""
+
+    name: str
+    """What people call it."""
+    fingerprint: str
+    """SHA-256 over the tokens, lower-case hex."""
+    train: TokenFile
+    validation: TokenFile | None
+    train_files: int
+    validation_files: int
+    skipped: tuple[Skipped, ...]
+    seconds: float
+    """That preparing or finding it took."""
+    reused: bool
+    """It was there from an earlier run."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The data's part of `run.json`; what is unknown is absent."""
+        facts = {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "train_tokens": self.train.tokens,
+            "train_files": self.train_files,
+        }
+        if self.validation is None:
+            return facts
+        return {
+            **facts,
+            "validation_tokens": self.validation.tokens,
+            "validation_files": self.validation_files,
+        }
+
+
+def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
+    """The tokens to train on, made now or found from an earlier run.
+
+    Raises DataError when less than one sequence is left to train on, ConfigError when the tokenizer is
+    unusable.
+    """
+    start = time.monotonic()
+    plan = plan_preparation(data, model)
+    prepared = read_prepared(plan.directory)
+    reused = prepared is not None
+    if not reused:
+        _make(plan)
+        prepared = read_prepared(plan.directory)
+    if prepared is None:
+        raise DataError(
+            f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
+        )
+    if not reused:
+        for skipped in prepared.skipped:
+            level = logging.INFO if skipped.reason == OTHER_SUFFIX else logging.WARNING
+            _logger.log(level, "passed over %s", skipped)
+    prepared = replace(prepared, reused=reused, seconds=time.monotonic() - start)
+    return _long_enough(prepared, data)
+
+
+def _make(plan: Preparation) -> None:
+    try:
+        make_folder(plan.directory, lambda folder: _fill(plan, folder), _is_whole)
+    except OSError as error:
+        raise DataError(
+            f"{plan.directory}: the tokens could not be prepared ({error}). "
+            "Free space, or set data.prepared_directory to a folder that can be written."
+        ) from None
+
+
+def _fill(plan: Preparation, folder: Path) -> None:
+    """Write the token files of `plan` into `folder`, then the index."""
+    skips = SkipTally(plan.skipped)
+    train = _token_file(plan, plan.train, path=folder / "train.bin", skips=skips)
+    if train is None:
+        raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
+    validation = _token_file(plan, plan.validation, path=folder / "validation.bin", skips=skips)
+    if validation is None and plan.data.validation_path is not None:
+        raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, skips))
+    index = {
+        "schema": _SCHEMA,
+        "name": plan.name,
+        "train": _described(train, folder),
+        "validation": None if validation is None else _described(validation, folder),
+        "train_files": len(plan.train),
+        "validation_files": 0 if validation is None else len(plan.validation),
+        "skipped": [[s.reason, s.count, list(s.examples)] for s in skips.summary()],
+    }
+    write_json_atomically(folder / INDEX_NAME, index)
+
+
+def _token_file(
+    plan: Preparation, files: tuple[CorpusFile, ...], *, path: Path, skips: SkipTally
+) -> TokenFile | None:
+    """The tokens of `files`, or None if they have none. A single `.bin` file is used where it lies."""
+    bins = [file for file in files if file.suffix == ".bin"]
+    if len(files) == len(bins) == 1:
+        return check_tokens(bins[0].path, plan.data.bin_dtype, plan.vocab_size)
+    types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [plan.data.bin_dtype] * bool(bins)
+    if not types:
+        return None
+    with TokenWriter(path, str(np.result_type(*types))) as writer:
+        _write_files(plan, files, writer=writer, skips=skips)
+        result = writer.finish()
+    return result if result.tokens else None
+
+
+def _write_files(
+    plan: Preparation, files: tuple[CorpusFile, ...], *, writer: TokenWriter, skips: SkipTally
+) -> None:
+    reported = time.monotonic()
+    for number, file in enumerate(files):
+        if file.suffix == ".bin":
+            copy_tokens(file.path, plan.data.bin_dtype, plan.vocab_size, writer)
+        else:
+            pieces = read_pieces(file, plan.data.text_field, skips)
+            for tokens in plan.vocabulary.token_arrays(pieces):
+                writer.write(tokens)
+        if time.monotonic() - reported > _PROGRESS_SECONDS:
+            reported = time.monotonic()
+            _logger.info("%s of %s files read", f"{number + 1:,}", f"{len(files):,}")
+
+
+def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
+    name = file.path.name if file.path.parent == folder else str(file.path)
+    return {"path": name, "dtype": file.dtype, "tokens": file.tokens, "sha256": file.sha256}
+
+
+def _is_whole(directory: Path) -> bool:
+    return read_prepared(directory) is not None
+
+
+def read_prepared(directory: Path) -> PreparedData | None:
+    """What is prepared in `directory`; None if there is no index, it is torn, or a file has another size."""
+    try:
+        index = json.loads((directory / INDEX_NAME).read_bytes())
+        train = _token_file_of(index["train"], directory)
+        validation = None if index["validation"] is None else _token_file_of(index["validation"], directory)
+        skipped = tuple(Skipped(reason, count, tuple(names)) for reason, count, names in index["skipped"])
+        counts = int(index["train_files"]), int(index["validation_files"])
+        name, schema = str(index["name"]), int(index["schema"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if schema != _SCHEMA or not train.is_whole or not (validation is None or validation.is_whole):
+        return None
+    return PreparedData(
+        name, _fingerprint(train, validation), train, validation, *counts, skipped, seconds=0.0, reused=True
+    )
+
+
+def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
+    return TokenFile(
+        directory / value["path"], str(value["dtype"]), int(value["tokens"]), str(value["sha256"])
+    )
+
+
+def _fingerprint(train: TokenFile, validation: TokenFile | None) -> str:
+    parts = [[file.dtype, file.tokens, file.sha256] if file else None for file in (train, validation)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:
+    """`prepared`, without a validation part that was held out but is shorter than a sequence."""
+    length = data.sequence_length
+    if prepared.train.tokens <= length:
+        raise DataError(_too_short("data.train_path", prepared.train, prepared=prepared, length=length))
+    if prepared.validation is not None and prepared.validation.tokens <= length:
+        if data.validation_path is not None:
+            raise DataError(
+                _too_short("data.validation_path", prepared.validation, prepared=prepared, length=length)
+            )
+        prepared = replace(prepared, validation=None, validation_files=0)
+    if prepared.validation is None and data.validation_fraction > 0:
+        _logger.warning(
+            "no validation: the %s files of %s are too few to hold some out; set data.validation_path",
+            f"{prepared.train_files:,}",
+            prepared.name,
+        )
+    return prepared
+
+
+def _too_short(key: str, file: TokenFile, *, prepared: PreparedData, length: int) -> str:
+    return (
+        f"{key}: {file.tokens:,} tokens in all, shorter than one sequence (data.sequence_length {length:,} "
+        f"and the token after it).{passed_over(prepared.skipped)} Add data, or lower data.sequence_length."
+    )
