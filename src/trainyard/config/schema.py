@@ -183,10 +183,10 @@ class MonitoringConfig(Section):
 
 
 class KernelOptimizationConfig(Section):
-    """Settings of the kernels (source document 004). On record; this version does not use them."""
+    """Settings of the C++ kernels. They are on record; training does not use them."""
 
     rlvr_depth: Positive = 3
-    """RLVR depth, by the name that document 004 gives it."""
+    """RLVR depth."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """30.0 means 30:1."""
     tile_bytes: Positive = 256

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Print the resolved configuration: every value, after extending files and --set.
+
+Reads:  the configuration file, the files it extends, --set.
+Writes: YAML (JSON with --json) to stdout; with --explain a line a value, with where it came from.
+Exit codes: 0 printed; 2 the configuration cannot be used, every error named by file, line and key.
+
+Example: scripts/show_config.py --config configs/smoke.yaml --set training.max_steps=50 --explain
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+
+if TYPE_CHECKING:
+    from trainyard.config.load import LoadedConfig
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
+    )
+    parser.add_argument("--explain", action="store_true", help="say where each value came from")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+
+    sys.stdout.write(rendered(load_config(args.config, args.set), explain=args.explain, as_json=args.json))
+    return 0
+
+
+def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
+    """The configuration in the form asked for."""
+    from trainyard.config import explanation
+    from trainyard.config.load import dump_yaml
+
+    values = loaded.config.to_plain()
+    if explain and as_json:
+        return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"
+    if explain:
+        return "".join(f"{line}\n" for line in explanation.lines(values, loaded.origins))
+    return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,64 @@
+"""The reference of every configuration key as Markdown, `docs/configuration.md`, from the schema alone."""
+
+from collections.abc import Iterator
+
+from trainyard.config.expectations import expected, shown
+from trainyard.config.json_schema import Fragment, fragment_of, value_fragments
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Written by scripts/write_config_schema.py from src/trainyard/config/schema.py; edits here are lost. -->
+
+`configs/training_configuration.yaml` is the one source of truth for a run. Other files extend it and say
+only what differs:
+
+```yaml
+# yaml-language-server: $schema=training_configuration.schema.json
+extends: training_configuration.yaml    # a path or a list of paths, relative to this file; later ones win
+
+training:
+  max_steps: 50
+```
+
+Mappings merge key by key; every other value replaces the one below it, and `null` does too. A single value
+is changed on the command line with `--set training.max_steps=50`, which wins over all files. What comes out,
+and which file and line each value came from, is printed by
+
+```
+scripts/show_config.py --config configs/smoke.yaml --explain
+```
+
+The files are YAML as its version 1.2 reads plain words: `5e-5` is a number, `012` is twelve, and `yes`, `on`
+and `1:30` are text. Unknown keys, keys given twice, values of another type or out of range, tabs, and
+combinations that cannot be trained are errors. All of them are named at once by file, line and key, the exit
+status is 2, and nothing is started.
+
+Secrets have no place in a configuration; they come from the environment."""
+
+
+def reference() -> str:
+    """The whole document."""
+    return "\n".join([_INTRODUCTION, *_sections()])
+
+
+def _sections() -> Iterator[str]:
+    section = ""
+    for key, fragment in value_fragments().items():
+        if key.rpartition(".")[0] != section:
+            section = key.rpartition(".")[0]
+            yield from _heading(section)
+        default = f"`{shown(fragment['default'])}`" if "default" in fragment else "must be given"
+        cells = (f"`{key}`", _code(expected(fragment)), default, fragment.get("description", ""))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
+
+
+def _heading(section: str) -> Iterator[str]:
+    fragment: Fragment = fragment_of(section)
+    yield from ("", f"## {section}", "", fragment["description"], "")
+    yield from ("| key | values | default | meaning |", "|---|---|---|---|")
+
+
+def _code(words: str) -> str:
+    return words.replace('"', "`")
