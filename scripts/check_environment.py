@@ -24,7 +24,7 @@ from trainyard import command
 from trainyard.errors import CheckFailedError, ConfigError
 
 if TYPE_CHECKING:
-    from trainyard.cluster.preflight import Facts, Finding
+    from trainyard.cluster.preflight import Facts
     from trainyard.config.schema import Config, DataConfig
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
@@ -47,7 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.cluster.preflight import Verdict, judge, summary, worst
+    from trainyard.cluster.preflight import Verdict, judge, refusal, summary, worst
     from trainyard.config.load import load_config
 
     config = load_config(args.config, args.set).config
@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for finding in findings:
         if finding.verdict == Verdict.DEGRADED:
             command.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
-    if failed := [f for f in findings if f.verdict == Verdict.FAILED]:
-        raise CheckFailedError(refusal(failed))
+    if verdict == Verdict.FAILED:
+        raise CheckFailedError(refusal(findings))
     return 0
 
 
@@ -109,13 +109,6 @@ def data_bytes(data: "DataConfig") -> int:
         return EMBEDDED_CORPUS_BYTES * PREPARED_BYTES_PER_BYTE
     paths = (data.train_path, data.validation_path)
     return sum(size_of(Path(path)) for path in paths if path) * PREPARED_BYTES_PER_BYTE
-
-
-def refusal(failed: "Sequence[Finding]") -> str:
-    """Every failed check with its fix, a line each."""
-    lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
-    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
-    return "\n".join([*lines, f"{count} failed. Nothing was started."])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Example:    scripts/write_locks.py --check
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +50,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="DIR", help="where the files are")
-    parser.add_argument("--uv", default=default_uv(), metavar="PROGRAM", help="the uv to resolve with")
+    parser.add_argument(
+        "--uv", default=os.environ.get("UV", "uv"), metavar="PROGRAM", help="default: $UV, or uv"
+    )
     return parser.parse_args(argv)
 
 
@@ -69,11 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             write(lock, line, args.root)
     return 0
-
-
-def default_uv() -> str:
-    own = ROOT / ".uv" / "bin" / "uv"
-    return os.environ.get("UV") or (str(own) if own.is_file() else shutil.which("uv") or "uv")
 
 
 def check(root: Path) -> int:

@@ -103,6 +103,14 @@ def summary(config: Config, facts: Facts) -> str:
     )
 
 
+def refusal(findings: tuple[Finding, ...]) -> str:
+    """Every failed check with its fix, and what follows from it."""
+    failed = [finding for finding in findings if finding.verdict == Verdict.FAILED]
+    lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
+    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
+    return "\n".join([*lines, f"{count} failed. Nothing was started."])
+
+
 def parameter_count(shape: ArchitectureConfig) -> int:
     """How many numbers the model of this shape learns."""
     head = shape.hidden_size // shape.num_attention_heads

@@ -14,6 +14,7 @@ from trainyard.cluster.preflight import (
     gpu_bytes_needed,
     judge,
     parameter_count,
+    refusal,
     summary,
     worst,
 )
@@ -232,7 +233,11 @@ def test_everything_that_is_wrong_is_said_in_one_go() -> None:
         torch=None,
         disk_free_bytes=0,
     )
-    assert failed(judge(config("cuda:0"), facts)) == ["python", "packages", "torch", "gpu", "disk"]
+    findings = judge(config("cuda:0"), facts)
+    assert failed(findings) == ["python", "packages", "torch", "gpu", "disk"]
+    text = refusal(findings)
+    assert text.count("  fix: ") == 5
+    assert text.endswith("5 checks failed. Nothing was started.")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""The check of the environment as a program, with a stand-in `nvidia-smi` first on PATH."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "check_environment.py"
+SMOKE = str(ROOT / "configs" / "smoke.yaml")
+CRASHED = "echo 'ERR!, 580.65.06, ERR!, ERR!'"
+
+
+def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
+    line = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    """A folder whose `nvidia-smi` finds no driver, so that these tests mean the same on a GPU machine."""
+    return say(
+        tmp_path, "echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9"
+    )
+
+
+def say(folder: Path, body: str) -> Path:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_this_environment_is_fit_to_train_on_the_cpu(driver: Path, tmp_path: Path) -> None:
+    done = check(
+        "--config", SMOKE, "--set", "model.device=cpu", "--run-dir", str(tmp_path / "run"), path=driver
+    )
+    assert done.returncode == 0, done.stderr
+    assert "environment: Python 3." in done.stderr
+    assert "no GPU (training on CPU)" in done.stderr
+    assert done.stderr.rstrip().endswith("[ok]")
+    assert done.stdout == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_json_gives_every_finding_on_stdout(driver: Path) -> None:
+    done = check("--config", SMOKE, "--set", "model.device=cpu", "--json", path=driver)
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "ok"
+    assert [f["check"] for f in answer["findings"]] == ["python", "packages", "torch", "gpu", "disk"]
+    assert {f["verdict"] for f in answer["findings"]} == {"ok"}
+
+
+def test_a_dead_driver_is_refused_when_a_gpu_is_asked_for(driver: Path) -> None:
+    done = check("--config", SMOKE, "--set", "model.device=cuda:0", path=driver)
+    assert done.returncode == 1
+    assert "gpu: nvidia-smi failed (exit code 9): NVIDIA-SMI has failed" in done.stderr
+    assert "  fix: " in done.stderr
+    assert "1 check failed. Nothing was started." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_crashed_gpu_is_refused_though_nvidia_smi_exits_with_zero(tmp_path: Path) -> None:
+    done = check("--config", SMOKE, "--set", "model.device=cuda:0", path=say(tmp_path, CRASHED))
+    assert done.returncode == 1
+    assert "ERR!" in done.stderr
+
+
+def test_with_auto_a_crashed_gpu_is_said_and_the_cpu_trains(tmp_path: Path) -> None:
+    done = check("--config", SMOKE, "--json", path=say(tmp_path, CRASHED))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "degraded"
+    assert "[degraded]" in done.stderr
+
+
+def test_everything_that_is_wrong_is_said_in_one_go(driver: Path, tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("torch==2.1.0\nno-such-package==1.0\n")
+    wide = ("--set", "checkpointing.keep_last=1000000000", "--set", "model.device=cuda:0")
+    done = check("--config", SMOKE, *wide, "--lock", str(lock), path=driver)
+    assert done.returncode == 1
+    assert "no-such-package 1.0 missing" in done.stderr
+    assert "instead of 2.1.0" in done.stderr
+    assert "gpu: " in done.stderr
+    assert "disk: " in done.stderr
+    assert "3 checks failed" in done.stderr
+
+
+def test_a_lock_that_is_not_there_is_a_usage_error(driver: Path) -> None:
+    done = check("--config", SMOKE, "--lock", "/no/such/lock.txt", path=driver)
+    assert done.returncode == 2
+    assert "/no/such/lock.txt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_configuration_is_a_usage_error(driver: Path) -> None:
+    done = check("--config", SMOKE, "--set", "training.max_step=5", path=driver)
+    assert done.returncode == 2
+    assert "max_steps" in done.stderr
+    assert "Traceback" not in done.stderr

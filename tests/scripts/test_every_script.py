@@ -1,0 +1,76 @@
+"""What all scripts have in common: their shape, their help, and how they answer wrong usage."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+SECTIONS = ("Reads:", "Writes:", "Exit codes:", "Example:")
+every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+
+
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, str(script), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def test_there_are_scripts() -> None:
+    assert SCRIPTS
+
+
+@every_script
+def test_help_is_the_docstring(script: Path) -> None:
+    done = run(script, "--help")
+    assert done.returncode == 0, done.stderr
+    docstring = ast.get_docstring(ast.parse(script.read_text()))
+    assert docstring is not None
+    assert docstring.splitlines()[0] in done.stdout
+    assert "--log-level" in done.stdout
+    assert done.stderr == ""
+
+
+@every_script
+def test_the_docstring_says_what_is_read_written_and_returned(script: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(script.read_text())) or ""
+    starts = [line.strip() for line in docstring.splitlines()]
+    missing = [section for section in SECTIONS if not any(line.startswith(section) for line in starts)]
+    assert missing == []
+    example = next(line for line in starts if line.startswith("Example:"))
+    follows = " ".join([example, *starts[starts.index(example) + 1 :]])
+    assert f"scripts/{script.name}" in follows
+
+
+@every_script
+def test_it_is_an_executable_with_the_one_frame(script: Path) -> None:
+    text = script.read_text()
+    assert text.startswith("#!/usr/bin/env python3\n")
+    assert os.access(script, os.X_OK)
+    assert text.endswith('if __name__ == "__main__":\n    sys.exit(command.exit_code_of(main))\n')
+    assert "def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:" in text
+    assert "def main(argv: Sequence[str] | None = None) -> int:" in text
+
+
+@every_script
+def test_an_unknown_flag_is_a_usage_error_without_a_traceback(script: Path) -> None:
+    done = run(script, "--no-such-flag")
+    assert done.returncode == 2
+    assert "usage:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@every_script
+def test_help_does_not_need_the_heavy_libraries(script: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", str(script), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "argparse" in loaded
+    assert loaded & {"torch", "numpy", "pydantic", "yaml", "rich", "boto3", "slack_sdk", "pyarrow"} == set()

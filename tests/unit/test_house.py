@@ -1,0 +1,247 @@
+"""The rules of the house, read from the source: who imports whom, what gateways touch, how large things are.
+
+Nothing is imported; lazy imports inside functions count like those at the top.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "src" / "trainyard"
+MODULES = sorted(LIBRARY.rglob("*.py"))
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+MODULE_LINES, SCRIPT_LINES, FUNCTION_LINES, POSITIONAL = 300, 120, 40, 4
+PURE = {"config", "run", "errors"}
+MAY_IMPORT = {
+    "": set(),
+    "errors": set(),
+    "command": {"errors"},
+    "config": {"errors"},
+    "run": {"errors"},
+    "plan": PURE,
+    "image": PURE,
+    "cluster": PURE,
+    "jobs": PURE | {"plan"},
+    "watch": PURE | {"jobs"},
+    "report": PURE,
+    "artifacts": {"run", "errors"},
+    "training": PURE,
+    "gateways": {"errors"},
+}
+"""A part of the library -> the other parts it may import (the design's table)."""
+ONLY_IN = {
+    "torch": "training",
+    "boto3": "gateways",
+    "botocore": "gateways",
+    "s3transfer": "gateways",
+    "awscrt": "gateways",
+    "kubernetes": "gateways",
+    "slack_sdk": "gateways",
+    "subprocess": "gateways",
+}
+SCRIPT_TOP = {"trainyard", "trainyard.command", "trainyard.errors"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "rich",
+    "boto3",
+    "slack_sdk",
+    "tensorboard",
+    "wandb",
+    "tokenizers",
+    "pyarrow",
+}
+MUTATORS = {
+    "append",
+    "extend",
+    "insert",
+    "add",
+    "update",
+    "setdefault",
+    "pop",
+    "popitem",
+    "remove",
+    "clear",
+    "discard",
+}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def part_of(path: Path) -> str:
+    """The part of the library a module belongs to; empty for the package's own `__init__`."""
+    first = path.relative_to(LIBRARY).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imports(node: ast.AST, path: Path) -> Iterator[str]:
+    """The dotted names of everything imported in `node`, `from x import y` as both `x` and `x.y`."""
+    for found in ast.walk(node):
+        if isinstance(found, ast.Import):
+            yield from (alias.name for alias in found.names)
+        elif isinstance(found, ast.ImportFrom):
+            assert found.level == 0, f"{name_of(path)}:{found.lineno}: relative import"
+            assert found.module is not None
+            yield found.module
+            yield from (f"{found.module}.{alias.name}" for alias in found.names)
+
+
+def parts_imported(path: Path) -> set[str]:
+    """The parts of the library that a module imports."""
+    known = {part_of(module) for module in MODULES} - {""}
+    dotted = (name.split(".") for name in imports(tree(path), path))
+    return {names[1] for names in dotted if names[0] == "trainyard" and len(names) > 1 and names[1] in known}
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (n for n in ast.walk(tree(path)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert function.end_lineno is not None
+    total = function.end_lineno - function.lineno + 1
+    if ast.get_docstring(function) is None:
+        return total
+    docstring = function.body[0]
+    assert docstring.end_lineno is not None
+    return total - (docstring.end_lineno - docstring.lineno + 1)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_part_imports_only_the_parts_it_may(path: Path) -> None:
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"{part} has no row in the table of allowed imports"
+    assert parts_imported(path) - {part} - MAY_IMPORT[part] == set()
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) == "gateways"], ids=name_of)
+def test_a_gateway_knows_no_other_gateway_but_process(path: Path) -> None:
+    if path.name == "__init__.py":  # the registry of stores
+        return
+    known = {p.stem for p in path.parent.glob("*.py")} - {"__init__", path.stem, "process"}
+    used = {
+        name.split(".")[2] for name in imports(tree(path), path) if name.startswith("trainyard.gateways.")
+    }
+    assert used & known == set()
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+def test_the_outside_world_and_torch_are_touched_in_their_place_only(path: Path) -> None:
+    part = part_of(path) if path.is_relative_to(LIBRARY) else "scripts"
+    tops = {name.split(".")[0] for name in imports(tree(path), path)}
+    assert {top for top in tops if ONLY_IN.get(top, part) != part} == set()
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS, *TESTS], ids=name_of)
+def test_every_module_says_what_it_is_about(path: Path) -> None:
+    assert ast.get_docstring(tree(path)), "no module docstring"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS, *TESTS], ids=name_of)
+def test_no_module_is_named_for_nothing(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+def test_things_stay_small(path: Path) -> None:
+    limit = MODULE_LINES if path.is_relative_to(LIBRARY) else SCRIPT_LINES
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= limit, f"{lines} lines, at most {limit}"
+    long = {f.name: n for f in functions(path) if (n := lines_without_docstring(f)) > FUNCTION_LINES}
+    assert long == {}, f"functions of more than {FUNCTION_LINES} lines"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+def test_functions_take_few_positional_parameters(path: Path) -> None:
+    counts = {f.name: [a.arg for a in (*f.args.posonlyargs, *f.args.args)] for f in functions(path)}
+    wide = {
+        name: names
+        for name, names in counts.items()
+        if len([n for n in names if n not in ("self", "cls")]) > POSITIONAL
+    }
+    assert wide == {}, f"more than {POSITIONAL} positional parameters"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+def test_only_the_top_level_handler_catches_everything(path: Path) -> None:
+    if path == LIBRARY / "command.py":
+        return
+    for handler in (n for n in ast.walk(tree(path)) if isinstance(n, ast.ExceptHandler)):
+        caught = "" if handler.type is None else ast.unparse(handler.type)
+        broad = {"", "Exception", "BaseException"} & set(caught.strip("()").split(", "))
+        assert not broad, f"{name_of(path)}:{handler.lineno}: except {caught}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_library_does_not_print(path: Path) -> None:
+    calls = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Call))
+    assert [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"] == []
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+def test_nobody_edits_the_import_path(path: Path) -> None:
+    found = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Attribute) and n.attr == "path")
+    assert [n.lineno for n in found if isinstance(n.value, ast.Name) and n.value.id == "sys"] == []
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+def test_no_module_level_state_is_changed(path: Path) -> None:
+    names = {
+        target.id
+        for statement in tree(path).body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+        if isinstance(target, ast.Name)
+    }
+    assert [f"line {n.lineno}" for n in ast.walk(tree(path)) if isinstance(n, ast.Global)] == []
+    assert [ast.unparse(n) for n in ast.walk(tree(path)) if changes_one_of(n, names)] == []
+
+
+def changes_one_of(node: ast.AST, names: set[str]) -> bool:
+    """Whether `node` writes into, or calls a mutating method on, one of the module's own names."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        return isinstance(node.value, ast.Name) and node.value.id in names
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        return isinstance(node.func.value, ast.Name) and node.func.value.id in names
+    return False
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
+def test_a_scripts_top_imports_nothing_heavy(path: Path) -> None:
+    for statement in tree(path).body:
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            continue
+        for name in imports(statement, path):
+            assert name.split(".")[0] not in HEAVY, f"line {statement.lineno}: {name}"
+            light = not name.startswith("trainyard") or any(
+                name == allowed or (allowed != "trainyard" and name.startswith(f"{allowed}."))
+                for allowed in SCRIPT_TOP
+            )
+            assert light, f"line {statement.lineno}: {name} belongs inside the function that uses it"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("GROWS = {}\ndef f():\n    GROWS['x'] = 1\n", "GROWS"),
+        ("SEEN = []\ndef f():\n    SEEN.append(1)\n", "SEEN"),
+    ],
+)
+def test_the_rule_on_state_notices_state(source: str, name: str) -> None:
+    assert any(changes_one_of(node, {name}) for node in ast.walk(ast.parse(source)))
