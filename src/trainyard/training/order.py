@@ -13,17 +13,17 @@ import numpy.typing as npt
 
 Indices = npt.NDArray[np.uint64]
 _ROUNDS = 12
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, made odd
 _HALF_WORD = np.uint64(32)
 
 
 class Permutation:
     """A pseudo-random bijection of range(size), decided by `seed` and `epoch` alone.
 
-    A generalised Feistel network over pairs (low, high), low below the root of `size`, and cycle walking where a
-    value falls on one of the few pairs too many: both from J. Black and P. Rogaway, "Ciphers with Arbitrary
-    Finite Domains", CT-RSA 2002 (https://ia.cr/2001/012). The round function is multiplicative hashing (D. Knuth,
-    The Art of Computer Programming 3, section 6.4), mapped to its range as in D. Lemire, "Fast Random Integer
+    A generalised Feistel network over pairs (low, high), low below the root of `size`, and cycle walking
+    where a value falls on one of the few pairs too many: both from J. Black and P. Rogaway, "Ciphers with
+    Arbitrary Finite Domains", CT-RSA 2002 (https://ia.cr/2001/012). The round function is strongly universal
+    hashing (M. Dietzfelbinger, "Universal Hashing and k-wise Independent Random Variables via Integer
+    Arithmetic without Primes", STACS 1996), mapped to its range as in D. Lemire, "Fast Random Integer
     Generation in an Interval", 2019 (arXiv:1805.10941). The round keys are SHAKE-256 of seed and epoch.
     """
 
@@ -33,8 +33,8 @@ class Permutation:
         self.size = size
         lows = math.isqrt(size - 1) + 1
         self._lows, self._highs = np.uint64(lows), np.uint64(-(-size // lows))
-        keys = hashlib.shake_256(f"{seed}:{epoch}".encode()).digest(8 * _ROUNDS)
-        self._keys: Indices = np.frombuffer(keys, "<u8").astype(np.uint64)
+        keys = hashlib.shake_256(f"{seed}:{epoch}".encode()).digest(16 * _ROUNDS)
+        self._keys: Indices = np.frombuffer(keys, "<u8").astype(np.uint64).reshape(-1, 2, 2)
 
     def __call__(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """The elements at `places`, each in range(size)."""
@@ -46,17 +46,17 @@ class Permutation:
     def _network(self, values: Indices) -> Indices:
         """A bijection of pairs: what is added to a half depends on the other, so it can be taken off."""
         high, low = np.divmod(values, self._lows)
-        for first, second in self._keys.reshape(-1, 2):
+        for first, second in self._keys:
             low = _sum_below(self._lows, low, _hashed(high, first, below=self._lows))
             high = _sum_below(self._highs, high, _hashed(low, second, below=self._highs))
         result: Indices = high * self._lows + low
         return result
 
 
-def _hashed(half: Indices, key: np.uint64, *, below: np.uint64) -> Indices:
-    """A number below `below` (at most 2^32), from bits of a product that all of `half` bears on."""
-    product: Indices = half ^ key
-    product *= _MULTIPLIER
+def _hashed(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
+    """Numbers below `below`, which is at most 2^32, as the halves are. `key` is a factor and a summand."""
+    product: Indices = half * key[0]
+    product += key[1]
     product >>= _HALF_WORD
     product *= below
     product >>= _HALF_WORD

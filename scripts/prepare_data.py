@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Prepare the training data: find the files, hold some out for validation, write the tokens.
+
+Tokens that an earlier run prepared from the same files are found again and used.
+
+Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
+        Python's standard library, the tokenizer of model.tokenizer.
+Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
+        with --json what was prepared on stdout.
+Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on.
+
+Example: scripts/prepare_data.py --config configs/smoke.yaml
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard import command
+
+if TYPE_CHECKING:
+    from trainyard.training.preparation import Preparation
+    from trainyard.training.token_files import TokenFile
+    from trainyard.training.tokens import PreparedData
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be prepared, write nothing")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+    from trainyard.training.preparation import plan_preparation
+    from trainyard.training.tokens import prepare_data
+
+    config = load_config(args.config, args.set).config
+    if args.dry_run:
+        plan = plan_preparation(config.data, config.model)
+        report(as_json=args.json, facts=planned_facts(plan), text=planned_text(plan))
+    else:
+        data = prepare_data(config.data, config.model)
+        report(as_json=args.json, facts=prepared_facts(data), text=prepared_text(data), status="ok")
+    return 0
+
+
+def report(*, as_json: bool, facts: Mapping[str, Any], text: str, status: str = "") -> None:
+    command.announce("data", text, status)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+
+
+def prepared_text(data: "PreparedData") -> str:
+    """`Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
+    validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
+    files = data.train_files + data.validation_files
+    return f"{data.name}: {files:,} files, {amount(data.train)} train, {validation}"
+
+
+def amount(file: "TokenFile") -> str:
+    """Bytes where a token is a byte, tokens elsewhere."""
+    unit = "B" if file.dtype == "uint8" else " tokens"
+    scale, prefix = (1e3, "k") if file.tokens < 1e6 else (1e6, "M")
+    return f"{file.tokens / scale:,.1f} {prefix}{unit}"
+
+
+def prepared_facts(data: "PreparedData") -> dict[str, Any]:
+    return {
+        **data.to_json(),
+        "train_path": str(data.train.path),
+        "dtype": data.train.dtype,
+        "skipped": [{"reason": s.reason, "count": s.count, "examples": s.examples} for s in data.skipped],
+        "reused": data.reused,
+        "seconds": round(data.seconds, 3),
+    }
+
+
+def planned_text(plan: "Preparation") -> str:
+    size = sum(file.size for file in plan.train + plan.validation)
+    counts = f"{len(plan.train):,} files to train on, {len(plan.validation):,} held out, {size / 1e6:,.1f} MB"
+    return f"{plan.name}: {counts} → {plan.directory}"
+
+
+def planned_facts(plan: "Preparation") -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "train_files": len(plan.train),
+        "validation_files": len(plan.validation),
+        "bytes": sum(file.size for file in plan.train + plan.validation),
+        "directory": str(plan.directory),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))
