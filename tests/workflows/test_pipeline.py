@@ -1,0 +1,157 @@
+"""The training workflow against the scripts it calls and against `make train`."""
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PIPELINE = [
+    "check_environment",
+    "prepare_data",
+    "train",
+    "training_artifact_sync",
+    "prove_run",
+    "training_dashboard",
+    "notify_slack",
+]
+CALL = re.compile(r"scripts/(\w+)\.py(?P<arguments>[^\n]*)")
+
+
+def calls(text: str) -> list[tuple[str, list[str]]]:
+    """Script name and words of each call in a shell text."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    return [(found[1], shlex.split(found["arguments"])) for found in CALL.finditer(joined)]
+
+
+def first_calls(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+@cache
+def help_of(root: Path, script: str) -> str:
+    line = [sys.executable, str(root / "scripts" / f"{script}.py"), "--help"]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def make_train(root: Path) -> str:
+    """What `make train` would run, with the environment already installed."""
+    line = ["make", "-n", "--no-print-directory", "train", "SET=training.max_steps=5 training.seed=7"]
+    return subprocess.run(line, cwd=root, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any]) -> None:
+    before_training = "notify_slack.py started"
+    steps = [s["run"] for s in training_job["steps"] if "run" in s and before_training not in s["run"]]
+    assert first_calls([name for run in steps for name, _ in calls(run)]) == PIPELINE
+
+
+def test_make_train_runs_the_same_scripts_in_the_same_order(root: Path) -> None:
+    assert first_calls([name for name, _ in calls(make_train(root))]) == PIPELINE
+
+
+def test_started_is_said_before_training(training_job: dict[str, Any]) -> None:
+    runs = [step.get("run", "") for step in training_job["steps"]]
+    started = next(i for i, run in enumerate(runs) if "notify_slack.py started" in run)
+    assert started < next(i for i, run in enumerate(runs) if "scripts/train.py" in run)
+
+
+def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path) -> None:
+    for step in shipped.steps():
+        for script, words in calls(step.get("run", "")):
+            assert (root / "scripts" / f"{script}.py").is_file(), script
+            for flag in (word for word in words if word.startswith("--")):
+                assert re.search(rf"{flag.partition('=')[0]}\b", help_of(root, script)), f"{script}.py {flag}"
+            if any("--set=" in word for word in words):
+                assert "--set" in help_of(root, script)
+
+
+def test_make_train_gives_flags_that_the_scripts_know(root: Path) -> None:
+    for script, words in calls(make_train(root)):
+        for flag in (word for word in words if word.startswith("--")):
+            assert re.search(rf"{flag}\b", help_of(root, script)), f"{script}.py {flag}"
+
+
+def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict[str, Any]) -> None:
+    for step in training_job["steps"]:
+        run = step.get("run", "")
+        assert len(calls(run)) <= 1, step["name"]
+        if calls(run) and ">>" not in run:  # a redirected call is short
+            assert "exec .venv/bin/python scripts/" in run, step["name"]
+
+
+def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict[str, Any]) -> None:
+    run = next(step["run"] for step in training_job["steps"] if "scripts/train.py" in step.get("run", ""))
+    deadline = re.search(r"--deadline (\d+)m\b", run)
+    assert deadline is not None
+    assert int(training_job["timeout-minutes"]) == 480
+    assert 15 <= 480 - int(deadline[1]) <= 60
+
+
+def test_a_later_trigger_waits_and_never_cancels(training_job: dict[str, Any]) -> None:
+    concurrency = training_job["concurrency"]
+    assert concurrency["queue"] == "max"
+    assert concurrency["cancel-in-progress"] == "false"
+    assert "${{" not in concurrency["group"]
+
+
+def test_the_role_is_assumed_after_training_and_only_if_there_is_one(training_job: dict[str, Any]) -> None:
+    steps = training_job["steps"]
+    role = next(i for i, step in enumerate(steps) if "configure-aws-credentials" in step.get("uses", ""))
+    train = next(i for i, step in enumerate(steps) if "scripts/train.py" in step.get("run", ""))
+    store = next(i for i, step in enumerate(steps) if "training_artifact_sync" in step.get("run", ""))
+    assert train < role < store
+    assert "vars.TRAINYARD_AWS_ROLE != ''" in steps[role]["if"]
+    assert training_job["permissions"] == {"contents": "read", "id-token": "write"}
+
+
+def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dict[str, Any]) -> None:
+    upload = next(
+        s for s in training_job["steps"] if s.get("uses", "").startswith("actions/upload-artifact@")
+    )
+    assert upload["with"]["retention-days"] == "30"
+    assert "always()" in upload["if"]
+    assert "env.RUN_DIR" in upload["with"]["path"]
+
+
+def test_reports_and_messages_come_after_failures_and_never_decide(training_job: dict[str, Any]) -> None:
+    told = [s for s in training_job["steps"] if "notify_slack" in s.get("run", "")]
+    summary = next(s for s in training_job["steps"] if "training_dashboard" in s.get("run", ""))
+    assert all(step["continue-on-error"] == "true" for step in (*told, summary))
+    assert "always()" in summary["if"]
+    verdicts = {calls(step["run"])[0][1][0]: step.get("if") for step in told}
+    assert set(verdicts) == {"started", "succeeded", "failed"}
+    assert verdicts["succeeded"] == "${{ success() }}"
+    assert verdicts["failed"] == "${{ failure() || cancelled() }}"
+
+
+def test_nothing_that_decides_may_fail_in_silence(training_job: dict[str, Any]) -> None:
+    quiet = [step for step in training_job["steps"] if "continue-on-error" in step]
+    assert {calls(step["run"])[0][0] for step in quiet} == {"notify_slack", "training_dashboard"}
+
+
+def test_the_daily_run_is_off_the_hour(training: Any) -> None:
+    minute = training.content["on"]["schedule"][0]["cron"].split()[0]
+    assert minute not in ("0", "00", "30", "*")
+
+
+def test_what_can_change_a_result_starts_a_run(training: Any) -> None:
+    push = training.content["on"]["push"]
+    assert push["branches"] == ["main"]
+    assert {"src/**", "scripts/**", "configs/**", "requirements-training.txt"} <= set(push["paths"])
+
+
+def test_labels_come_from_one_repository_variable(training_job: dict[str, Any]) -> None:
+    assert training_job["runs-on"] == (
+        """${{ fromJSON(vars.TRAINYARD_RUNNER_LABELS || '["self-hosted","gpu"]') }}"""
+    )
+
+
+def test_an_attempt_goes_on_in_the_directory_of_the_one_before(training_job: dict[str, Any]) -> None:
+    environment = training_job["env"]
+    assert environment["TRAINYARD_RUN_ID"] == "gh-${{ github.run_id }}"
+    assert environment["RUN_DIR"].endswith("/gh-${{ github.run_id }}")
+    checkout = next(s for s in training_job["steps"] if s.get("uses", "").startswith("actions/checkout@"))
+    assert checkout["with"]["clean"] == "false"
