@@ -1,4 +1,4 @@
-"""The judges of the trade over the shipped workflows: schemas, zizmor, actionlint, shellcheck; all offline."""
+"""The judges of the trade over the shipped workflows, offline: schemas, zizmor, actionlint, shellcheck."""
 
 import json
 import os
