@@ -2,7 +2,7 @@
 
     run.json, metrics.jsonl, events.jsonl, checkpoints/, report/proof.json  -->  RunFacts
 
-A run may still be going, be cut off mid-line, be empty, or lack any of these files. What is not known is None.
+A run may still be going, be cut off mid-line, be empty, or lack any of these. What is not known is None.
 """
 
 import json
@@ -56,7 +56,7 @@ class RunFacts:
 
     @property
     def name(self) -> str:
-        return str(self.run.get("run_id") or self.directory.name)
+        return str(self.run.get("run_id") or self.directory.resolve().name)
 
     @property
     def run_number(self) -> int | str | None:

@@ -28,8 +28,8 @@ def number(value: object) -> float | None:
 class Curve:
     """One figure over the steps."""
 
-    steps: array[float] = field(default_factory=lambda: array("d"))
-    values: array[float] = field(default_factory=lambda: array("d"))
+    steps: "array[float]" = field(default_factory=lambda: array("d"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
 
     def append(self, step: float, value: float) -> None:
         self.steps.append(step)
@@ -46,9 +46,9 @@ class History:
     last: dict[str, float] = field(default_factory=dict)
     """The newest known value of each figure."""
     curves: dict[str, Curve] = field(default_factory=lambda: {name: Curve() for name in CURVES})
-    steps: array[float] = field(default_factory=lambda: array("d"))
+    steps: "array[float]" = field(default_factory=lambda: array("d"))
     """The step of each row that has a step and a time."""
-    times: array[float] = field(default_factory=lambda: array("d"))
+    times: "array[float]" = field(default_factory=lambda: array("d"))
     """Unix seconds of these rows."""
 
     def add(self, row: dict[str, Any]) -> None:

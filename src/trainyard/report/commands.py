@@ -1,0 +1,28 @@
+"""The commands that the reports propose, ready to be pasted into a shell."""
+
+import shlex
+from pathlib import Path
+
+
+def resume_command(directory: Path) -> str:
+    """Go on with the run in `directory` from its newest checkpoint that verifies."""
+    return f"{again_command(directory)} --run-dir {_quoted(directory)} --resume auto"
+
+
+def again_command(directory: Path) -> str:
+    """Train the same configuration once more, as a new run."""
+    return f"scripts/train.py --config {_quoted(directory / 'config.yaml')}"
+
+
+def prove_command(directory: Path) -> str:
+    """Verify and prove the run in `directory` in the store of its configuration."""
+    return f"scripts/prove_run.py --run-dir {_quoted(directory)} --run-number auto"
+
+
+def tensorboard_command(directory: Path) -> str:
+    """Look at the run's curves in a browser."""
+    return f"tensorboard --logdir {_quoted(directory / 'tensorboard')}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

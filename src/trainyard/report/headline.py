@@ -1,0 +1,115 @@
+"""The one line a person in a hurry reads: the verdict on a run, and the figures that stand beside it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.report.commands import prove_command, resume_command
+from trainyard.report.facts import RunFacts
+from trainyard.report.quantities import counted, duration, loss, percent
+from trainyard.report.status import Status
+
+
+class Verdict(StrEnum):
+    """What colour a run has; the words beside it always say the same."""
+
+    PROVEN = "proven"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    GOING = "going"
+
+    @property
+    def symbol(self) -> str:
+        """For Markdown and Slack; terminals get words."""
+        return {"proven": "✅", "degraded": "⚠", "failed": "❌", "going": ""}[self]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A verdict in words."""
+
+    verdict: Verdict
+    text: str
+    """Without the run's name, for example `Not proven: stored`."""
+    reason: str = ""
+    """Why it is not better; may be several sentences."""
+    next_step: str = ""
+    """The command or act that follows."""
+
+
+def headline(facts: RunFacts) -> Headline:
+    """The verdict: of the proof where there is one, else of the run's own state."""
+    proof = facts.proof
+    if proof is not None and proof.proven:
+        return Headline(Verdict.PROVEN, "Trained and proven")
+    if proof is not None:
+        first = proof.failing[0] if proof.failing else None
+        names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
+        evidence, step = (first.evidence, first.next_step) if first else ("", None)
+        return Headline(
+            Verdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
+        )
+    return _of_state(facts)
+
+
+def _of_state(facts: RunFacts) -> Headline:
+    at, detail = position(facts), facts.state.detail
+    again = resume_command(facts.directory)
+    match facts.state.status:
+        case Status.SUCCEEDED:
+            return Headline(
+                Verdict.DEGRADED,
+                "Trained, not proven yet",
+                "There is no proof that speaks of this run as it is now.",
+                prove_command(facts.directory),
+            )
+        case Status.STOPPED:
+            return Headline(Verdict.DEGRADED, f"Stopped{at}", detail, again)
+        case Status.FAILED:
+            return Headline(Verdict.FAILED, f"Failed{at}", detail, again)
+        case Status.INTERRUPTED:
+            return Headline(Verdict.FAILED, f"Interrupted{at}", f"It has {detail}.", again)
+        case Status.RUNNING:
+            return Headline(Verdict.GOING, f"Training{at}", detail)
+        case Status.EMPTY:
+            return Headline(Verdict.DEGRADED, "Nothing on record yet")
+
+
+def position(facts: RunFacts) -> str:
+    """` at step 340 of 600`, as far as it is known."""
+    if facts.step is None:
+        return ""
+    return f" at step {facts.step:,}" + (f" of {facts.steps:,}" if facts.steps else "")
+
+
+def figures(
+    facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
+) -> list[str]:
+    """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, as far as known.
+
+    `strong` marks the losses up; `escaped` is for text that the run brought along.
+    """
+    return [text for text in (_losses(facts, strong), _length(facts), _speed(facts, escaped)) if text]
+
+
+def _losses(facts: RunFacts, strong: Callable[[str], str]) -> str:
+    if facts.loss is None:
+        return ""
+    first = f"{loss(facts.first_loss)} → " if facts.first_loss is not None else ""
+    bits = f", {facts.bits_per_byte:.2f} bits/byte" if facts.bits_per_byte is not None else ""
+    return f"loss {strong(first + loss(facts.loss))}{bits}"
+
+
+def _length(facts: RunFacts) -> str:
+    if facts.step is None:
+        return ""
+    time = f" in {duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
+    return f"{counted(facts.step, 'step')}{time}"
+
+
+def _speed(facts: RunFacts, escaped: Callable[[str], str]) -> str:
+    hardware = facts.section("hardware")
+    device = hardware.get("device_name") or hardware.get("device")
+    place = f"on {escaped(str(device))}" if device else ""
+    mfu = facts.history.last.get("mfu")
+    return " ".join(text for text in ("" if mfu is None else f"{percent(mfu)} MFU", place) if text)

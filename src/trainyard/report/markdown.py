@@ -1,0 +1,114 @@
+"""The job summary on GitHub: the verdict first, the proof, the curve, and the rest folded.
+
+Summaries show neither inline SVG nor `data:` pictures, so the curve is a Mermaid chart: GitHub draws it, and
+where nothing does its numbers can still be read. Text of the run is escaped: it cannot add markup.
+"""
+
+import re
+from collections.abc import Iterable
+
+from trainyard.report.commands import resume_command
+from trainyard.report.curve import averaged
+from trainyard.report.facts import RunFacts
+from trainyard.report.headline import Headline, Verdict, figures, headline
+from trainyard.report.quantities import size
+from trainyard.report.text import utc
+
+_CHART_POINTS = 60
+_CONFIG_CHARACTERS = 20_000
+_CHECKPOINTS = 20
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
+
+
+def markdown_report(facts: RunFacts) -> str:
+    """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
+    head = headline(facts)
+    parts = [
+        f"### {head.verdict.symbol} {escaped(head.text)} · {escaped(facts.title)}".replace("###  ", "### "),
+        *_failure(head, facts),
+        " · ".join(figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
+        _proof_table(facts),
+        _curve(facts),
+        _checkpoints(facts),
+        _sample(facts),
+        _configuration(facts),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escaped(text: str) -> str:
+    """`text` as it is, in one line, whatever of Markdown or HTML it holds."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def fenced(text: str, language: str = "") -> str:
+    """`text` as a block of code that it cannot end itself."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
+    """What failed, the last good checkpoint, the command that goes on; nothing for a run that is well."""
+    if head.reason:
+        yield escaped(head.reason)
+    if head.verdict is Verdict.PROVEN or not head.next_step:
+        return
+    if facts.checkpoints:
+        last = facts.checkpoints[-1]
+        yield f"Last good checkpoint: step {last.step:,}, {size(last.size)}."
+    yield "Next:\n\n" + fenced(head.next_step, "sh" if head.next_step.startswith("scripts/") else "")
+
+
+def _proof_table(facts: RunFacts) -> str:
+    if facts.proof is None:
+        return ""
+    rows = [
+        f"| {escaped(part.name)} | {'✅' if part.holds else '❌'} | {escaped(part.evidence)} |"
+        for part in facts.proof.parts
+    ]
+    return "\n".join(["| proof | | evidence |", "|---|---|---|", *rows])
+
+
+def _curve(facts: RunFacts) -> str:
+    """The training loss, each point the mean of a stretch of rows."""
+    points = averaged(facts.history.curves["loss"], _CHART_POINTS)
+    if len(points) < 3 or points[-1].step <= points[0].step:
+        return ""
+    values = [point.value for point in points]
+    low, high = min(values), max(values)
+    margin = (high - low) * 0.05 or 0.5
+    chart = [
+        "xychart-beta",
+        '    title "Training loss"',
+        f'    x-axis "step" {points[0].step:.0f} --> {points[-1].step:.0f}',
+        f'    y-axis "loss" {low - margin:.4g} --> {high + margin:.4g}',
+        f"    line [{', '.join(f'{value:.4g}' for value in values)}]",
+    ]
+    return fenced("\n".join(chart), "mermaid")
+
+
+def _checkpoints(facts: RunFacts) -> str:
+    if not facts.checkpoints:
+        return ""
+    shown = facts.checkpoints[-_CHECKPOINTS:]
+    rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
+    table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
+    command = resume_command(facts.directory).replace("--resume auto", f"--resume {shown[-1].path}")
+    return _folded(f"Checkpoints ({len(facts.checkpoints)})", f"{table}\n\n{fenced(command, 'sh')}")
+
+
+def _sample(facts: RunFacts) -> str:
+    return "" if facts.sample is None else _folded("What the model writes", fenced(facts.sample))
+
+
+def _configuration(facts: RunFacts) -> str:
+    if not facts.config_text:
+        return ""
+    text = facts.config_text[:_CONFIG_CHARACTERS]
+    cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
+    return _folded("Configuration", fenced(text, "yaml") + cut)
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
