@@ -1,6 +1,6 @@
 """Line charts as inline SVG: axes with round numbers, grid, lines and dots.
 
-Colours come from the page's style. It draws numbers that are already thinned, reads nothing and needs no script.
+Colours come from the page's style. It draws numbers that are thinned already and needs no script.
 """
 
 import math
@@ -58,11 +58,10 @@ def line_chart(
     points = [point for layer in layers for point in layer.points]
     values = [point.value for point in points] + ([0.0] if from_zero else [])
     rows = round_ticks(min(values), max(values), 5 if frame.height > 200 else 4)
-    columns = round_ticks(
-        min(p.step for p in points), max(p.step for p in points), max(3, frame.width // 110)
-    )
-    steps = [point.step for point in points]
-    x = _Axis(min(steps), _above(min(steps), max(steps)), frame.left, frame.width - frame.right)
+    first, last = min(point.step for point in points), max(point.step for point in points)
+    first = 0.0 if 0 <= first <= last / 10 else first
+    columns = round_ticks(first, last, max(4, frame.width // 110))
+    x = _Axis(first, _above(first, last), frame.left, frame.width - frame.right)
     y = _Axis(rows[0], rows[-1], frame.height - frame.bottom, frame.top)
     body = [
         *(_row(tick, frame, y, written) for tick in rows),

@@ -15,6 +15,7 @@ from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, headline
 from trainyard.report.history import Curve, number
 from trainyard.report.html_tables import checkpoint_table, event_table, provenance_table
+from trainyard.report.proof_record import PartRecord, ProofRecord
 from trainyard.report.quantities import counted, duration, gigabytes, loss, percent, scaled
 from trainyard.report.stylesheet import STYLE
 from trainyard.report.text import utc
@@ -66,7 +67,7 @@ def _header(head: Headline, facts: RunFacts) -> str:
         facts.section("hardware").get("device_name") or facts.section("hardware").get("device"),
         None if facts.timestamp is None else utc(facts.timestamp),
     ]
-    badge = f'<span class="badge {head.verdict}">{escape(str(facts.state.status).lower())}</span>'
+    badge = f'<span class="badge">{escape(str(facts.state.status).lower())}</span>'
     return (
         f'<header><p class="kicker">{escape(kicker)} · {escape(facts.title)} {badge}</p>\n'
         f'<h1 class="{head.verdict}">{escape(head.text)}</h1>\n'
@@ -78,7 +79,7 @@ def _callout(head: Headline) -> str:
     if head.verdict is Verdict.PROVEN or not (head.reason or head.next_step):
         return ""
     reason = f"<p>{escape(head.reason)}</p>" if head.reason else ""
-    step = f"<pre>{escape(head.next_step)}</pre>" if head.next_step else ""
+    step = f'<pre class="command">{escape(head.next_step)}</pre>' if head.next_step else ""
     return f'<section class="card callout {head.verdict}">{reason}{step}</section>'
 
 
@@ -113,7 +114,7 @@ def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
         tokens = number(facts.outcome.get("tokens")) or last.get("tokens")
         yield "tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else ""
     if (mfu := last.get("mfu")) is not None:
-        yield "MFU", percent(mfu), "of the device's peak"
+        yield "MFU", percent(mfu), "of peak"
     if (used := last.get("gpu_memory_bytes")) is not None:
         total = last.get("gpu_memory_total_bytes")
         yield "GPU memory", gigabytes(used), f"of {gigabytes(total)}" if total else ""
@@ -126,10 +127,17 @@ def _proof(facts: RunFacts) -> str:
         f'<li><span class="mark {"proven" if part.holds else "failed"}" aria-label='
         f'"{"holds" if part.holds else "does not hold"}">{"✓" if part.holds else "✗"}</span>'
         f'<span class="name">{escape(part.name)}</span><span class="evidence">{escape(part.evidence)}'
-        f"{f'<pre>{escape(part.next_step)}</pre>' if part.next_step else ''}</span></li>"
+        f"{_next_step(part, facts.proof)}</span></li>"
         for part in facts.proof.parts
     )
     return _card("Proven" if facts.proof.proven else "Not proven", f'<ul class="proof">{items}</ul>')
+
+
+def _next_step(part: PartRecord, proof: ProofRecord) -> str:
+    """What would make the part hold; that of the first failing part stands above all figures already."""
+    if not part.next_step or part == proof.failing[0]:
+        return ""
+    return f'<pre class="command">{escape(part.next_step)}</pre>'
 
 
 def _loss_chart(facts: RunFacts) -> str:
@@ -141,7 +149,7 @@ def _loss_chart(facts: RunFacts) -> str:
     if len(validation):
         layers.append(Layer("dots", thinned(validation, 60), "validation"))
         legend += '<span><i class="dots"></i>validation</span>'
-    drawn = [line_chart(layers, frame, label="Loss over steps", written=loss) for frame in (_WIDE, _NARROW)]
+    drawn = [line_chart(layers, frame, label="Loss over steps", written=_tick) for frame in (_WIDE, _NARROW)]
     return _card(
         "Loss",
         f'<div class="legend">{legend}</div><div class="wide">{drawn[0]}</div>'
@@ -151,7 +159,11 @@ def _loss_chart(facts: RunFacts) -> str:
 
 def _small_charts(facts: RunFacts) -> str:
     wanted: tuple[tuple[str, str, Any], ...] = (
-        ("learning_rate", "Learning rate", lambda value: f"{value:.0e}" if value else "0"),
+        (
+            "learning_rate",
+            "Learning rate",
+            lambda value: f"{value:.0e}".replace("e-0", "e-") if value else "0",
+        ),
         ("tokens_per_second", "Tokens per second", lambda value: scaled(value).replace(" ", "")),
     )
     cards = [
@@ -160,6 +172,10 @@ def _small_charts(facts: RunFacts) -> str:
         if len(curve := facts.history.curves[name]) > 1
     ]
     return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
+
+
+def _tick(value: float) -> str:
+    return f"{value:g}"
 
 
 def _line(curve: Curve) -> list[Layer]:

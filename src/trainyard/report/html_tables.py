@@ -18,7 +18,7 @@ def checkpoint_table(facts: RunFacts) -> str:
     rows = [
         f'<tr><td class="figure">{c.step:,}</td><td class="figure">{escape(size(c.size))}</td>'
         f'<td class="figure">{c.files}</td><td class="fixed">{utc(c.created)}</td>'
-        f"<td>{_code(str(c.path))}</td></tr>"
+        f'<td class="fixed">{_code(str(c.path))}</td></tr>'
         for c in reversed(facts.checkpoints)
     ]
     if not rows:

@@ -27,9 +27,10 @@ pre {
   margin: 8px 0 0; padding: 12px 14px; background: var(--code); border: 1px solid var(--edge);
   border-radius: 8px; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere;
 }
+pre.command { white-space: pre; }
 .kicker, .sub { color: var(--muted); font-size: 14px; overflow-wrap: anywhere; }
 .badge {
-  display: inline-block; padding: 1px 10px; border-radius: 999px; border: 1.5px solid currentColor;
+  display: inline-block; padding: 1px 10px; border-radius: 999px; border: 1.5px solid var(--edge);
   font-size: 13px; font-weight: 600;
 }
 .proven { color: var(--good); } .failed { color: var(--bad); }
@@ -40,7 +41,7 @@ pre {
 }
 .callout { border-left: 4px solid currentColor; }
 .callout > * { color: var(--ink); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(118px, 1fr)); gap: 12px;
   margin-top: 20px; }
 .tile { background: var(--card); border: 1px solid var(--edge); border-radius: 12px; padding: 12px 16px; }
 .tile .what { color: var(--muted); font-size: 13px; }
