@@ -1,0 +1,301 @@
+"""A stage for the shipped workflows: a copy of the working tree, act in host mode, an S3 server, a Slack.
+
+Nothing leaves the loopback interface. Third-party actions are replaced by stand-ins that write down what they
+got; everything else is what is shipped, but for the key that act 0.2.89 cannot read (see `lowered`).
+"""
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = Path(sys.executable).parent
+BUCKET = "ml-runs"
+KEY, SECRET = "stage-key", "stage-secret"
+ACT_SECONDS = 240
+TINY = Path(__file__).parent / "tiny.yaml"
+
+STAND_INS = {path.parent.name: path for path in (Path(__file__).parent / "stand_ins").glob("*/action.yml")}
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a workflow run came to."""
+
+    exit_code: int
+    log: str
+    steps: dict[str, str]
+    """Name of each step that ran -> success or failure."""
+    summary: str
+    """What was written into the job summary."""
+    messages: list[str]
+    """What Slack received, each message as its JSON text."""
+    record: Path
+    """What the stand-ins wrote down."""
+    run_directory: Path
+
+    @property
+    def green(self) -> bool:
+        return self.exit_code == 0
+
+
+@dataclass
+class Slack:
+    """A local server in Slack's place."""
+
+    url: str
+    received: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A real S3 server with one bucket."""
+
+    endpoint: str
+
+    def client(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+
+    def keys(self, prefix: str = "") -> list[str]:
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return [item["Key"] for page in pages for item in page.get("Contents", ())]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, and whose neighbours 10,000 above (SeaweedFS's gRPC) are free too."""
+    found: list[int] = []
+    with contextlib.ExitStack() as stack:
+        while len(found) < count:
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+            if port > 55_000:
+                continue
+            upper = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                upper.bind(("127.0.0.1", port + 10_000))
+                found.append(port)
+    return found
+
+
+@pytest.fixture(scope="session")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    folder = tmp_path_factory.mktemp("seaweed")
+    names = ("s3.port", "master.port", "filer.port", "volume.port", "admin.port")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    off = ("webdav", "admin.ui", "s3.port.iceberg", "s3.port.lance", "master.telemetry")
+    line = [str(TOOLS / "weed"), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    line += [f"-{name}={port}" for name, port in ports.items()]
+    line += [f"-{name}={'0' if 'port' in name else 'false'}" for name in off]
+    line += [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "S3_BUCKET": BUCKET,
+    }
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+    try:
+        stage = Bucket(f"http://127.0.0.1:{ports['s3.port']}")
+        wait_for_bucket(stage, server, folder / "log")
+        yield stage
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def wait_for_bucket(stage: Bucket, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    for _ in range(240):
+        assert server.poll() is None, log.read_text()[-3000:]
+        try:
+            stage.client().head_bucket(Bucket=BUCKET)
+            return
+        except (BotoCoreError, ClientError):
+            time.sleep(0.25)
+    pytest.fail(f"the S3 server did not come up:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture
+def slack() -> Iterator[Slack]:
+    received: list[str] = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield Slack(f"http://127.0.0.1:{server.server_port}/services/T0/B0/stage-webhook", received)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working tree as a repository with one commit, and a configuration small enough for a test."""
+    copy = tmp_path_factory.mktemp("repository") / "trainyard"
+    listed = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+    for name in filter(None, listed):
+        source, target = ROOT / name, copy / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    for workflow in (copy / ".github" / "workflows").glob("*.yml"):
+        workflow.write_text(lowered(workflow.read_text()))
+    # The environment that runs the tests; MAKEFLAGS=n keeps `make install` from installing it once more.
+    (copy / ".venv").symlink_to(sys.prefix)
+    texts = tmp_path_factory.mktemp("texts")
+    for part, module in (("train", subprocess), ("train", threading), ("validation", shutil)):
+        (texts / part).mkdir(exist_ok=True)
+        shutil.copy(str(module.__file__), texts / part)
+    (copy / "configs" / "tiny.yaml").write_text(TINY.read_text().replace("TEXTS", str(texts)))
+    git(copy, "init", "--quiet", "--initial-branch=main")
+    commit(copy)
+    return copy
+
+
+def lowered(text: str) -> str:
+    """The workflow without the one key that act 0.2.89 cannot read."""
+    return re.sub(r"^ +queue: max\n", "", text, flags=re.M)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def commit(folder: Path) -> None:
+    person = ("-c", "user.name=Stage", "-c", "user.email=stage@example.org", "-c", "commit.gpgsign=false")
+    git(folder, "add", "--all")
+    git(folder, *person, "commit", "--quiet", "--message", "Set the stage")
+
+
+@pytest.fixture(scope="session")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each third-party action, by the last part of its name, a repository that holds the stand-in."""
+    folders = {}
+    for name, action in STAND_INS.items():
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copy(action, folder)
+        git(folder, "init", "--quiet", "--initial-branch=main")
+        commit(folder)
+        folders[name] = folder
+    return folders
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Plays one workflow run at a time."""
+
+    repository: Path
+    folder: Path
+    stand_ins: dict[str, Path]
+    slack: Slack
+    path: str
+
+    def play(
+        self,
+        event: str,
+        *,
+        inputs: dict[str, str] | None = None,
+        variables: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Played:
+        """Run the shipped training workflow by `event`, in a scratch home, and gather what it left."""
+        record, runs, home = (self.folder / name for name in ("record", "runs", "home"))
+        for folder in (record, runs, home):
+            folder.mkdir()
+        given = {"RECORD": str(record), "MAKEFLAGS": "n", "STAGE_KEY": KEY, "STAGE_SECRET": SECRET}
+        given |= {"PATH": self.path, **(environment or {})}
+        line = [str(TOOLS / "act"), event, "--json", "-P", "self-hosted=-self-hosted", "--no-cache-server"]
+        line += ["-W", ".github/workflows/training_ci.yml", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
+        line += words("--env", given) + words("--input", inputs or {})
+        line += words("--var", {"TRAINYARD_RUNS_DIRECTORY": str(runs), **(variables or {})})
+        line += [
+            word
+            for pin, folder in self.pinned().items()
+            for word in ("--local-repository", f"{pin}={folder}")
+        ]
+        scratch = {
+            "PATH": self.path,
+            "HOME": str(home),
+            "XDG_CACHE_HOME": str(home / ".cache"),
+            "LANG": "C.UTF-8",
+        }
+        done = subprocess.run(
+            line, cwd=self.repository, env=scratch, capture_output=True, text=True, timeout=ACT_SECONDS
+        )
+        entries = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+        return Played(
+            exit_code=done.returncode,
+            log="\n".join(str(entry.get("msg", "")).rstrip() for entry in entries) + done.stderr,
+            steps={
+                e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
+            },
+            summary="".join(str(e["content"]) for e in entries if e.get("command") == "summary"),
+            messages=list(self.slack.received),
+            record=record,
+            run_directory=next(iter(sorted(runs.iterdir())), runs / "none"),
+        )
+
+    def pinned(self) -> dict[str, Path]:
+        """`owner/name@commit` as the shipped files pin it -> the stand-in."""
+        text = "".join(path.read_text() for path in (self.repository / ".github").rglob("*.yml"))
+        actions = {
+            (f"{name}@{pin}", name.split("/")[1]) for name, pin in re.findall(r"uses: (\w\S+)@(\S+)", text)
+        }
+        return {action: self.stand_ins[name] for action, name in actions if name in self.stand_ins}
+
+
+def words(flag: str, values: dict[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in (flag, f"{name}={value}")]
+
+
+@pytest.fixture
+def stage(repository: Path, tmp_path: Path, stand_ins: dict[str, Path], slack: Slack) -> Stage:
+    """A stage whose `nvidia-smi` finds no driver, so that a play means the same on a GPU machine."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    driver = programs / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n")
+    driver.chmod(0o755)
+    return Stage(repository, tmp_path, stand_ins, slack, f"{programs}:{os.environ['PATH']}")

@@ -1,0 +1,131 @@
+"""The shipped training workflow, played from end to end: green only with a proof, red with a reason."""
+
+import json
+import re
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.act
+
+TINY = "configs/tiny.yaml"
+ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
+UNTIL_TRAINING = [
+    "Check out the code",
+    "Remove what is not of this commit",
+    "Set up",
+    "Check the environment",
+]
+
+
+def store(prefix: str) -> dict[str, str]:
+    """Repository variables that point at the bucket, with a role to get there."""
+    return {"TRAINYARD_STORE": f"s3://ml-runs/{prefix}", "TRAINYARD_AWS_ROLE": ROLE}
+
+
+def told(played: Any, verdict: str) -> str:
+    """The one message of Slack that says `verdict`."""
+    fitting: list[str] = [text for text in played.messages if verdict in text.lower()]
+    assert len(fitting) == 1, played.messages
+    return fitting[0]
+
+
+def outcome(played: Any) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((played.run_directory / "run.json").read_text())["outcome"]
+    return result
+
+
+def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any, bucket: Any) -> None:
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY, "overrides": "training.max_steps=8 training.seed=7", "resume": "auto"},
+        variables=store("green"),
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
+    )
+    assert played.green, played.log
+    assert set(played.steps.values()) == {"success"}
+    assert "Tell Slack that it failed" not in played.steps
+
+    run = json.loads((played.run_directory / "run.json").read_text())
+    assert (run["run_id"], run["seed"], run["outcome"]["steps"]) == ("gh-1", 7, 8)
+    assert run["git"]["dirty"] is False
+    keys = bucket.keys("green/")
+    assert "green/manifests/run-1-manifest.json" in keys
+    assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
+
+    assert "✅" in played.summary
+    assert "❌" not in played.summary
+    assert len(played.messages) == 2
+    told(played, "started")
+    told(played, "proven")
+
+    assert (played.record / "role").read_text().strip() == ROLE
+    assert (played.record / "setup-python").read_text().strip() == "3.11"
+    assert (played.record / "upload-artifact").read_text().split()[1] == "30"
+    assert (played.record / "artifact" / "metrics.jsonl").is_file()
+    assert list((played.record / "artifact" / "checkpoints").glob("step-*/manifest.json"))
+
+
+def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
+    damage = threading.Thread(target=flip_a_byte_once_all_is_stored, args=(bucket, "damaged/"), daemon=True)
+    damage.start()
+    played = stage.play(
+        "schedule",
+        variables={"TRAINYARD_CONFIG": TINY, **store("damaged")},
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
+    )
+    damage.join(5)
+    assert not damage.is_alive()
+    assert played.exit_code == 1
+    assert played.steps["Train"] == "success"
+    assert played.steps["Store the artifacts"] == "success"
+    assert played.steps["Prove the run"] == "failure", played.log
+    assert "❌ Not proven: stored" in played.summary
+    assert "stored" in told(played, "not proven")
+
+
+def flip_a_byte_once_all_is_stored(bucket: Any, prefix: str) -> None:
+    """Wait for the run's manifest, which is stored last, then change one byte of a checkpoint's file."""
+    end = time.monotonic() + 200
+    while not any(key.startswith(f"{prefix}manifests/") for key in bucket.keys(prefix)):
+        if time.monotonic() > end:
+            return
+        time.sleep(0.05)
+    key = next(key for key in bucket.keys(prefix) if key.endswith(".distcp"))
+    client = bucket.client()
+    content = bytearray(client.get_object(Bucket="ml-runs", Key=key)["Body"].read())
+    content[len(content) // 2] ^= 1
+    client.put_object(Bucket="ml-runs", Key=key, Body=bytes(content))
+
+
+def test_a_loss_that_is_not_finite_makes_it_red(stage: Any, bucket: Any) -> None:
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY, "overrides": "training.learning_rate=1e30 training.warmup_steps=0"},
+        variables=store("diverged"),
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
+    )
+    assert played.exit_code == 1
+    assert played.steps["Train"] == "failure"
+    assert "Store the artifacts" not in played.steps
+    assert bucket.keys("diverged/") == []
+    assert (outcome(played)["status"], outcome(played)["exit_code"]) == ("failed", 1)
+    assert "finite" in outcome(played)["reason"]
+    assert "❌ Not proven: trained" in played.summary
+    assert "finite" in told(played, "failed")
+    assert (played.record / "artifact" / "run.json").is_file()
+
+
+def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> None:
+    played = stage.play("push")
+    assert played.exit_code == 1
+    assert played.steps["Check the environment"] == "failure"
+    assert "nvidia-smi failed (exit code 9)" in played.log
+    assert "fix: " in played.log
+    ran = [name for name in played.steps if name not in UNTIL_TRAINING]
+    assert ran == ["Summarise", "Tell Slack that it failed"]
+    assert "❌" in played.summary
+    assert len(played.messages) == 1
+    told(played, "failed")
