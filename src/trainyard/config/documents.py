@@ -70,12 +70,16 @@ class _Reader:
                 self._complain(key_node, path, "a key must be a word")
                 continue
             below = (*path, key_node.value)
-            if key_node.value in result:
+            if below in self.document.places:
                 first = self.document.places[below].line
                 self._complain(key_node, below, f"given twice, first on line {first}")
                 continue
             self.document.places[below] = self._origin(key_node)
-            result[key_node.value] = self._value(value_node, below)
+            try:
+                result[key_node.value] = self._value(value_node, below)
+            except ValueError as error:
+                self._complain(key_node, below, str(error))
+                self.document.whole = False
         return result
 
     def _value(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -93,15 +97,7 @@ class _Reader:
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, (*path, str(index))) for index, item in enumerate(node.value)]
-        return self._scalar(node, path)
-
-    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
-        try:
-            return value_of(node.tag, node.value)
-        except ValueError as error:
-            self._complain(node, path, str(error))
-            self.document.whole = False
-            return None
+        return value_of(node.tag, node.value)
 
     def _complain(self, node: yaml.Node, path: KeyPath, message: str) -> None:
         self.document.problems.append(Problem(self._origin(node), ".".join(path), shortened(message)))

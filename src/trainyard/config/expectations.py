@@ -106,6 +106,8 @@ def _hint(value: Any, fragment: Fragment) -> str:
 
 
 def _hint_for_text(value: str, kinds: set[str]) -> str:
+    if not value:
+        return "empty; write null for none" if "null" in kinds else "empty"
     if "null" in kinds and value.lower() in ("none", "nil"):
         return "write null"
     if "boolean" in kinds and value.lower() in _YES_NO:

@@ -69,7 +69,9 @@ def _nearest(name: str, names: list[str]) -> str | None:
 
 
 def _nearest_elsewhere(path: KeyPath) -> str | None:
-    """The key of another section that `path` may have meant: by its last name first, then as a whole."""
+    """The key of another section that `path` may have meant: by its last name, else as a whole."""
     by_name = {key.rpartition(".")[2]: key for key in reversed(leaf_keys())}
     near = _nearest(path[-1], list(by_name))
-    return by_name[near] if near else _nearest(".".join(path), list(leaf_keys()))
+    if near or section_at(path[:-1]):
+        return by_name[near] if near else None
+    return _nearest(".".join(path), list(leaf_keys()))

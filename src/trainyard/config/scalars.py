@@ -80,7 +80,12 @@ class _CoreDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the name is the base class's
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Escape what does not print: some of it is a line break to YAML, and would come back as a blank."""
+        return self.represent_scalar(_PREFIX + "str", data, style=None if data.isprintable() else '"')
 
+
+_CoreDumper.add_representer(str, _CoreDumper.represent_str)
 _NUMBER = re.compile(f"({_PLAIN['int'].pattern}|{_PLAIN['float'].pattern})$")
 _CoreDumper.add_implicit_resolver(_PREFIX + "float", _NUMBER, list("-+.0123456789"))
 

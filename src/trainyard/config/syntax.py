@@ -17,7 +17,7 @@ MAX_EVENTS = 200_000
 MAX_DEPTH = 64
 _MAX_KEY = 1024
 _KEY = re.compile(r"\s*([\w.-]+)\s*:")
-_SECTION = re.compile(r"([\w.-]+)\s*:\s*(#.*)?$")
+_SECTION = re.compile(r"([\w.-]+)\s*:\s*(\{\s*)?(#.*)?$")
 _Found = tuple[int | None, str]
 """A line, if it is known, and a message."""
 _TAB = "a tab; YAML is indented and spaced with blanks"

@@ -1,0 +1,89 @@
+"""scripts/show_config.py as people call it: output, exit status, and never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def show(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, str(ROOT / "scripts/show_config.py"), *arguments]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=cwd, timeout=60)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_it_prints_yaml_that_is_a_whole_configuration() -> None:
+    done = show("--config", "configs/smoke.yaml", "--set", "training.max_steps=7")
+    assert done.returncode == 0
+    values = yaml.safe_load(done.stdout)
+    assert values["training"]["max_steps"] == 7
+    assert values["training"]["adam_beta2"] == 0.95
+    assert done.stderr == ""
+
+
+def test_it_prints_the_same_as_json() -> None:
+    values = json.loads(show("--config", "configs/smoke.yaml", "--json").stdout)
+    assert values == yaml.safe_load(show("--config", "configs/smoke.yaml").stdout)
+
+
+def test_it_explains_where_each_value_came_from() -> None:
+    done = show("--config", "configs/smoke.yaml", "--set", "training.learning_rate=1e-3", "--explain")
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()}
+    assert rows["training.learning_rate"] == ["training.learning_rate", "0.001", "--set"]
+    assert rows["training.adam_beta1"] == ["training.adam_beta1", "0.9", "default"]
+    file, line = rows["training.max_steps"][-1].split(":")
+    assert "max_steps: 600" in (ROOT / file).read_text().splitlines()[int(line) - 1]
+
+
+def test_it_explains_as_data() -> None:
+    explained = json.loads(show("--config", "configs/smoke.yaml", "--explain", "--json").stdout)
+    assert explained["training.max_steps"]["file"] == "configs/smoke.yaml"
+    assert explained["compute.threads"] == {"value": None, "file": "default"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("training:\n\tmax_steps: 5\n", "c.yaml:2: training.max_steps: a tab"),
+        ("training:\n  seed: 1\n  seed: 2\n", "c.yaml:3: training.seed: given twice"),
+        (
+            "training:\n  learning_rate: .inf\n",
+            "c.yaml:2: training.learning_rate: expected a number above 0, got .inf",
+        ),
+        (f"training:\n  seed: {'x' * 10_000_000}\n", "c.yaml:2: training.seed: expected a whole number"),
+        ("extends: c.yaml\n", "c.yaml:1: extends: a cycle: c.yaml → c.yaml"),
+        ("training:\n  max_step: 5\n", "c.yaml:2: training.max_step: unknown key; did you mean max_steps?"),
+    ],
+    ids=["tab", "duplicate", "inf", "10 MB", "cycle", "misspelt"],
+)
+def test_bad_files_end_with_2_and_a_line_for_the_person(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "c.yaml").write_text(content)
+    done = show("--config", "c.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.endswith("Nothing was started.\n")
+    assert len(done.stderr) < 1000
+
+
+def test_a_bad_set_ends_with_2() -> None:
+    done = show("--config", "configs/smoke.yaml", "--set", "training.max_step=5")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "--set training.max_step=5: unknown key; did you mean training.max_steps?\n"
+        "1 error. Nothing was started.\n"
+    )
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = (
+        f"{sys.executable} scripts/show_config.py --config configs/smoke.yaml | true; exit ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")

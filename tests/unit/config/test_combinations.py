@@ -1,0 +1,84 @@
+"""Valid values that cannot be trained together."""
+
+from typing import Any
+
+import pytest
+
+from trainyard.config.combinations import impossible_combinations
+from trainyard.config.keys import leaf_keys
+from trainyard.config.schema import Config
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    plain: dict[str, Any] = {"model": {"name": "x"}, "training": {"max_steps": 5}}
+    return Config.model_validate(
+        {name: {**plain.get(name, {}), **sections.get(name, {})} for name in {**plain, **sections}}
+    )
+
+
+SHAPE = "model.architecture."
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "key", "reason"),
+    [
+        (
+            "architecture",
+            {"num_attention_heads": 3, "num_key_value_heads": 1},
+            f"{SHAPE}num_attention_heads",
+            "3 does not divide the hidden size 128",
+        ),
+        (
+            "architecture",
+            {"hidden_size": 12},
+            f"{SHAPE}num_attention_heads",
+            "the head size 3 is odd; rotary positions need it even",
+        ),
+        (
+            "architecture",
+            {"num_key_value_heads": 8},
+            f"{SHAPE}num_key_value_heads",
+            "8 does not divide the 4 attention heads",
+        ),
+        (
+            "architecture",
+            {"vocab_size": 255},
+            f"{SHAPE}vocab_size",
+            "255 is too small for bytes, which need 256",
+        ),
+        (
+            "data",
+            {"sequence_length": 2049},
+            "data.sequence_length",
+            "2049 is longer than model.architecture.max_position_embeddings, 2048",
+        ),
+        (
+            "training",
+            {"max_steps": None},
+            "training.max_steps",
+            "neither max_steps nor epochs is set, so the run would never end",
+        ),
+    ],
+)
+def test_an_impossible_combination_is_named_by_key_and_reason(
+    section: str, values: dict[str, Any], key: str, reason: str
+) -> None:
+    sections = {"model": {"architecture": values}} if section == "architecture" else {section: values}
+    (found,) = impossible_combinations(config(**sections))
+    assert (found.keys[0], found.reason) == (key, reason)
+    assert set(found.keys) <= set(leaf_keys())
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"training": {"max_steps": 5, "warmup_steps": 100}},
+        {"training": {"max_steps": None, "epochs": 1}},
+        {"model": {"tokenizer": "t.json", "architecture": {"vocab_size": 100}}},
+        {"model": {"architecture": {"num_key_value_heads": 1}}},
+        {"data": {"sequence_length": 2048}},
+    ],
+)
+def test_what_can_be_trained_is_not_called_impossible(sections: dict[str, Any]) -> None:
+    assert list(impossible_combinations(config(**sections))) == []

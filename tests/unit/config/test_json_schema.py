@@ -1,0 +1,86 @@
+"""The published JSON Schema: true to the configuration, current, and usable by an outside tool."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from trainyard.config.json_schema import configuration_schema, fragment_of, value_fragments
+from trainyard.config.keys import leaf_keys
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "configs/training_configuration.schema.json"
+SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
+
+
+def valid(value: Any) -> bool:
+    return bool(jsonschema.Draft202012Validator(configuration_schema()).is_valid(value))
+
+
+def test_it_is_a_schema_and_current() -> None:
+    jsonschema.Draft202012Validator.check_schema(configuration_schema())
+    assert json.loads(PUBLISHED.read_text()) == configuration_schema()
+
+
+def test_an_outside_tool_takes_every_shipped_file_and_refuses_a_misspelt_key(tmp_path: Path) -> None:
+    def check(*files: Path) -> subprocess.CompletedProcess[str]:
+        tool = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(PUBLISHED), *map(str, files)]
+        return subprocess.run(tool, capture_output=True, text=True, check=False)
+
+    assert len(SHIPPED) >= 3
+    assert check(*SHIPPED).returncode == 0
+    (tmp_path / "c.yaml").write_text("training: {max_step: 5}\n")
+    refused = check(tmp_path / "c.yaml")
+    assert refused.returncode == 1
+    assert "max_step" in refused.stdout
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_files_are_valid(path: Path) -> None:
+    assert valid(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"extends": "a.yaml"},
+        {"extends": ["a.yaml", "b.yaml"], "training": {"epochs": None}},
+        {"model": {"architecture": {"num_layers": 2}}},
+        {"artifacts": {"store": "s3://bucket"}},
+    ],
+)
+def test_partial_files_are_valid(value: Any) -> None:
+    assert valid(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {"extends": 5},
+        {"modell": {}},
+        {"training": {"max_steps": 0}},
+        {"training": {"max_steps": "5"}},
+        {"training": {"lr_scheduler": "linear"}},
+        {"model": {"architecture": {"layers": 2}}},
+        {"artifacts": {"store": "bucket"}},
+    ],
+)
+def test_wrong_files_are_not_valid(value: Any) -> None:
+    assert not valid(value)
+
+
+def test_every_key_says_what_it_means() -> None:
+    assert [key for key, fragment in value_fragments().items() if not fragment.get("description")] == []
+    assert tuple(value_fragments()) == leaf_keys()
+
+
+def test_a_fragment_of_nothing_is_empty() -> None:
+    assert fragment_of("training.no.such") == {}
+    assert fragment_of("model.architecture")["type"] == "object"

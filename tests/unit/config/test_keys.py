@@ -1,0 +1,56 @@
+"""The nearest valid key."""
+
+import pytest
+
+from trainyard.config.keys import leaf_keys, section_at, unknown_key
+from trainyard.config.schema import ArchitectureConfig, Config
+
+
+@pytest.mark.parametrize(
+    ("key", "suggestion"),
+    [
+        ("training.max_step", "did you mean max_steps?"),
+        ("training.lerning_rate", "did you mean learning_rate?"),
+        ("modle", "did you mean model?"),
+        ("model.architecture.hiden_size", "did you mean hidden_size?"),
+        ("max_steps", "did you mean training.max_steps?"),
+        ("training.save_steps", "did you mean checkpointing.save_steps?"),
+        ("training.sequence_lenght", "did you mean data.sequence_length?"),
+        ("checkpointing.zzz", "valid here: save_steps, keep_last"),
+        ("trainning.sed", "did you mean training.seed?"),
+        ("training.<<", "merge keys are not read, use extends"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(key: str, suggestion: str) -> None:
+    assert unknown_key(tuple(key.split("."))) == f"unknown key; {suggestion}"
+
+
+def test_a_dotted_key_in_a_file_is_answered_with_how_to_write_it() -> None:
+    assert "dotted keys are for --set" in unknown_key(("training.max_steps",))
+    assert "dotted keys are for --set" in unknown_key(("model", "architecture.num_layers"))
+
+
+def test_a_suggestion_for_the_command_line_is_the_whole_key() -> None:
+    assert unknown_key(("training", "max_step"), dotted=True).endswith("did you mean training.max_steps?")
+
+
+def test_a_huge_key_is_not_compared() -> None:
+    assert unknown_key(("training", "k" * 10_000_000)).startswith("unknown key; valid here: batch_size, ")
+
+
+def test_sections_and_values_are_told_apart() -> None:
+    assert section_at(()) is Config
+    assert section_at(("model", "architecture")) is ArchitectureConfig
+    assert section_at(("training", "seed")) is None
+    assert section_at(("nothing", "at", "all")) is None
+    assert "model.architecture.num_layers" in leaf_keys()
+    assert "model.architecture" not in leaf_keys()
+
+
+def test_the_names_that_checks_rely_on_are_there() -> None:
+    training = "max_steps batch_size gradient_accumulation_steps learning_rate max_grad_norm epochs seed"
+    names = {f"training.{name}" for name in training.split()} | {
+        "checkpointing.save_steps", "checkpointing.keep_last", "monitoring.log_steps",
+        "data.train_path", "data.validation_path", "data.sequence_length",
+    }  # fmt: skip
+    assert names <= set(leaf_keys())

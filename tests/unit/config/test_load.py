@@ -1,0 +1,187 @@
+"""Loading as a whole: the shipped files, the way there and back, the digest."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainyard.config.keys import leaf_keys
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.config.schema import LONGEST_TEXT, MOST, Config
+from trainyard.errors import ConfigError
+
+MINIMAL = "model: {name: x}\ntraining: {max_steps: 5}\n"
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+
+def test_the_shipped_configuration_holds_the_agreed_values() -> None:
+    config = load_config(CONFIGS / "training_configuration.yaml").config
+    training = config.training
+    assert (config.model.name, config.model.dtype) == ("tinyllama-1b", "float32")
+    assert str(config.model.path).endswith(".gguf")
+    assert (training.batch_size, training.gradient_accumulation_steps) == (4, 4)
+    assert (training.learning_rate, training.lr_scheduler) == (5e-5, "cosine")
+    assert (training.epochs, training.max_steps, training.seed) == (3, 5000, 42)
+    assert (config.checkpointing.save_steps, config.checkpointing.keep_last) == (500, 5)
+    assert (config.data.sequence_length, config.monitoring.log_steps) == (2048, 10)
+    assert config.monitoring.wandb.enabled
+    assert config.monitoring.tensorboard
+    assert config.kernel_optimization.compression_ratio == 30.0
+
+
+def test_smoke_extends_it_and_logs_every_step() -> None:
+    loaded = load_config(CONFIGS / "smoke.yaml")
+    assert loaded.config.monitoring.log_steps == 1
+    assert loaded.config.data.train_path is None
+    assert loaded.origins["training.seed"].file.endswith("training_configuration.yaml")
+    assert tuple(loaded.origins) == leaf_keys()
+
+
+def test_a_smoke_run_of_twenty_steps_needs_no_other_warmup() -> None:
+    config = load_config(CONFIGS / "smoke.yaml", ["training.max_steps=20"]).config
+    assert (config.training.max_steps, config.training.warmup_steps) == (20, 50)
+
+
+def test_learning_rates_without_a_point_are_numbers(folder: Path) -> None:
+    (folder / "c.yaml").write_text("model: {name: x}\ntraining: {max_steps: 012, learning_rate: 5e-5}\n")
+    training = load_config(Path("c.yaml")).config.training
+    assert (training.learning_rate, training.max_steps) == (5e-5, 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine.yml", "mine.yml: no such file; did you mean mine.yaml?"),
+        ("sub", "sub: is a directory; name a file in it"),
+        ("sub/x.yaml", "sub/x.yaml: no such file"),
+    ],
+)
+def test_a_file_that_is_not_there_is_one_plain_error(folder: Path, name: str, message: str) -> None:
+    (folder / "sub").mkdir()
+    (folder / "mine.yaml").write_text(MINIMAL)
+    with pytest.raises(ConfigError) as raised:
+        load_config(Path(name))
+    assert str(raised.value) == f"{message}\n1 error. Nothing was started."
+    assert raised.value.exit_code == 2
+
+
+def test_a_fifo_can_be_read(folder: Path) -> None:
+    (folder / "c.yaml").write_text(MINIMAL)
+    script = "import sys; from pathlib import Path; from trainyard.config.load import load_config\n"
+    script += "print(load_config(Path('/dev/stdin')).config.training.max_steps)"
+    with (folder / "c.yaml").open() as file:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdin=file, capture_output=True, text=True, check=True
+        )
+    assert done.stdout == "5\n"
+
+
+@pytest.mark.parametrize("name", ["training_configuration.yaml", "smoke.yaml"])
+def test_the_shipped_files_survive_the_way_to_yaml_and_back(tmp_path: Path, name: str) -> None:
+    config = load_config(CONFIGS / name).config
+    (tmp_path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
+    back = load_config(tmp_path / "config.yaml").config
+    assert back == config
+    assert config_sha256(back) == config_sha256(config)
+    assert yaml.safe_load(dump_yaml(config)) == config.to_plain()
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+NUMBER = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+COUNT = st.integers(1, MOST)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "model": st.fixed_dictionaries({"name": TEXT, "path": st.none() | TEXT, "tokenizer": TEXT}),
+    "training": st.fixed_dictionaries(
+        {
+            "max_steps": COUNT,
+            "learning_rate": NUMBER,
+            "max_grad_norm": st.none() | NUMBER,
+            "weight_decay": NUMBER,
+        }
+    ),
+    "data": st.fixed_dictionaries({"train_path": st.none() | TEXT, "text_field": TEXT}),
+}
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.fixed_dictionaries(VALUES))
+def test_any_configuration_survives_the_way_to_yaml_and_back(tmp_path: Path, values: dict[str, Any]) -> None:
+    config = Config.model_validate(values)
+    (tmp_path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8", newline="")
+    assert load_config(tmp_path / "config.yaml").config == config
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")))
+def test_no_content_whatever_is_answered_with_a_traceback(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "c.yaml").write_bytes(content)
+    with pytest.raises(ConfigError):
+        load_config(tmp_path / "c.yaml")
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    argument=st.text(max_size=30)
+    | st.builds("{}={}".format, st.sampled_from(leaf_keys()), st.text(max_size=20))
+)
+def test_no_override_whatever_is_answered_with_a_traceback(tmp_path: Path, argument: str) -> None:
+    (tmp_path / "c.yaml").write_text(MINIMAL)
+    try:
+        load_config(tmp_path / "c.yaml", [argument])
+    except ConfigError as error:
+        assert "1 error" in str(error) or "2 errors" in str(error)
+
+
+def test_the_digest_depends_on_every_value_and_on_nothing_else(folder: Path) -> None:
+    (folder / "a.yaml").write_text(MINIMAL)
+    (folder / "b.yaml").write_text(
+        "# the same\ntraining: {max_steps: 5, weight_decay: 1e-1}\nmodel: {name: x}\n"
+    )
+    digest = config_sha256(load_config(Path("a.yaml")).config)
+    assert len(digest) == 64
+    assert config_sha256(load_config(Path("b.yaml")).config) == digest
+    changed = {"training.seed=43", "model.name=y", "artifacts.store=file:///x", "training.weight_decay=0.2"}
+    others = {config_sha256(load_config(Path("a.yaml"), [change]).config) for change in changed}
+    assert len(others | {digest}) == 5
+
+
+def test_text_of_the_longest_length_is_taken(folder: Path) -> None:
+    (folder / "c.yaml").write_text(f"model: {{name: {'a' * LONGEST_TEXT}}}\ntraining: {{max_steps: 5}}\n")
+    assert len(load_config(Path("c.yaml")).config.model.name) == LONGEST_TEXT
+
+
+def test_values_are_frozen() -> None:
+    config = load_config(CONFIGS / "smoke.yaml").config
+    with pytest.raises(ValueError, match="frozen"):
+        config.training.__setattr__("seed", 1)
+    assert math.isfinite(config.training.learning_rate)
+
+
+def test_importing_the_loader_imports_nothing_heavy() -> None:
+    script = "import sys, trainyard.config.load; print({'yaml', 'pydantic', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_loading_imports_no_torch_and_is_quick() -> None:
+    script = f"""
+import sys, time
+started = time.process_time()
+from pathlib import Path
+from trainyard.config.load import load_config
+load_config(Path({str(CONFIGS / "smoke.yaml")!r}))
+print("torch" in sys.modules, time.process_time() - started)
+"""
+    times = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        torch, seconds = done.stdout.split()
+        assert torch == "False"
+        times.append(float(seconds))
+    assert min(times) < 2
