@@ -54,11 +54,14 @@ def _text_problem(path: Path) -> str | None:
 
 
 def _text_pieces(path: Path) -> Iterator[bytes]:
-    """The text of `path`, cut after the last newline of a piece, or between characters if it has none."""
+    """The text of `path`: whole if short, else cut at the end of lines, or between characters."""
     rest = b""
     with path.open("rb") as file:
         while chunk := file.read(_PIECE_BYTES):
             text = rest + chunk
+            if len(chunk) < _PIECE_BYTES:
+                rest = text
+                break
             cut = text.rfind(b"\n") + 1 or _character_end(text)
             yield text[:cut]
             rest = text[cut:]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from trainyard.run.files import sync_directory
 
-_ATTEMPTS = 10
 _TEMPORARY = ".tmp"
 
 
@@ -81,7 +80,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
-    for _ in range(_ATTEMPTS):
+    while True:
         try:
             temporary.rename(path)
             return
@@ -91,7 +90,6 @@ def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool])
         if is_whole(path):
             return
         _set_aside(path)
-    raise OSError(errno.EEXIST, "another process keeps putting a broken folder there", str(path))
 
 
 def _set_aside(path: Path) -> None:

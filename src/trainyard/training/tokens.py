@@ -107,9 +107,9 @@ def _fill(plan: Preparation, folder: Path) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
     skips = SkipTally(plan.skipped)
     train = _token_file(plan, plan.train, path=folder / "train.bin", skips=skips)
+    validation = _token_file(plan, plan.validation, path=folder / "validation.bin", skips=skips)
     if train is None:
         raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
-    validation = _token_file(plan, plan.validation, path=folder / "validation.bin", skips=skips)
     if validation is None and plan.data.validation_path is not None:
         raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, skips))
     index = {

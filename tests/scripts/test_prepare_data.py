@@ -1,0 +1,96 @@
+"""scripts/prepare_data.py as people and the pipeline run it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_data.py"
+CONFIG = """\
+model: {{name: m}}
+training: {{max_steps: 2, warmup_steps: 0}}
+data: {{train_path: {train}, prepared_directory: {prepared}, sequence_length: 16,
+        validation_fraction: 0.0}}
+"""
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SCRIPT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration for five text files."""
+    for number in range(5):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        (tmp_path / "train" / f"{number}.txt").write_text("some text\n" * 100)
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.format(train=tmp_path / "train", prepared=tmp_path / "prepared"))
+    return path
+
+
+def test_says_what_was_prepared(config: Path) -> None:
+    result = run("--config", config)
+    assert result.returncode == 0, result.stderr
+    assert "train: 5 files, 5.0 kB train, no validation [ok]" in result.stderr
+    assert result.stdout == ""
+
+
+def test_gives_the_facts_as_json(config: Path) -> None:
+    first, second = (json.loads(run("--config", config, "--json").stdout) for _ in range(2))
+    assert first["train_files"] == 5
+    assert first["train_tokens"] == 5005
+    assert (first["reused"], second["reused"]) == (False, True)
+    assert first["fingerprint"] == second["fingerprint"]
+    assert Path(first["train_path"]).stat().st_size == 5005
+
+
+def test_a_dry_run_writes_nothing(config: Path) -> None:
+    result = run("--config", config, "--dry-run", "--json")
+    assert result.returncode == 0
+    assert "5 files to train on, 0 held out" in result.stderr
+    planned = json.loads(result.stdout)
+    assert planned["bytes"] == 5000
+    assert not Path(planned["directory"]).parent.exists()
+
+
+def test_the_shipped_smoke_configuration_needs_no_files(tmp_path: Path) -> None:
+    smoke = SCRIPT.parents[1] / "configs" / "smoke.yaml"
+    result = run("--config", smoke, "--set", f"data.prepared_directory={tmp_path}", "--json")
+    assert result.returncode == 0, result.stderr
+    assert "MB train" in result.stderr
+    assert json.loads(result.stdout)["validation_tokens"] > 100_000
+
+
+def test_data_that_is_missing_exits_2_without_a_traceback(config: Path) -> None:
+    result = run("--config", config, "--set", "data.train_path=nowhere")
+    assert result.returncode == 2
+    assert result.stderr.startswith("data.train_path: nowhere does not exist.")
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_binary_and_empty_files_exit_2_named_and_counted(
+    config: Path, tmp_path: Path, fraction: float
+) -> None:
+    for file in (tmp_path / "train").iterdir():
+        file.write_bytes(b"\0")
+    (tmp_path / "train" / "4.txt").write_bytes(b"")
+    result = run("--config", config, "--set", f"data.validation_fraction={fraction}")
+    assert result.returncode == 2
+    assert "4 binary files (" in result.stderr
+    assert "1 empty files (4.txt)" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
+    command: list[str | Path] = [sys.executable, SCRIPT, "--config", config, "--json"]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len({json.loads(output)["fingerprint"] for output in outputs}) == 1
+    assert len(list((tmp_path / "prepared").iterdir())) == 1

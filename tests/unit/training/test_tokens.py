@@ -1,0 +1,342 @@
+"""Preparing data: what the tokens are, when they are made again, and what bad input gets."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
+from trainyard.errors import ConfigError, DataError
+from trainyard.training.preparation import plan_preparation
+from trainyard.training.tokens import PreparedData, prepare_data
+
+LONG = "a line of text that is long enough\n" * 5
+
+
+@pytest.fixture(autouse=True)
+def records_reach_the_test() -> Iterator[None]:
+    """Scripts take the library's logger for themselves; give it back."""
+    logger = logging.getLogger("trainyard")
+    before = logger.propagate
+    logger.propagate = True
+    yield
+    logger.propagate = before
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Some text in `train/`."""
+    for name in ("b.txt", "a.md", "c/d.py"):
+        path = tmp_path / "train" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n{LONG}")
+    return tmp_path
+
+
+def model(vocab_size: int = 256) -> ModelConfig:
+    return ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=vocab_size))
+
+
+def config(folder: Path, **changes: object) -> DataConfig:
+    values = {
+        "train_path": str(folder / "train"),
+        "prepared_directory": str(folder / "prepared"),
+        "sequence_length": 16,
+        "validation_fraction": 0.0,
+    }
+    return DataConfig.model_validate(values | changes)
+
+
+def prepare(folder: Path, vocab_size: int = 256, **changes: object) -> PreparedData:
+    return prepare_data(config(folder, **changes), model(vocab_size))
+
+
+def text(prepared: PreparedData) -> bytes:
+    return prepared.train.open().tobytes()
+
+
+def test_files_are_joined_in_order_of_path_with_a_zero_after_each(folder: Path) -> None:
+    prepared = prepare(folder)
+    assert text(prepared) == "".join(f"{name}\n{LONG}\0" for name in ("a.md", "b.txt", "c/d.py")).encode()
+    assert (prepared.train.dtype, prepared.train_files, prepared.validation) == ("uint8", 3, None)
+
+
+def test_the_default_is_the_standard_library_split_in_two(folder: Path) -> None:
+    prepared = prepare(folder, train_path=None, validation_fraction=0.05)
+    assert "standard library" in prepared.name
+    assert prepared.validation is not None
+    assert prepared.train.tokens > 10 * prepared.validation.tokens / 3
+    assert prepared.train_files > prepared.validation_files > 5
+    assert text(prepared).count(b"\0") == prepared.train_files
+
+
+def test_every_kind_of_file_is_read(folder: Path) -> None:
+    (folder / "train" / "e.jsonl").write_text('{"text": "json"}\n')
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["table"]}), folder / "train" / "f.parquet")
+    assert text(prepare(folder)).endswith(b"\0json\0table\0")
+
+
+def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
+    np.array([300, 301], "<u2").tofile(folder / "train" / "z.bin")
+    prepared = prepare(folder, vocab_size=400)
+    assert prepared.train.dtype == "uint16"
+    assert prepared.train.open()[-3:].tolist() == [0, 300, 301]
+
+
+def test_several_token_files_are_joined(folder: Path) -> None:
+    shutil.rmtree(folder / "train")
+    (folder / "train").mkdir()
+    for name, first in (("1.bin", 0), ("0.bin", 100)):
+        np.arange(first, first + 50, dtype="<u4").tofile(folder / "train" / name)
+    prepared = prepare(folder, bin_dtype="uint32")
+    assert prepared.train.open().tolist() == [*range(100, 150), *range(50)]
+    assert prepared.train.dtype == "uint32"
+
+
+def test_a_single_token_file_is_used_where_it_lies(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.arange(200, dtype="<u2").tofile(path)
+    prepared = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
+    assert prepared.train.path == path
+    assert not list((folder / "prepared").rglob("train.bin"))
+    assert prepared.validation is not None
+    assert prepared.validation.dtype == "uint8"
+    path.write_bytes(b"\x01\0" * 100)
+    again = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
+    assert not again.reused
+    assert again.train.tokens == 100
+
+
+def test_the_second_time_nothing_is_written(folder: Path) -> None:
+    first = prepare(folder)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "prepared").rglob("*")}
+    second = prepare(folder)
+    assert (first.reused, second.reused) == (False, True)
+    assert second.fingerprint == first.fingerprint
+    assert second.skipped == first.skipped
+    assert {path: path.stat().st_mtime_ns for path in (folder / "prepared").rglob("*")} == before
+
+
+def test_the_fingerprint_is_of_the_tokens_not_of_the_place(folder: Path) -> None:
+    shutil.copytree(folder / "train", folder / "elsewhere" / "train")
+    here, there = prepare(folder), prepare(folder / "elsewhere")
+    assert here.fingerprint == there.fingerprint
+    assert here.train.path != there.train.path
+
+
+def test_the_fingerprint_is_the_same_in_place_and_copied(folder: Path) -> None:
+    tokens = np.arange(100, dtype="<u2")
+    (folder / "parts").mkdir()
+    tokens.tofile(folder / "whole.bin")
+    tokens[:40].tofile(folder / "parts" / "0.bin")
+    tokens[40:].tofile(folder / "parts" / "1.bin")
+    whole = prepare(folder, train_path=str(folder / "whole.bin"))
+    parts = prepare(folder, train_path=str(folder / "parts"))
+    assert whole.fingerprint == parts.fingerprint
+
+
+def test_the_split_counts_for_the_fingerprint(folder: Path) -> None:
+    for number in range(30):
+        (folder / "train" / f"{number}.txt").write_text(LONG)
+    few, many = prepare(folder, validation_fraction=0.1), prepare(folder, validation_fraction=0.5)
+    assert few.validation is not None
+    assert many.validation is not None
+    assert few.fingerprint != many.fingerprint
+    assert few.train.tokens + few.validation.tokens == many.train.tokens + many.validation.tokens
+
+
+@pytest.mark.parametrize("change", ["content", "name", "more", "less"])
+def test_changed_data_is_prepared_again(folder: Path, change: str) -> None:
+    before = prepare(folder)
+    path = folder / "train" / "b.txt"
+    match change:
+        case "content":
+            path.write_text(LONG.upper() + "longer")
+        case "name":
+            path.rename(path.with_name("0.txt"))
+        case "more":
+            (folder / "train" / "new.txt").write_text("new")
+        case _:
+            path.unlink()
+    after = prepare(folder)
+    assert not after.reused
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_changed_field_prepares_again(folder: Path) -> None:
+    (folder / "train" / "a.jsonl").write_text(json.dumps({"text": "one", "body": "two"}))
+    assert prepare(folder).fingerprint != prepare(folder, text_field="body").fingerprint
+
+
+@pytest.mark.parametrize("damage", ["no index", "torn index", "other index", "short tokens", "no tokens"])
+def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
+    whole = prepare(folder)
+    directory = whole.train.path.parent
+    index = directory / "index.json"
+    match damage:
+        case "no index":
+            index.unlink()
+        case "torn index":
+            index.write_bytes(index.read_bytes()[:-10])
+        case "other index":
+            index.write_text(index.read_text().replace('"schema": 1', '"schema": 99'))
+        case "short tokens":
+            whole.train.path.write_bytes(b"torn")
+        case _:
+            whole.train.path.unlink()
+    again = prepare(folder)
+    assert not again.reused
+    assert again.fingerprint == whole.fingerprint
+    assert text(again)
+    assert [path.name for path in (folder / "prepared").iterdir()] == [directory.name]
+
+
+def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
+    (folder / "train" / "0.txt").write_text("x")
+    inside = str(folder / "train" / "prepared")
+    first = prepare(folder, train_path=str(folder), prepared_directory=inside)
+    (folder / "train" / "0.txt").write_text("y")  # makes it prepare again
+    second = prepare(folder, train_path=str(folder), prepared_directory=inside)
+    assert first.train.tokens == second.train.tokens
+    assert not second.reused
+
+
+def test_validation_below_the_training_folder_is_not_trained_on(folder: Path) -> None:
+    prepared = prepare(folder, validation_path=str(folder / "train" / "c"))
+    assert b"c/d.py" not in text(prepared)
+    assert (prepared.train_files, prepared.validation_files) == (2, 1)
+
+
+def test_an_error_leaves_nothing_behind(folder: Path) -> None:
+    np.array([300], "<u2").tofile(folder / "train" / "z.bin")
+    with pytest.raises(DataError, match="token 300 at position 0"):
+        prepare(folder)
+    assert list((folder / "prepared").iterdir()) == []
+
+
+def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
+    root = folder / "bad"
+    root.mkdir()
+    (root / "a.txt").write_bytes(b"\0\1\2")
+    (root / "b.md").write_bytes("Käse".encode("latin-1"))
+    (root / "c.jsonl").write_bytes(b'{"text": "\xff"}\n{"body": 1}\n')
+    (root / "d.py").touch()
+    (root / "e.jpg").write_bytes(b"x")
+    (root / "f.bin").write_bytes(b"odd")
+    with pytest.raises(DataError) as caught:
+        prepare(folder, train_path=str(root))
+    for part in (
+        "data.train_path: ",
+        "1 binary files (a.txt)",
+        "1 files that are not UTF-8 (b.md)",
+        "1 lines that are not UTF-8 (c.jsonl:1)",
+        "1 rows without a text in 'text' (data.text_field) (c.jsonl:2)",
+        "1 empty files (d.py)",
+        "1 files with another suffix (e.jpg)",
+        "1 .bin files that are not whole uint16 numbers (f.bin)",
+        "set it to null",
+    ):
+        assert part in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_only_odd_token_files_is_nothing_usable(folder: Path) -> None:
+    (folder / "odd.bin").write_bytes(b"odd")
+    with pytest.raises(DataError, match=r"1 \.bin files that are not whole uint16 numbers \(odd\.bin\)"):
+        prepare(folder, train_path=str(folder / "odd.bin"))
+
+
+def test_what_is_passed_over_is_said_once_and_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "train" / "x.txt").write_bytes(b"\0")
+    (folder / "train" / "x.jpg").write_bytes(b"\0")
+    caplog.set_level(logging.INFO, "trainyard")
+    first = prepare(folder)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    assert "passed over 1 binary files (x.txt)" in caplog.text
+    caplog.clear()
+    assert prepare(folder).skipped == first.skipped
+    assert not caplog.records
+
+
+def test_less_than_a_sequence_names_tokens_and_length(folder: Path) -> None:
+    path = folder / "short.txt"
+    path.write_text("x" * 15)
+    with pytest.raises(
+        DataError, match=r"data\.train_path: 16 tokens in all, shorter .*sequence_length 16 and"
+    ):
+        prepare(folder, train_path=str(path))
+    path.write_text("x" * 16)
+    assert prepare(folder, train_path=str(path)).train.tokens == 17
+
+
+def test_asked_for_validation_that_is_too_short_or_unusable_is_an_error(folder: Path) -> None:
+    path = folder / "validation.txt"
+    path.write_text("x")
+    with pytest.raises(DataError, match=r"data\.validation_path: 2 tokens in all"):
+        prepare(folder, validation_path=str(path))
+    path.write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"data\.validation_path: .*binary files.*hold out"):
+        prepare(folder, validation_path=str(path))
+
+
+def test_held_out_validation_that_is_too_short_is_left_out_and_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(30):
+        (folder / "train" / f"{number}.txt").write_text("x")
+    prepared = prepare(folder, validation_fraction=0.1, sequence_length=100)
+    assert prepared.validation is None
+    assert prepared.validation_files == 0
+    assert caplog.text.count("no validation") == 1
+
+
+def test_a_single_file_has_no_validation_which_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (
+        prepare(folder, train_path=str(folder / "train" / "b.txt"), validation_fraction=0.9).validation
+        is None
+    )
+    assert "set data.validation_path" in caplog.text
+
+
+def test_no_validation_asked_for_is_nothing_to_say(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(folder)
+    assert not caplog.records
+
+
+def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
+    (folder / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"file/.*could not be prepared.*data\.prepared_directory"):
+        prepare(folder, prepared_directory=str(folder / "file"))
+
+
+def test_an_unusable_tokenizer_is_an_error_of_configuration(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        prepare_data(config(folder), ModelConfig(name="m", tokenizer="nowhere"))
+
+
+def test_the_facts_for_the_run_leave_out_what_is_unknown(folder: Path) -> None:
+    prepared = prepare(folder)
+    assert prepared.to_json() == {
+        "name": str(folder / "train"),
+        "fingerprint": prepared.fingerprint,
+        "train_tokens": prepared.train.tokens,
+        "train_files": 3,
+    }
+    both = prepare(folder, validation_path=str(folder / "train" / "c"))
+    assert both.validation is not None
+    assert both.to_json()["validation_tokens"] == both.validation.tokens
+    assert both.to_json()["validation_files"] == 1
+
+
+def test_a_plan_writes_nothing_and_says_where_it_will_be(folder: Path) -> None:
+    plan = plan_preparation(config(folder), model())
+    assert not (folder / "prepared").exists()
+    assert plan.directory == prepare(folder).train.path.parent
