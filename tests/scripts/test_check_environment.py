@@ -64,6 +64,18 @@ def test_a_dead_driver_is_refused_when_a_gpu_is_asked_for(driver: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_in_a_workflow_a_refusal_is_the_job_summary(driver: Path, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    environment = {
+        **os.environ,
+        "PATH": f"{driver}:{os.environ['PATH']}",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    line = [sys.executable, str(SCRIPT), "--config", SMOKE, "--set", "model.device=cuda:0"]
+    assert subprocess.run(line, env=environment, capture_output=True, timeout=120, cwd=ROOT).returncode == 1
+    assert summary.read_text().startswith("### ❌ Not started: gpu\n")
+
+
 def test_a_crashed_gpu_is_refused_though_nvidia_smi_exits_with_zero(tmp_path: Path) -> None:
     done = check("--config", SMOKE, "--set", "model.device=cuda:0", path=say(tmp_path, CRASHED))
     assert done.returncode == 1

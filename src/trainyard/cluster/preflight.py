@@ -23,7 +23,6 @@ CHECKPOINT_BYTES_PER_PARAMETER = 12
 """The same without the gradient."""
 _MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA major release -> driver branch that runs all of it (docs.nvidia.com/deploy/cuda-compatibility)."""
-_GB = 1e9
 
 
 class Verdict(StrEnum):
@@ -95,22 +94,6 @@ def worst(findings: tuple[Finding, ...]) -> Verdict:
     return next((v for v in (Verdict.FAILED, Verdict.DEGRADED) if v in verdicts), Verdict.OK)
 
 
-def summary(config: Config, facts: Facts) -> str:
-    """One line: `Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free`."""
-    torch = f"torch {facts.torch}" if facts.torch else "no torch"
-    return (
-        f"Python {facts.python}, {torch}, {_gpus_in_words(config, facts)}, {_gb(facts.disk_free_bytes)} free"
-    )
-
-
-def refusal(findings: tuple[Finding, ...]) -> str:
-    """Every failed check with its fix, and what follows from it."""
-    failed = [finding for finding in findings if finding.verdict == Verdict.FAILED]
-    lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
-    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
-    return "\n".join([*lines, f"{count} failed. Nothing was started."])
-
-
 def parameter_count(shape: ArchitectureConfig) -> int:
     """How many numbers the model of this shape learns."""
     head = shape.hidden_size // shape.num_attention_heads
@@ -177,7 +160,9 @@ def _gpu(device: str, facts: Facts) -> Iterator[Finding]:
         return
     problem = _gpu_problem(device, facts)
     if problem is None:
-        yield Finding("gpu", Verdict.OK, _names(facts) if facts.torch_gpu_bytes else "none, training on CPU")
+        yield Finding(
+            "gpu", Verdict.OK, gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU"
+        )
         return
     found, fix = problem
     # With `auto` the run can go on, slower than its owner expects: that is said, not forbidden.
@@ -226,7 +211,7 @@ def _torch_problem(device: str, facts: Facts) -> tuple[str, str] | None:
             f"--set model.device=cuda:{usable - 1}",
         )
     return (
-        f"the driver shows {_names(facts)}, but torch can use none of it",
+        f"the driver shows {gpu_names(facts)}, but torch can use none of it",
         "check CUDA_VISIBLE_DEVICES, and that /dev/nvidia* may be opened by this user",
     )
 
@@ -237,12 +222,12 @@ def _gpu_memory(config: Config, facts: Facts) -> Iterator[Finding]:
         return
     has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
     if has >= needs:
-        yield Finding("gpu memory", Verdict.OK, f"{_gb(has)}, at least {_gb(needs)} needed")
+        yield Finding("gpu memory", Verdict.OK, f"{gigabytes(has)}, at least {gigabytes(needs)} needed")
         return
     yield Finding(
         "gpu memory",
         Verdict.FAILED,
-        f"{_gb(has)}, but {config.model.name} needs at least {_gb(needs)} "
+        f"{gigabytes(has)}, but {config.model.name} needs at least {gigabytes(needs)} "
         f"({parameter_count(config.model.architecture) / 1e6:,.0f} M parameters, "
         f"batch {config.training.batch_size})",
         "take a larger GPU, a smaller model.architecture, or lower training.batch_size and raise "
@@ -253,26 +238,16 @@ def _gpu_memory(config: Config, facts: Facts) -> Iterator[Finding]:
 def _disk(config: Config, facts: Facts) -> Finding:
     needs = disk_bytes_needed(config, facts.data_bytes)
     if facts.disk_free_bytes >= needs:
-        return Finding("disk", Verdict.OK, f"{_gb(facts.disk_free_bytes)} free, {_gb(needs)} needed")
+        return Finding(
+            "disk", Verdict.OK, f"{gigabytes(facts.disk_free_bytes)} free, {gigabytes(needs)} needed"
+        )
     return Finding(
         "disk",
         Verdict.FAILED,
-        f"{_gb(facts.disk_free_bytes)} free at {facts.disk}, but {_gb(needs)} are needed "
+        f"{gigabytes(facts.disk_free_bytes)} free at {facts.disk}, but {gigabytes(needs)} are needed "
         f"({config.checkpointing.keep_last} + 1 checkpoints and the data)",
         "free space, lower checkpointing.keep_last, or put the run directory on a larger disk",
     )
-
-
-def _gpus_in_words(config: Config, facts: Facts) -> str:
-    if config.model.device == "cpu" or not facts.torch_gpu_bytes:
-        return "no GPU (training on CPU)" if config.model.device in ("cpu", "auto") else "no usable GPU"
-    return _names(facts)
-
-
-def _names(facts: Facts) -> str:
-    if not facts.gpus:
-        return f"{len(facts.torch_gpu_bytes)} GPU(s)"
-    return f"{len(facts.gpus)} × {facts.gpus[0].name} (driver {facts.gpus[0].driver})"
 
 
 def _device_index(device: str) -> int:
@@ -284,5 +259,13 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)) or (0,)
 
 
-def _gb(size: int) -> str:
-    return f"{size / _GB:,.0f} GB" if size >= 10 * _GB else f"{size / _GB:,.1f} GB"
+def gpu_names(facts: Facts) -> str:
+    """`1 × NVIDIA H100 (driver 580.65.06)`, or how many when only torch sees them."""
+    if not facts.gpus:
+        return f"{len(facts.torch_gpu_bytes)} GPU(s)"
+    return f"{len(facts.gpus)} × {facts.gpus[0].name} (driver {facts.gpus[0].driver})"
+
+
+def gigabytes(size: int) -> str:
+    """Bytes in GB (10⁹), with a decimal below ten."""
+    return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"

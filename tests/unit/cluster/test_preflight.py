@@ -14,10 +14,9 @@ from trainyard.cluster.preflight import (
     gpu_bytes_needed,
     judge,
     parameter_count,
-    refusal,
-    summary,
     worst,
 )
+from trainyard.cluster.wording import refusal, refusal_markdown, summary
 from trainyard.config.schema import ArchitectureConfig, Config
 
 GB = 10**9
@@ -238,6 +237,18 @@ def test_everything_that_is_wrong_is_said_in_one_go() -> None:
     text = refusal(findings)
     assert text.count("  fix: ") == 5
     assert text.endswith("5 checks failed. Nothing was started.")
+
+
+def test_a_refusal_as_markdown_is_a_table_that_nothing_found_can_break() -> None:
+    text = refusal_markdown(judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC")))
+    assert text.splitlines() == [
+        "### ❌ Not started: gpu",
+        "",
+        "| check | found | fix |",
+        "|---|---|---|",
+        "| gpu | ERR! \\| 34 C | reset the GPU or restart the machine; "
+        "take the runner out of service if it comes back |",
+    ]
 
 
 @pytest.mark.parametrize(
