@@ -73,20 +73,17 @@ class LayerReader:
 
 def overlay(below: Document, above: Document) -> None:
     """Merge `above` into `below`, over what is there; `above` stays as it is."""
-    _merge(below, above, below.values, above.values, ())
+    _merge(below.values, above.values)
+    below.places.update(above.places)
     below.problems = list(dict.fromkeys([*below.problems, *above.problems]))
     below.whole = below.whole and above.whole
 
 
-def _merge(
-    below: Document, above: Document, into: dict[str, Any], values: dict[str, Any], path: KeyPath
-) -> None:
+def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
     for key, value in values.items():
-        place = (*path, key)
-        below.places[place] = above.places[place]
         if isinstance(value, dict):
             if not isinstance(into.get(key), dict):
                 into[key] = {}
-            _merge(below, above, into[key], value, place)
+            _merge(into[key], value)
         else:
             into[key] = value
