@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.documents import Document, KeyPath, read_document
+from trainyard.config.documents import Document, read_document
 from trainyard.config.problems import Origin, Problem, shortened
 from trainyard.config.sources import Fault
 
