@@ -58,9 +58,13 @@ class TrainingDashboard:
         """Write the report in the form that the ending names (`.json`, `.md`, `.html`), else as text."""
         path = Path(output_file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        endings = {".json": Format.JSON, ".md": Format.MARKDOWN, ".html": Format.HTML}
-        form = endings.get(path.suffix.lower(), Format.TEXT)
-        write_bytes_atomically(path, rendered([self], form).encode())
+        write_bytes_atomically(path, rendered([self], format_of(path)).encode())
+
+
+def format_of(path: Path) -> Format:
+    """The form that a file's ending stands for."""
+    endings = {".json": Format.JSON, ".md": Format.MARKDOWN, ".html": Format.HTML}
+    return endings.get(path.suffix.lower(), Format.TEXT)
 
 
 def rendered(dashboards: Sequence[TrainingDashboard], form: Format) -> str:

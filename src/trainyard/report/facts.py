@@ -18,6 +18,7 @@ from typing import Any
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.report.history import History, number, read_history
 from trainyard.report.proof_record import ProofRecord, read_proof
+from trainyard.report.resolved_config import read_config_text
 from trainyard.report.status import State, state_of
 from trainyard.run.checkpoints import read_manifest
 from trainyard.run.directory import RunDirectory
@@ -147,6 +148,13 @@ class RunFacts:
         return value if isinstance(value, str) and value else None
 
     @property
+    def weights_sha256(self) -> str | None:
+        """The digest over the model's tensors at the end."""
+        digests = self.outcome.get("state_sha256")
+        value = digests.get("model") if isinstance(digests, Mapping) else None
+        return value if isinstance(value, str) and value else None
+
+    @property
     def outcome(self) -> Mapping[str, Any]:
         return self.section("outcome")
 
@@ -180,7 +188,7 @@ def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
         events=events,
         checkpoints=_checkpoints(layout),
         proof=read_proof(layout.report / "proof.json", run, newest),
-        config_text=_text(layout.config_file),
+        config_text=read_config_text(layout.config_file),
         state=state_of(run, history, newest, now=time.time() if now is None else now),
         timestamp=newest,
     )
@@ -239,10 +247,3 @@ def _json_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None

@@ -65,7 +65,7 @@ def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
         "workflow",
         escape(_joined(facts.section("ci"), ("repository", "workflow", "run_id", "event", "actor"))),
     )
-    yield "weights", _code(_digest(facts))
+    yield "weights", _code(facts.weights_sha256)
 
 
 def _data(data: Any) -> str:
@@ -85,12 +85,6 @@ def _software(hardware: Any) -> str:
 
 def _joined(section: Any, keys: tuple[str, ...]) -> str:
     return ", ".join(dict.fromkeys(str(section[key]) for key in keys if section.get(key)))
-
-
-def _digest(facts: RunFacts) -> str | None:
-    digests = facts.outcome.get("state_sha256")
-    value = digests.get("model") if isinstance(digests, dict) else None
-    return value if isinstance(value, str) else None
 
 
 def _scaled(value: object) -> str:

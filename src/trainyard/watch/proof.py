@@ -36,8 +36,6 @@ class Place:
     run_directory: str = "RUN_DIR"
     store: str | None = None
     run_number: int | None = None
-    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
-    """What the verification that is handed in compared."""
 
     @property
     def resume_command(self) -> str:
@@ -52,6 +50,20 @@ class Place:
             f"scripts/training_artifact_sync.py --run-dir {self.run_directory}"
             f" --store {self.store or 'URL'} --run-number {self.run_number or 'auto'} --once"
         )
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What was looked at beside the records; None was not looked at."""
+
+    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
+    """What the verification that is handed in compared."""
+    stored_steps: frozenset[int] | None = None
+    """The steps whose checkpoints the store's manifest lists."""
+    store_trouble: str | None = None
+    """Why the store could not be asked."""
+    config_digests: frozenset[str] | None = None
+    """The SHA-256 that the `config.yaml` beside the result may be on record by."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +109,16 @@ def prove(
     verification: StoreVerdict | None,
     *,
     place: Place | None = None,
-    config_sha256: str | None = None,
+    checks: Checks | None = None,
 ) -> Proof:
-    """Judge a run by its `run.json`, its metrics and events, and what verifying the store found.
-
-    `config_sha256` is that of the `config.yaml` which lies beside the result now; None compares nothing.
-    """
-    at = place or Place()
+    """Judge a run by its `run.json`, its metrics and events, and what verifying the store found."""
+    at, looked = place or Place(), checks or Checks()
     return Proof(
         (
             _trained(run, rows, events, at),
             _network(section(run, "hardware"), at),
-            _stored(run, verification, at),
-            _repeatable(run, at, config_sha256),
+            _stored(run, verification, place=at, checks=looked),
+            _repeatable(run, at, looked.config_digests),
         )
     )
 
@@ -141,16 +150,27 @@ def _network(hardware: Facts, place: Place) -> Part:
     )
 
 
-def _stored(run: Facts, verification: StoreVerdict | None, place: Place) -> Part:
+def _stored(run: Facts, verification: StoreVerdict | None, *, place: Place, checks: Checks) -> Part:
+    if checks.store_trouble is not None:
+        return Part("stored", False, checks.store_trouble, place.sync_command)
     if verification is None:
-        where = f"nothing was verified in {place.store}" if place.store else "no store was named"
+        where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
         return Part("stored", False, where, place.sync_command)
     total, verified = integer(verification.objects_total), integer(verification.objects_verified)
     objects = f"{0 if verified is None else verified:,} of {0 if total is None else total:,} objects"
-    problem = _store_problem(run, verification)
+    problem = _store_problem(run, verification) or _checkpoint_problem(run, checks.stored_steps)
     if problem is not None:
         return Part("stored", False, f"{objects} verified; {problem}", place.sync_command)
-    return Part("stored", True, f"{objects}: {place.compared}")
+    return Part("stored", True, f"{objects}: {checks.compared}")
+
+
+def _checkpoint_problem(run: Facts, stored_steps: frozenset[int] | None) -> str | None:
+    """What is whole in the store must be the end of the run, not only its middle."""
+    last = integer(section(run, "outcome").get("steps"))
+    if stored_steps is None or last is None or last in stored_steps:
+        return None
+    newest = f"the newest stored one is of step {max(stored_steps):,}" if stored_steps else "none is stored"
+    return f"the checkpoint of step {last:,}, the last one, is not stored; {newest}"
 
 
 def _store_problem(run: Facts, verification: StoreVerdict) -> str | None:
@@ -169,13 +189,13 @@ def _store_problem(run: Facts, verification: StoreVerdict) -> str | None:
     return None
 
 
-def _repeatable(run: Facts, place: Place, config_sha256: str | None) -> Part:
+def _repeatable(run: Facts, place: Place, config_digests: frozenset[str] | None) -> Part:
     missing = missing_facts(run)
-    if not missing and config_sha256 not in (None, run["config_sha256"]):
+    if not missing and config_digests is not None and run["config_sha256"] not in config_digests:
         return Part(
             "repeatable",
             False,
-            "config.yaml is no longer the configuration of the run: its SHA-256 is not the one in run.json",
+            "config.yaml is missing or no longer the run's: its SHA-256 is not the one in run.json",
             f"restore {place.run_directory}/config.yaml, for example from the store",
         )
     if not missing:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.watch.proof import Part, Place, Proof, prove
+from trainyard.watch.proof import Checks, Part, Place, Proof, prove
 
 STEPS = 600
 PLACE = Place("runs/a", "file:///store", 7)
@@ -214,7 +214,7 @@ def test_several_processes_without_a_network_verdict_do_not_hold() -> None:
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (None, "nothing was verified in file:///store"),
+        (None, "file:///store holds nothing of this run"),
         (Verdict(problems=("checkpoint-600/a.pt: SHA-256 differs", "b: missing")), "differs (and 1 more)"),
         (Verdict(objects_verified=5), "5 of 6 objects verified; the rest was not compared"),
         (Verdict(objects_total=0, objects_verified=0), "the manifest lists no object"),
@@ -231,6 +231,26 @@ def test_what_is_not_whole_in_the_store_is_not_stored(verdict: Verdict | None, w
     assert stored.next_step == (
         "scripts/training_artifact_sync.py --run-dir runs/a --store file:///store --run-number 7 --once"
     )
+
+
+def test_the_last_checkpoint_must_be_among_the_stored_ones() -> None:
+    def stored(steps: set[int]) -> Part:
+        checks = Checks(stored_steps=frozenset(steps))
+        return part(prove(proven_run(), whole_rows(), EVENTS, Verdict(), checks=checks), "stored")
+
+    assert stored({500, STEPS}).holds
+    assert (
+        "step 600, the last one, is not stored; the newest stored one is of step 500"
+        in stored({500}).evidence
+    )
+    assert "none is stored" in stored(set()).evidence
+
+
+def test_a_store_that_could_not_be_asked_is_named_and_does_not_hold() -> None:
+    checks = Checks(store_trouble="The bucket ml-runs does not answer.")
+    stored = part(prove(proven_run(), whole_rows(), EVENTS, Verdict(), checks=checks), "stored")
+    assert not stored.holds
+    assert stored.evidence == "The bucket ml-runs does not answer."
 
 
 def test_without_a_store_the_next_step_leaves_its_address_to_be_filled_in() -> None:
@@ -259,10 +279,12 @@ def test_outside_git_nothing_can_be_repeated() -> None:
 def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
     run, rows = proven_run(), whole_rows()
     recorded = run["config_sha256"]
-    assert prove(run, rows, EVENTS, Verdict(), config_sha256=recorded).proven
-    other = part(prove(run, rows, EVENTS, Verdict(), config_sha256="f" * 64), "repeatable")
+    assert prove(run, rows, EVENTS, Verdict(), checks=Checks(config_digests=frozenset({recorded}))).proven
+    other = part(
+        prove(run, rows, EVENTS, Verdict(), checks=Checks(config_digests=frozenset({"f" * 64}))), "repeatable"
+    )
     assert not other.holds
-    assert "no longer the configuration" in other.evidence
+    assert "no longer the run's" in other.evidence
 
 
 def test_image_and_parent_are_needed_by_hash_once_they_are_named() -> None:

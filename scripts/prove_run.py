@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Prove a run: it trained, its network is known, the store holds it whole, and it can be repeated.
+
+Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*.
+Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
+         the step output `proven` and an annotation for each part that does not hold.
+Exit codes: 0 all four parts hold; 1 one does not, named with the next step; 2 no such run directory, or no
+         such kind of store; 4 the store could not be asked, and all else holds.
+Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.inspection import Inspection
+    from trainyard.run.directory import RunDirectory
+    from trainyard.watch.proof import Proof
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    depth = "how much is read back; default: full up to 10 GB, beyond that sample"
+    parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
+    parser.add_argument("--dry-run", action="store_true", help="judge and tell, but write nothing")
+    parser.add_argument("--json", action="store_true", help="print the proof as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+
+    from trainyard.report.resolved_config import config_digests
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.files import write_json_atomically
+    from trainyard.run.identity import read_run
+    from trainyard.run.records import iterate_rows
+    from trainyard.watch.proof import Checks, Place, prove
+
+    if not args.run_dir.is_dir():
+        raise ConfigError(f"{args.run_dir}: no such run directory")
+    directory = RunDirectory(args.run_dir)
+    run = read_run(directory.run_file)
+    store = store_of(args)
+    found = look_into_store(store, str(run["run_id"]), directory=directory, args=args)
+    proof = prove(
+        run,
+        iterate_rows(directory.metrics_file),
+        iterate_rows(directory.events_file),
+        found.verification,
+        place=Place(str(args.run_dir), store, found.run_number),
+        checks=Checks(found.compared, found.steps, found.trouble, config_digests(directory.config_file)),
+    )
+    where = {"run_id": run["run_id"], "run_number": found.run_number, "store": store}
+    record = proof.to_json() | {key: value for key, value in where.items() if value is not None}
+    if not args.dry_run:
+        directory.report.mkdir(exist_ok=True)
+        write_json_atomically(directory.report / "proof.json", record)
+    tell(proof, directory)
+    if args.json:
+        print(json.dumps(record, indent=2, ensure_ascii=False))
+    if found.unreachable and [part.name for part in proof.failing] == ["stored"]:
+        return ExitCode.REFUSED
+    return ExitCode.DONE if proof.proven else ExitCode.NO
+
+
+def store_of(args: argparse.Namespace) -> str | None:
+    """The store that is named, else that of the run's configuration, else None."""
+    from trainyard.artifacts.settings import store_settings
+
+    try:
+        return store_settings(args.run_dir, url=args.store, encryption=None).url
+    except ConfigError:
+        return None
+
+
+def look_into_store(
+    url: str | None, run_id: str, *, directory: "RunDirectory", args: argparse.Namespace
+) -> "Inspection":
+    from trainyard.artifacts.inspection import Inspection, inspect_run
+    from trainyard.artifacts.numbers import parse_run_number
+    from trainyard.artifacts.verify import Depth
+    from trainyard.gateways import open_store
+
+    number = parse_run_number(args.run_number)
+    if url is None:
+        return Inspection(number)
+    depth = Depth(args.depth) if args.depth else None
+    return inspect_run(open_store(url), run_id, directory=directory, run_number=number, depth=depth)
+
+
+def tell(proof: "Proof", directory: "RunDirectory") -> None:
+    """The sample and the proof for people; for GitHub an output and annotations."""
+    from trainyard.gateways.github import Level, annotate, set_output
+    from trainyard.report.closing import proof_lines, sample_lines
+    from trainyard.report.facts import read_facts
+
+    live = command.on_terminal()
+    for phase, text in sample_lines(read_facts(directory.path), one_line=not live):
+        command.announce(phase, text)
+    for phase, text, status in proof_lines(proof.parts, one_line=not live):
+        command.announce(phase, text, status)
+    set_output("proven", "true" if proof.proven else "false")
+    for part in proof.failing:
+        annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
+
+A run may be going, done, stopped, cut off in the middle of a line, or empty; what is not known is left out.
+
+Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
+         checkpoints/*/manifest.json, report/proof.json.
+Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
+         report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
+Exit codes: 0 reported, however the run went; 2 there is no such run directory.
+Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainyard.report.dashboard import TrainingDashboard
+
+FORMATS = ("text", "json", "markdown", "html")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else text")
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="the same as --format json"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
+    parser.add_argument("--write", action="store_true", help="write the reports into each run's report/")
+    parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+
+    from trainyard.gateways.github import append_summary
+    from trainyard.report.dashboard import Format, TrainingDashboard, format_of, rendered
+
+    dashboards = [TrainingDashboard(run) for run in args.runs]
+    if args.write:
+        for dashboard in dashboards:
+            write_into_run(dashboard)
+    if args.github_summary:
+        append_summary(rendered(dashboards, Format.MARKDOWN))
+    if args.output is not None:
+        form = Format(args.format) if args.format else format_of(args.output)
+        write(args.output, rendered(dashboards, form))
+    elif args.format or not (args.write or args.github_summary):
+        sys.stdout.write(rendered(dashboards, Format(args.format or "text")))
+    return 0
+
+
+def write_into_run(dashboard: "TrainingDashboard") -> None:
+    """The three files that stay beside the run, and where they are."""
+    from trainyard.report.closing import where_to_look
+    from trainyard.report.dashboard import format_of, rendered
+
+    for name in ("dashboard.json", "summary.md", "index.html"):
+        path = dashboard.facts.directory / "report" / name
+        write(path, rendered([dashboard], format_of(path)))
+    for phase, text in where_to_look(dashboard.facts):
+        command.announce(phase, text)
+
+
+def write(path: Path, content: str) -> None:
+    from trainyard.run.files import write_bytes_atomically
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomically(path, content.encode())
+    except OSError as error:
+        raise ConfigError(f"{path}: the report cannot be written there ({error.strerror})") from None
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))
