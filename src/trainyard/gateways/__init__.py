@@ -1,1 +1,54 @@
-"""The only places that touch the outside world: S3, local stores, Slack, GitHub, git, other processes."""
+"""The only places that touch the outside world: S3, local stores, Slack, GitHub, git, other processes.
+
+A store is opened by its URL here; adding a kind of store is one module and one line.
+"""
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from trainyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store import Store
+
+CALL_SECONDS = 30.0
+"""Default time limit of one read or write on the connection to a store."""
+_URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+def open_store(url: str, *, encryption: str = "AES256", call_seconds: float = CALL_SECONDS) -> "Store":
+    """The store at `url`, `s3://bucket/prefix` or `file:///folder`. Nothing is sent yet.
+
+    `encryption` is asked of S3 for every object: `AES256`, `aws:kms` or `none`. Raises ConfigError for any
+    other URL.
+    """
+    match = _URL.fullmatch(url)
+    if match and match["scheme"] == "s3":
+        return _open_s3(url, match["rest"], encryption=encryption, call_seconds=call_seconds)
+    if match and match["scheme"] == "file":
+        return _open_folder(url, match["rest"])
+    raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
+
+
+def _open_s3(url: str, rest: str, *, encryption: str, call_seconds: float) -> "Store":
+    from trainyard.gateways.s3 import S3Store
+
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{url}: {bucket or '(empty)'} is no name of a bucket (3 to 63 of a-z, 0-9, . and -)"
+        )
+    return S3Store(bucket, prefix.strip("/"), encryption=encryption, call_seconds=call_seconds)
+
+
+def _open_folder(url: str, rest: str) -> "Store":
+    from pathlib import Path
+
+    from trainyard.gateways.local_store import LocalStore
+
+    path = rest.removeprefix("localhost")
+    if not path.startswith("/"):
+        raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
+    return LocalStore(Path(unquote(path)))

@@ -51,6 +51,12 @@ def iterate_rows(path: Path) -> Iterator[Row]:
         yield from _rows(path)
 
 
+def iterate_rows(path: Path) -> Iterator[Row]:
+    """The whole rows of a JSON-lines file one by one, in constant memory; none if it is missing."""
+    if path.is_file():
+        yield from _rows(path)
+
+
 def keep_rows_up_to(path: Path, step: int) -> int:
     """Drop the rows after `step`, which a resumed run writes again; returns how many were dropped."""
     rows = read_rows(path)

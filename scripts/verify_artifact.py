@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Check that what is stored is what the trainer wrote: store, manifest and, where it is still there, disk.
+
+The store's own checksums are compared, or bytes are read back; metadata that we wrote is never believed.
+
+Reads:  --store and --run-number: the run's objects and manifests, to the given --depth
+            listing: names, sizes and the store's checksums; sample: and a tenth of the bytes; full: all
+        --run-dir: the run's directory; alone, its checkpoints against their own manifests
+        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
+Writes: nothing; with --json the result on stdout
+Exit codes: 0 all equal; 1 something differs, each thing named; 2 wrong usage; 4 the store cannot be reached
+
+Example: scripts/verify_artifact.py --store s3://ml-runs --run-number 812 --depth full
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode, VerificationError
+
+DEPTHS = ("listing", "sample", "full")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--store", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", help="the run's number, or auto to look up the run in --run-dir")
+    parser.add_argument("--run-dir", type=Path, help="the run's directory")
+    parser.add_argument("--depth", choices=DEPTHS, default="sample", help="how much to read back")
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    args = parser.parse_args(argv)
+    if args.store is None and args.run_dir is None:
+        parser.error("nothing to verify: give --store and --run-number, or --run-dir")
+    if args.run_number is not None and args.store is None:
+        parser.error("--run-number needs --store")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    result: dict[str, Any] = {}
+    if args.run_dir is not None:
+        result["local"] = _verify_directory(args.run_dir)
+    if args.store is not None:
+        result["stored"] = _verify_store(args)
+    if args.json:
+        print(json.dumps(result, indent=2))
+    return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
+
+
+def _verify_directory(run_dir: Path) -> dict[str, Any]:
+    from trainyard.artifacts.verify import verify_directory
+    from trainyard.run.directory import RunDirectory
+
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: there is no such run directory")
+    found = verify_directory(RunDirectory(run_dir))
+    steps = ", ".join(str(step) for step in found.steps) or "none"
+    _tell("local", f"{len(found.steps)} whole checkpoints (steps {steps}) in {run_dir}", found.problems)
+    return found.to_json()
+
+
+def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
+    from trainyard.artifacts.verify import Depth, verify_run
+    from trainyard.gateways import open_store
+    from trainyard.run.directory import RunDirectory
+
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
+    number = _run_number(args, store)
+    found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory)
+    verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number} ({args.depth})"
+    places = "on disk, in the store and in the manifest" if directory else "in the store and in the manifest"
+    _tell("stored", f"{verdict}: SHA-256 equal {places}", found.problems)
+    return found.to_json()
+
+
+def _run_number(args: argparse.Namespace, store: Any) -> int:
+    from trainyard.artifacts.numbers import number_of_run, parse_run_number
+    from trainyard.run.identity import read_run
+
+    number = parse_run_number(args.run_number or "auto")
+    if number is None and args.run_dir is None:
+        raise ConfigError("--run-number: which run? Give a number, or --run-dir")
+    if number is None:
+        run_id = str(read_run(args.run_dir / "run.json")["run_id"])
+        number = number_of_run(store, run_id)
+        if number is None:
+            raise VerificationError(f"{store.url} holds no run {run_id}; sync it first")
+    return number
+
+
+def _tell(phase: str, text: str, problems: Sequence[str]) -> None:
+    for problem in problems:
+        sys.stderr.write(f"{problem}\n")
+    command.announce(phase, text, "failed" if problems else "ok")
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

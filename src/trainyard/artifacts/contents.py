@@ -1,0 +1,169 @@
+"""What a run directory has for the store: its whole checkpoints, newest first, and its records.
+
+Nothing is hashed or sent here. Records may still be growing, so they are copied first: what is hashed is what
+is sent. `tensorboard/` is left out (metrics.jsonl holds the same rows), and `report/` (it is about what is
+stored).
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, run_prefix
+from trainyard.errors import CheckpointError
+from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, ManifestFile, read_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+from trainyard.run.identity import read_run
+from trainyard.run.records import iterate_rows
+
+RECORDS = "records"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file and the object it becomes."""
+
+    key: str
+    path: Path
+    claimed: ManifestFile | None = None
+    """What the checkpoint's manifest says of it; None for files that no manifest lists."""
+
+    @property
+    def name(self) -> str:
+        """The file as a person finds it; copies of records go by their key."""
+        return str(self.path) if self.claimed else self.key
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files that are stored together: a checkpoint, or the records."""
+
+    name: str
+    items: tuple[Item, ...]
+    marker: Item | None = None
+    """The file that says the others are whole; it goes last."""
+
+    @property
+    def all_items(self) -> tuple[Item, ...]:
+        return (*self.items, self.marker) if self.marker else self.items
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything a run has for the store."""
+
+    run: dict[str, Any]
+    """`run.json`."""
+    groups: tuple[Group, ...]
+    problems: tuple[str, ...] = ()
+    """Checkpoints that are not what their manifest says; they are not in `groups`."""
+    notes: tuple[str, ...] = ()
+    """Directories that were never a checkpoint, because the save was not completed."""
+
+    @property
+    def checkpoints(self) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if group.name != RECORDS)
+
+
+@dataclass
+class _Found:
+    groups: list[Group] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def contents_of(directory: RunDirectory, run_number: int, scratch: Path) -> Contents:
+    """What `directory` has for the store as run `run_number`; records are copied into `scratch`.
+
+    Raises TrainyardError when it is no run directory.
+    """
+    records = tuple(_records(directory, run_number, scratch))
+    run = read_run(scratch / directory.run_file.name)
+    metrics = _metrics_item(run, run_number, scratch)
+    found = _Found()
+    for step in reversed(directory.checkpoint_steps()):
+        _look_at_checkpoint(directory.checkpoint(step), step, run_number, found)
+    groups = (*found.groups, Group(RECORDS, (*records, metrics)))
+    return Contents(run, groups, tuple(found.problems), tuple(found.notes))
+
+
+def digest_of(item: Item) -> str:
+    """The SHA-256 of the file. Raises CheckpointError when it is not what the checkpoint's manifest says."""
+    try:
+        sha256 = sha256_of_file(item.path)
+    except OSError as error:
+        raise CheckpointError(f"{item.path}: {error.strerror}") from None
+    require_claimed(item, sha256)
+    return sha256
+
+
+def require_claimed(item: Item, sha256: str) -> None:
+    """Raise CheckpointError when the file's digest is not the one its checkpoint's manifest gives."""
+    if item.claimed is not None and sha256 != item.claimed.sha256:
+        raise CheckpointError(
+            f"{item.path}: SHA-256 {sha256[:12]}…, the checkpoint's manifest says {item.claimed.sha256[:12]}…"
+        )
+
+
+def checkpoint_group(path: Path, name: str, keys: str, manifest: CheckpointManifest) -> Group:
+    """The checkpoint in the directory `path`; `keys` is what its objects' keys start with.
+
+    Raises CheckpointError when a file is missing or of another size.
+    """
+    items = tuple(_checkpoint_item(path, keys, file) for file in manifest.files)
+    return Group(name, items, marker=Item(keys + MANIFEST_NAME, path / MANIFEST_NAME))
+
+
+def metrics_document(target: Path, source: Path, run_id: str, run_number: int) -> None:
+    """Write the rows of a JSON-lines file as one JSON document, in constant memory."""
+    head = json.dumps({"run_id": run_id, "run_number": run_number})[:-1]
+    with target.open("w", encoding="utf-8") as file:
+        file.write(f'{head}, "rows": [')
+        for index, row in enumerate(iterate_rows(source)):
+            file.write(("," if index else "") + "\n" + json.dumps(row, ensure_ascii=False))
+        file.write("\n]}\n")
+
+
+def _look_at_checkpoint(path: Path, step: int, run_number: int, found: _Found) -> None:
+    if not (path / MANIFEST_NAME).exists():
+        found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
+        return
+    try:
+        manifest = read_manifest(path)
+        keys = checkpoint_prefix(run_number, step)
+        found.groups.append(checkpoint_group(path, f"checkpoint-{step}", keys, manifest))
+    except CheckpointError as error:
+        found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
+
+
+def _checkpoint_item(directory: Path, keys: str, file: ManifestFile) -> Item:
+    relative, path = PurePosixPath(file.path), directory / file.path
+    if relative.is_absolute() or ".." in relative.parts:
+        raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing")
+    if (size := path.stat().st_size) != file.size:
+        raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
+    return Item(keys + file.path, path, file)
+
+
+def _records(directory: RunDirectory, run_number: int, scratch: Path) -> Iterator[Item]:
+    files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
+    logs = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
+    for path in (*files, *logs):
+        if path.is_file() and not path.is_symlink():
+            relative = path.relative_to(directory.path)
+            copy = scratch / relative
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            yield Item(run_prefix(run_number) + relative.as_posix(), copy)
+
+
+def _metrics_item(run: dict[str, Any], run_number: int, scratch: Path) -> Item:
+    target = scratch / "metrics.json"
+    metrics_document(target, scratch / "metrics.jsonl", str(run["run_id"]), run_number)
+    return Item(metrics_key(run_number), target)

@@ -1,0 +1,58 @@
+"""How the objects of a run are named in the store. Names only; nothing is read or written.
+
+run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  logs/…
+run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
+manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run goes on
+"""
+
+import re
+
+_RUN_FOLDER = re.compile(r"run-([1-9]\d*)")
+_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-(\d+))?/")
+
+
+def run_prefix(run_number: int) -> str:
+    """Where everything of a run lies that the run itself wrote."""
+    return f"run-{run_number}/"
+
+
+def identity_key(run_number: int) -> str:
+    """The object that says which run owns the number; the first one stored."""
+    return f"run-{run_number}/identity.json"
+
+
+def checkpoint_prefix(run_number: int, step: int | None) -> str:
+    """What the keys of a checkpoint's files start with; None is a checkpoint whose step is not known."""
+    return f"run-{run_number}/checkpoint/" if step is None else f"run-{run_number}/checkpoint-{step}/"
+
+
+def metrics_key(run_number: int) -> str:
+    """The run's metrics as one JSON document."""
+    return f"metrics/metrics-{run_number}.json"
+
+
+def manifest_prefix(run_number: int) -> str:
+    """What all manifests of the run start with, and no other run's."""
+    return f"manifests/run-{run_number}-manifest"
+
+
+def manifest_key(run_number: int, version: int = 1) -> str:
+    """The run's manifest; versions above 1 supersede the one before."""
+    return manifest_prefix(run_number) + (".json" if version == 1 else f"-{version}.json")
+
+
+def run_number_of(folder: str) -> int | None:
+    """N for `run-N`, None for any other folder."""
+    match = _RUN_FOLDER.fullmatch(folder)
+    return int(match[1]) if match else None
+
+
+def checkpoint_step_of(key: str) -> int | None:
+    """The step of the checkpoint that `key` belongs to; None if to none, or to one of unknown step."""
+    match = _CHECKPOINT.match(key)
+    return int(match[1]) if match and match[1] else None
+
+
+def belongs_to_checkpoint(key: str) -> bool:
+    """Whether the object is part of a checkpoint."""
+    return _CHECKPOINT.match(key) is not None

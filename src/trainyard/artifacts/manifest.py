@@ -1,0 +1,152 @@
+"""A run's manifest: every object with its size, SHA-256 and store's own checksum, and the run's provenance.
+
+It is stored last and never overwritten. When the same run goes on, a further one names the one it supersedes
+by key and SHA-256, so that the manifests of a run form a chain. Building and reading only; `sync` decides,
+`verify` judges.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.artifacts.layout import manifest_key
+from trainyard.artifacts.store import Store, StoredObject, read_object
+from trainyard.errors import VerificationError
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ManifestObject:
+    """One object of a run."""
+
+    key: str
+    """Relative to the store's prefix."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """Lower-case hex, of the bytes on the trainer's disk."""
+    checksum: Mapping[str, Any] = field(default_factory=dict)
+    """What the store computed (see `store.StoredObject`); empty if it computes none and was read back."""
+    etag: str = ""
+
+    @classmethod
+    def of(cls, stored: StoredObject, sha256: str) -> "ManifestObject":
+        return cls(stored.key, stored.size, sha256, dict(stored.checksum), stored.etag)
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """What a run left in the store, and its provenance."""
+
+    run_id: str
+    run_number: int
+    created: float
+    """Unix seconds."""
+    objects: tuple[ManifestObject, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """`run.json` without its outcome."""
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    supersedes: Mapping[str, str] = field(default_factory=dict)
+    """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
+
+    def to_json(self, prefix: str) -> dict[str, Any]:
+        """Plain data; keys are written in full, as the bucket knows them. Unknown parts are left out."""
+        optional = {
+            "parent": self.provenance.get("parent"),
+            "provenance": dict(self.provenance),
+            "outcome": dict(self.outcome),
+            "supersedes": _key_with(self.supersedes, prefix),
+        }
+        return {
+            "schema": _SCHEMA,
+            "run_id": self.run_id,
+            "run_number": self.run_number,
+            "created": self.created,
+            "prefix": prefix,
+            **{key: value for key, value in optional.items() if value},
+            "objects": [_object_to_json(entry, prefix) for entry in self.objects],
+        }
+
+    def by_key(self) -> dict[str, ManifestObject]:
+        return {entry.key: entry for entry in self.objects}
+
+
+@dataclass(frozen=True)
+class StoredManifest:
+    """A manifest as it was read from the store."""
+
+    key: str
+    sha256: str
+    """Of the object's bytes."""
+    manifest: RunManifest
+
+
+def manifest_bytes(manifest: RunManifest, prefix: str) -> bytes:
+    """The content of the manifest object."""
+    return (json.dumps(manifest.to_json(prefix), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def read_chain(store: Store, run_number: int) -> list[StoredManifest]:
+    """All manifests of the run, oldest first. Raises VerificationError for one that is torn."""
+    chain: list[StoredManifest] = []
+    while True:
+        key = manifest_key(run_number, len(chain) + 1)
+        content = read_object(store, key)
+        if content is None:
+            return chain
+        chain.append(StoredManifest(key, hashlib.sha256(content).hexdigest(), parse_manifest(content, key)))
+
+
+def parse_manifest(content: bytes, key: str) -> RunManifest:
+    """Read a manifest object. Raises VerificationError naming `key` when it is not one."""
+    try:
+        value = json.loads(content)
+        if value["schema"] != _SCHEMA:
+            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
+        prefix = str(value.get("prefix", ""))
+        return RunManifest(
+            run_id=str(value["run_id"]),
+            run_number=int(value["run_number"]),
+            created=float(value["created"]),
+            objects=tuple(_object_from_json(entry, prefix) for entry in value["objects"]),
+            provenance=dict(value.get("provenance", {})),
+            outcome=dict(value.get("outcome", {})),
+            supersedes=_key_without(value.get("supersedes", {}), prefix),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None
+
+
+def _key_with(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {**reference, "key": prefix + reference["key"]} if reference else {}
+
+
+def _key_without(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {**reference, "key": reference["key"].removeprefix(prefix)} if reference else {}
+
+
+def _object_to_json(entry: ManifestObject, prefix: str) -> dict[str, Any]:
+    value: dict[str, Any] = {"key": prefix + entry.key, "size": entry.size, "sha256": entry.sha256}
+    if entry.checksum:
+        value["store_checksum"] = dict(entry.checksum)
+    if entry.etag:
+        value["etag"] = entry.etag
+    return value
+
+
+def _object_from_json(value: Mapping[str, Any], prefix: str) -> ManifestObject:
+    key, sha256 = str(value["key"]), str(value["sha256"])
+    if not key.startswith(prefix):
+        raise ValueError(f"{key} is outside the prefix {prefix}")
+    if len(bytes.fromhex(sha256)) != hashlib.sha256().digest_size:
+        raise ValueError(f"{key}: {sha256} is no SHA-256")
+    return ManifestObject(
+        key=key.removeprefix(prefix),
+        size=int(value["size"]),
+        sha256=sha256,
+        checksum=dict(value.get("store_checksum", {})),
+        etag=str(value.get("etag", "")),
+    )

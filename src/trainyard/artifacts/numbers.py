@@ -1,0 +1,103 @@
+"""Which run owns a run number: claimed with one conditional put before anything else is stored.
+
+A number belongs to one run for ever; the same run may come back to it as often as it likes.
+"""
+
+import json
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from trainyard.artifacts.layout import identity_key, run_number_of
+from trainyard.artifacts.store import Store, read_object
+from trainyard.errors import ConfigError, RunConflictError
+
+_RACES = 20
+"""Other runs that may take "the next free number" under our nose before we give up."""
+_logger = logging.getLogger(__name__)
+
+
+def parse_run_number(text: str) -> int | None:
+    """A run number from a command line, None for `auto`. Raises ConfigError for anything else."""
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--run-number {text}: neither a whole number above 0 nor auto")
+    return int(text)
+
+
+def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
+    """Make `wanted` (None: the number the run has, else the next free one) belong to `run_id`, and return it.
+
+    Raises RunConflictError, with nothing stored, when the number belongs to another run.
+    """
+    if wanted is not None:
+        _claim(store, run_id, wanted)
+        return wanted
+    for _ in range(_RACES):
+        number = number_of_run(store, run_id) or next_free_number(store)
+        try:
+            _claim(store, run_id, number)
+            return number
+        except RunConflictError as lost:
+            _logger.info("run number %d was taken meanwhile: %s", number, lost)
+    raise RunConflictError(f"{store.url}: no run number could be claimed, others took {_RACES} in a row")
+
+
+def owner_of(store: Store, number: int) -> str | None:
+    """The run that a number belongs to; None if it is free, empty if its record cannot be read."""
+    content = read_object(store, identity_key(number))
+    if content is None:
+        return None
+    try:
+        return str(json.loads(content)["run_id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def number_of_run(store: Store, run_id: str) -> int | None:
+    """The number that belongs to `run_id`; the newest numbers are looked at first."""
+    numbers = sorted(_used_numbers(store), reverse=True)
+    with ThreadPoolExecutor(8) as pool:
+        for start in range(0, len(numbers), 64):
+            block = numbers[start : start + 64]
+            owners = pool.map(lambda number: owner_of(store, number), block)
+            for number, owner in zip(block, owners, strict=True):
+                if owner == run_id:
+                    return number
+    return None
+
+
+def next_free_number(store: Store) -> int:
+    """One more than the highest number in use."""
+    return max(_used_numbers(store), default=0) + 1
+
+
+def _used_numbers(store: Store) -> list[int]:
+    return [number for folder in store.folders() if (number := run_number_of(folder)) is not None]
+
+
+def _claim(store: Store, run_id: str, number: int) -> None:
+    owner = owner_of(store, number)
+    if owner is None:
+        content = json.dumps({"run_id": run_id, "claimed": time.time()}).encode()
+        key, metadata = identity_key(number), {"run-id": run_id, "run-number": str(number)}
+        if store.put_new(key, content, metadata=metadata):
+            _warn_if_conditions_are_ignored(store, key, content)
+        owner = owner_of(store, number)
+    if owner != run_id:
+        raise RunConflictError(
+            f"Run number {number} in {store.url} belongs to run {owner or '(unreadable record)'}; "
+            f"this is run {run_id}. Nothing was uploaded.\n"
+            f"Take a free one: --run-number {next_free_number(store)}, or --run-number auto."
+        )
+
+
+def _warn_if_conditions_are_ignored(store: Store, key: str, content: bytes) -> None:
+    """Put the same bytes again: a store that honours conditional writes must refuse now."""
+    if store.put_new(key, content, metadata={}):
+        _logger.warning(
+            "%s ignores conditional writes: two runs that claim one number in the same moment "
+            "are told apart only by reading it back",
+            store.url,
+        )

@@ -1,0 +1,70 @@
+"""What a sync would send, told without changing or hashing anything: for `--dry-run`."""
+
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.contents import Item, contents_of
+from trainyard.artifacts.layout import metrics_key, run_prefix
+from trainyard.artifacts.manifest import ManifestObject, read_chain
+from trainyard.artifacts.numbers import next_free_number, number_of_run, owner_of
+from trainyard.artifacts.store import Store, StoredObject
+from trainyard.artifacts.sync import size_text
+from trainyard.errors import RunConflictError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The plan of a sync."""
+
+    store: str
+    run_number: int
+    send: tuple[str, ...]
+    """Keys that would be sent."""
+    bytes: int
+    """Of these."""
+    there: tuple[str, ...]
+    """Keys whose objects have the right size and would be compared by digest."""
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """For people: one line an object, then the sum."""
+        lines = [f"send     {key}" for key in self.send] + [f"compare  {key}" for key in self.there]
+        total = f"{len(self.send)} files to send to {self.store}/run-{self.run_number}"
+        return "\n".join((*lines, *self.problems, f"{total}, {size_text(self.bytes)}; nothing was changed"))
+
+
+def preview_run(store: Store, directory: RunDirectory, wanted: int | None) -> Preview:
+    """Plan the sync of `directory`. Raises RunConflictError when the number belongs to another run."""
+    run_id = str(read_run(directory.run_file)["run_id"])
+    number = wanted or number_of_run(store, run_id) or next_free_number(store)
+    owner = owner_of(store, number)
+    if owner not in (None, run_id):
+        raise RunConflictError(
+            f"Run number {number} in {store.url} belongs to run {owner}; this is {run_id}."
+        )
+    chain = read_chain(store, number)
+    known = chain[-1].manifest.by_key() if chain else {}
+    there = {} if owner is None else {o.key: o for o in store.list_objects(run_prefix(number))}
+    if (metrics := store.describe(metrics_key(number))) is not None:
+        there[metrics.key] = metrics
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        contents = contents_of(directory, number, Path(scratch))
+        items = [item for group in contents.groups for item in group.all_items]
+        send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
+        size = sum(item.path.stat().st_size for item in send)
+    keys = {item.key for item in send}
+    kept = tuple(item.key for item in items if item.key not in keys)
+    return Preview(store.url, number, tuple(item.key for item in send), size, kept, contents.problems)
+
+
+def _is_new(item: Item, known: ManifestObject | None, there: StoredObject | None) -> bool:
+    if there is None or there.size != item.path.stat().st_size:
+        return True
+    return known is not None and item.claimed is not None and known.sha256 != item.claimed.sha256

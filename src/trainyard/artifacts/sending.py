@@ -1,0 +1,106 @@
+"""Send groups of files to a store: a group is read, hashed and compared before any of it becomes visible.
+
+It skips what the store holds already with the same bytes. Which files and under which names is decided
+elsewhere.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from typing import Self, TypeVar
+
+from trainyard.artifacts.contents import Group, Item, digest_of, require_claimed
+from trainyard.artifacts.hashing import file_agrees, sha256_of_chunks
+from trainyard.artifacts.manifest import ManifestObject
+from trainyard.artifacts.store import Store, StoredObject, Upload
+from trainyard.errors import VerificationError
+
+_FILES_AT_ONCE = 4
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+class Sending:
+    """Sends to one store; a context manager, for its threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        known: Mapping[str, ManifestObject],
+        there: Mapping[str, StoredObject],
+        metadata: Mapping[str, str],
+    ) -> None:
+        """`known` is what the run's newest manifest says, `there` what the store lists."""
+        self.sent = 0
+        """Objects sent so far."""
+        self._store, self._known, self._there, self._metadata = store, known, there, metadata
+        self._pool = ThreadPoolExecutor(_FILES_AT_ONCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def send(self, group: Group) -> dict[str, ManifestObject]:
+        """Bring the group into the store, its marker last; what the manifest has to say of it, by key.
+
+        Raises CheckpointError, with nothing of the group made visible, when a file is not what its
+        checkpoint's manifest says.
+        """
+        entries = self._bring(group.items)
+        if group.marker is not None:
+            entries |= self._bring([group.marker])
+        return entries
+
+    def _bring(self, items: Sequence[Item]) -> dict[str, ManifestObject]:
+        with contextlib.ExitStack() as undo:
+            prepared = self._at_once(lambda item: self._prepare(item, undo), items)
+            entries = [entry for entry in prepared if isinstance(entry, ManifestObject)]
+            uploads = [upload for upload in prepared if not isinstance(upload, ManifestObject)]
+            stored = self._at_once(self._commit, uploads)
+            undo.pop_all()
+        self.sent += len(stored)
+        return {entry.key: entry for entry in (*entries, *stored)}
+
+    def _prepare(self, item: Item, undo: contextlib.ExitStack) -> ManifestObject | Upload:
+        there = self._there.get(item.key)
+        if there is not None and (entry := self._already_stored(item, there)) is not None:
+            return entry
+        upload = self._store.stage(item.path, item.key, metadata=self._metadata)
+        undo.callback(upload.abort)
+        require_claimed(item, upload.sha256)
+        return upload
+
+    def _already_stored(self, item: Item, there: StoredObject) -> ManifestObject | None:
+        if item.path.stat().st_size != there.size:
+            return None
+        sha256, known = digest_of(item), self._known.get(item.key)
+        if known is not None and known.sha256 == sha256 and known.etag and known.etag == there.etag:
+            return known
+        described = self._store.describe(item.key)
+        if described is not None and file_agrees(described.checksum, item.path, sha256):
+            return ManifestObject.of(described, sha256)
+        return None
+
+    def _commit(self, upload: Upload) -> ManifestObject:
+        stored = upload.commit()
+        if not stored.checksum:
+            sha256, _ = sha256_of_chunks(self._store.read_chunks(stored.key))
+            if sha256 != upload.sha256:
+                raise VerificationError(
+                    f"{stored.key}: read back with SHA-256 {sha256}, sent {upload.sha256}"
+                )
+        return ManifestObject.of(stored, upload.sha256)
+
+    def _at_once(self, function: Callable[[_In], _Out], values: Sequence[_In]) -> list[_Out]:
+        """`function` of each value, on the threads; a failure ends the rest before it is raised."""
+        futures = [self._pool.submit(function, value) for value in values]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
+        return [future.result() for future in futures]

@@ -1,0 +1,104 @@
+"""What a store of objects must be able to do. Gateways satisfy it; nothing here knows S3 or a file system.
+
+Keys are relative to the store's prefix and use forward slashes. Every method raises ServiceError when the
+store cannot be reached or refuses, after the retries that could have healed it.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+SHA256 = "SHA256"
+FULL_OBJECT = "FULL_OBJECT"
+"""The checksum is of the object's bytes."""
+COMPOSITE = "COMPOSITE"
+"""The checksum is of the digests of the object's parts, each `part_size` bytes long but the last."""
+
+
+class StoredObject(Protocol):
+    """What the store itself says of an object."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    @property
+    def etag(self) -> str:
+        """Changes when the bytes do; empty where the store has none."""
+        ...
+
+    @property
+    def checksum(self) -> Mapping[str, Any]:
+        """`algorithm`, `type`, `value` (base64, as the store returned it) and, for parts, `part_size`.
+
+        Computed by the store from the bytes it holds; empty in listings and where the store computes none.
+        """
+        ...
+
+
+class Upload(Protocol):
+    """A file that was read and hashed, and is not visible in the store until `commit`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sha256(self) -> str:
+        """Lower-case hex, of the bytes that were read for sending."""
+        ...
+
+    def commit(self) -> StoredObject:
+        """Make the object visible. Raises VerificationError when the store computed another checksum."""
+        ...
+
+    def abort(self) -> None:
+        """Leave nothing behind; never raises."""
+        ...
+
+
+class Store(Protocol):
+    """A place for objects: `s3://bucket/prefix` or `file:///folder`."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def prefix(self) -> str:
+        """What stands before every key in the bucket: empty, or ending with a slash."""
+        ...
+
+    def folders(self) -> Iterator[str]:
+        """The first parts of all keys that have more than one."""
+        ...
+
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object whose key starts with `prefix`, without checksums."""
+        ...
+
+    def describe(self, key: str) -> StoredObject | None:
+        """One object with the store's own checksum; None if there is none."""
+        ...
+
+    def read_chunks(self, key: str) -> Iterator[bytes]:
+        """The object's bytes, read from the store. Raises FileNotFoundError when there is no such object."""
+        ...
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+        """Store a small object unless the key is taken, decided by the store; False if it is taken."""
+        ...
+
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> Upload:
+        """Read the file once, in constant memory, and prepare it to become the object `key`."""
+        ...
+
+
+def read_object(store: Store, key: str) -> bytes | None:
+    """The content of a small object, None if there is none."""
+    try:
+        return b"".join(store.read_chunks(key))
+    except FileNotFoundError:
+        return None

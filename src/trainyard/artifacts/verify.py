@@ -1,0 +1,241 @@
+"""Is what is in the store what the trainer wrote? Manifest, store and, if there is one, disk are compared.
+
+What the store computed itself is believed, and so are bytes that are read back; metadata that we wrote never
+is. Nothing is changed. Reaching the store is the gateway's affair: its ServiceError passes through.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from trainyard.artifacts.chain import newest_manifest
+from trainyard.artifacts.contents import Contents, Item, contents_of
+from trainyard.artifacts.hashing import checksum_agrees, file_agrees, sha256_of_chunks
+from trainyard.artifacts.layout import belongs_to_checkpoint, metrics_key, run_prefix
+from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.store import Store, StoredObject, read_object
+from trainyard.errors import CheckpointError, TrainyardError
+from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+
+_OBJECTS_AT_ONCE = 8
+_SAMPLE_SHARE = 0.1
+_SAMPLE_LEAST = 8
+
+
+class Depth(StrEnum):
+    """How much of the store is read back."""
+
+    LISTING = "listing"
+    """Names, sizes and the checksums that the store computed; bytes only where it computes none."""
+    SAMPLE = "sample"
+    """And the bytes of a tenth of the objects, at least 8, drawn anew each time."""
+    FULL = "full"
+    """And the bytes of every object."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared, and everything that differs."""
+
+    objects_total: int
+    """Objects in the manifest."""
+    objects_verified: int
+    """Those of them with nothing against them."""
+    bytes_total: int
+    problems: tuple[str, ...]
+    run_id: str
+    """Empty when there is no manifest."""
+    manifest_key: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def verify_run(
+    store: Store, run_number: int, *, depth: Depth, run_directory: RunDirectory | None = None
+) -> Verification:
+    """Compare what the store holds of a run with the manifest and, if given, with the run's directory.
+
+    Every missing, extra, swapped, truncated or changed object is named in the problems. Raises ServiceError
+    when the store cannot be reached, TrainyardError when `run_directory` is no run directory.
+    """
+    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
+    if (metrics := store.describe(metrics_key(run_number))) is not None:
+        listed[metrics.key] = metrics
+    key, manifest, problems = newest_manifest(store, run_number)
+    if manifest is None:
+        return Verification(0, 0, 0, tuple(problems), "", key)
+    problems += _compare_names(manifest, listed)
+    wrong = dict(_compare_objects(store, manifest, listed, depth))
+    if run_directory is not None:
+        problems += _compare_disk(store, run_directory, manifest, wrong)
+    problems += _compare_provenance(store, manifest, run_number)
+    return Verification(
+        objects_total=len(manifest.objects),
+        objects_verified=len(manifest.objects) - len(wrong),
+        bytes_total=sum(entry.size for entry in manifest.objects),
+        problems=(*problems, *(wrong[name] for name in sorted(wrong))),
+        run_id=manifest.run_id,
+        manifest_key=key,
+    )
+
+
+@dataclass(frozen=True)
+class LocalVerification:
+    """The checkpoints of a run directory against their own manifests."""
+
+    steps: tuple[int, ...]
+    """Of the checkpoints that are whole."""
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def verify_directory(directory: RunDirectory) -> LocalVerification:
+    """Read every byte of every checkpoint; having no whole one is a problem too."""
+    whole, problems = [], []
+    for step in directory.checkpoint_steps():
+        try:
+            verify_checkpoint(directory.checkpoint(step))
+            whole.append(step)
+        except (CheckpointError, OSError) as error:
+            problems.append(str(error))
+    if not whole:
+        problems.append(f"{directory.path}: no whole checkpoint")
+    return LocalVerification(tuple(whole), tuple(problems))
+
+
+def _compare_names(manifest: RunManifest, listed: dict[str, StoredObject]) -> list[str]:
+    """Objects that nobody declared, and the lack of any checkpoint. Missing ones are found one by one."""
+    known = manifest.by_key()
+    problems = [f"{key}: extra, the manifest does not list it" for key in sorted(listed) if key not in known]
+    if not any(belongs_to_checkpoint(key) for key in known):
+        problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
+    return problems
+
+
+def _compare_objects(
+    store: Store, manifest: RunManifest, listed: dict[str, StoredObject], depth: Depth
+) -> Iterator[tuple[str, str]]:
+    """The key of each object that is wrong, and how."""
+    read_back = _sample(manifest, depth)
+
+    def compare(entry: ManifestObject) -> str | None:
+        found = listed.get(entry.key)
+        return _compare_object(store, entry, found, read_back=entry.key in read_back)
+
+    with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
+        for entry, wrong in zip(manifest.objects, pool.map(compare, manifest.objects), strict=True):
+            if wrong is not None:
+                yield entry.key, f"{entry.key}: {wrong}"
+
+
+def _sample(manifest: RunManifest, depth: Depth) -> set[str]:
+    keys = [entry.key for entry in manifest.objects]
+    count = {Depth.LISTING: 0, Depth.FULL: len(keys)}.get(
+        depth, max(_SAMPLE_LEAST, round(_SAMPLE_SHARE * len(keys)))
+    )
+    return set(SystemRandom().sample(keys, min(count, len(keys))))
+
+
+def _compare_object(
+    store: Store, entry: ManifestObject, found: StoredObject | None, *, read_back: bool
+) -> str | None:
+    """What is wrong with one object, None if nothing is."""
+    if found is None:
+        return "missing in the store"
+    if found.size != entry.size:
+        return f"{found.size:,} bytes in the store, the manifest says {entry.size:,}"
+    described = found if found.checksum else store.describe(entry.key)
+    if described is None:
+        return "missing in the store"
+    agrees = checksum_agrees(described.checksum, entry.sha256, entry.checksum)
+    if agrees is False:
+        return f"the store computes {described.checksum['value']}, other bytes than the manifest's"
+    if read_back or agrees is None:
+        return _compare_bytes(store, entry)
+    return None
+
+
+def _compare_bytes(store: Store, entry: ManifestObject) -> str | None:
+    try:
+        sha256, size = sha256_of_chunks(store.read_chunks(entry.key))
+    except FileNotFoundError:
+        return "missing in the store"
+    if size != entry.size:
+        return f"{size:,} bytes read from the store, the manifest says {entry.size:,}"
+    if sha256 != entry.sha256:
+        return f"SHA-256 {sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
+    return None
+
+
+def _compare_provenance(store: Store, manifest: RunManifest, run_number: int) -> list[str]:
+    """The manifest must tell of the run the same as the stored run.json, which it lists by digest."""
+    content = read_object(store, f"{run_prefix(run_number)}run.json")
+    try:
+        run = json.loads(content or b"{}")
+    except ValueError:
+        run = {}
+    if not run:
+        return []
+    outcome = run.pop("outcome", {})
+    if run == manifest.provenance and outcome == manifest.outcome:
+        return []
+    return [f"run-{run_number}: the manifest's provenance is not that of the stored run.json"]
+
+
+def _compare_disk(
+    store: Store, directory: RunDirectory, manifest: RunManifest, wrong: dict[str, str]
+) -> list[str]:
+    """Compare the files that are still here; what differs goes to `wrong`, what is not stored is returned."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        contents = contents_of(directory, manifest.run_number, Path(scratch))
+        if contents.run["run_id"] != manifest.run_id:
+            raise TrainyardError(
+                f"{directory.path} is run {contents.run['run_id']}; "
+                f"run-{manifest.run_number} in {store.url} is run {manifest.run_id}"
+            )
+        problems = list(_unstored(contents, manifest))
+        known = manifest.by_key()
+        items = [item for group in contents.groups for item in group.all_items if item.key in known]
+        with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
+            for item, answer in zip(
+                items, pool.map(lambda i: _compare_file(i, known[i.key]), items), strict=True
+            ):
+                if answer is not None and item.key not in wrong:
+                    wrong[item.key] = f"{item.key}: {answer}"
+    return problems
+
+
+def _unstored(contents: Contents, manifest: RunManifest) -> Iterator[str]:
+    known = manifest.by_key()
+    for group in contents.checkpoints:
+        if any(item.key not in known for item in group.all_items):
+            yield f"{group.name}: on disk, but not in the store; sync again"
+    yield from (problem.replace("was not uploaded", "is not whole on disk") for problem in contents.problems)
+
+
+def _compare_file(item: Item, entry: ManifestObject) -> str | None:
+    sha256 = sha256_of_file(item.path)
+    if sha256 != entry.sha256:
+        return f"SHA-256 {sha256[:12]}… on disk, the manifest says {entry.sha256[:12]}…"
+    if file_agrees(entry.checksum, item.path, sha256) is False:
+        return "the manifest's store checksum is not that of the file on disk"
+    return None

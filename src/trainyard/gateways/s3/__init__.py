@@ -1,0 +1,14 @@
+"""A bucket as a store, through boto3 and a pool of threads; AWS_ENDPOINT_URL is honoured.
+
+    store      what a store does, in terms of S3's operations
+    uploads    one file in one request, or a large one in parts that are hashed as they go
+    bucket     one S3 operation: time limits, bounded retries
+    refusals   what S3 or the network refused, in words for the person who can mend it
+
+boto3's CRT client is not used: it ignores an endpoint without a word (boto/boto3#4839), and what bounds the
+speed is the SHA-256 of the whole file beside that of each part, not the client.
+"""
+
+from trainyard.gateways.s3.store import S3Store
+
+__all__ = ["S3Store"]

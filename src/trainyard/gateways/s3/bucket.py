@@ -1,0 +1,118 @@
+"""One S3 operation on one bucket: with a time limit, retried where that can heal, refused in plain words.
+
+botocore retries connections and 5xx answers; here stand the answers that heal too and that it does not know.
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.gateways.s3.refusals import explain
+
+_ATTEMPTS = 5
+"""Of one call, with exponential backoff and jitter; AWS's own variable AWS_MAX_ATTEMPTS overrides it."""
+_CONNECT_SECONDS = 5.0
+_CONNECTIONS = 32
+_DAMAGED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest")
+"""The bytes arrived as others than they were sent."""
+_BUSY = ("409", "ConditionalRequestConflict", "OperationAborted", "IncompleteBody")
+
+
+class Bucket:
+    """A bucket and the prefix under which we keep to."""
+
+    def __init__(self, name: str, prefix: str, *, encryption: str, call_seconds: float) -> None:
+        self.name = name
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.attempts = _attempts()
+        self._client = _client(self.attempts, call_seconds)
+        self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
+
+    def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
+        """S3's answer to `operation` on `key`; None when it answers with one of the codes in `unless`.
+
+        Raises VerificationError when S3 keeps receiving other bytes than were sent, else ServiceError.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return getattr(self._client, operation)(Bucket=self.name, Key=self.prefix + key, **arguments)
+            except ClientError as error:
+                code = str(error.response.get("Error", {}).get("Code", ""))
+                if code in unless:
+                    return None
+                if code not in _DAMAGED + _BUSY or attempt == self.attempts:
+                    refusal = VerificationError if code in _DAMAGED else ServiceError
+                    raise refusal(self.explained(operation, error)) from None
+            except BotoCoreError as error:
+                raise ServiceError(self.explained(operation, error)) from None
+            pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def create(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
+        """`call` for the operations that make an object: encrypted as the store was asked to."""
+        return self.call(operation, key, unless=unless, **self._encryption, **arguments)
+
+    def pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
+        """S3's answers to a listing of the keys that start with `prefix`."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            paginator = self._client.get_paginator("list_objects_v2")
+            yield from paginator.paginate(Bucket=self.name, Prefix=self.prefix + prefix, **arguments)
+        except (BotoCoreError, ClientError) as error:
+            raise ServiceError(self.explained("list_objects_v2", error)) from None
+
+    def explained(self, operation: str, error: Exception) -> str:
+        """What went wrong, in words for the person who can mend it."""
+        return explain(
+            error, bucket=self.name, operation=operation, endpoint=str(self._client.meta.endpoint_url)
+        )
+
+
+def pause(attempt: int) -> None:
+    """Wait up to 1, 2, 4 … seconds before the next attempt, at random: clients must not march in step."""
+    time.sleep(random.uniform(0, min(2 ** (attempt - 1), 10)))  # noqa: S311
+
+
+def _attempts() -> int:
+    value = os.environ.get("AWS_MAX_ATTEMPTS", str(_ATTEMPTS))
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"AWS_MAX_ATTEMPTS is {value!r}; it must be a whole number above 0")
+    return int(value)
+
+
+def _client(attempts: int, call_seconds: float) -> Any:
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = boto3.session.Session()
+        region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
+        client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds, "auto"))
+        if ".amazonaws.com" in client.meta.endpoint_url:
+            return client
+        # Other stores seldom have a host name for each bucket.
+        return session.client("s3", region_name=region, config=_settings(attempts, call_seconds, "path"))
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+
+
+def _settings(attempts: int, call_seconds: float, addressing: str) -> Any:
+    from botocore.config import Config
+
+    return Config(
+        connect_timeout=min(_CONNECT_SECONDS, call_seconds),
+        read_timeout=call_seconds,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=_CONNECTIONS,
+        # Every upload carries a signed SHA-256 of its body already: no second digest, neither as checksum nor
+        # as payload signature.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": addressing, "payload_signing_enabled": False},
+    )

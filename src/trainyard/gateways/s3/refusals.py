@@ -1,0 +1,98 @@
+"""What S3 or the way to it refused, in words for the person who can mend it: the cause, the name, what to do.
+
+Pure: errors in, text out. No secret is ever in such a text; the access key is not named either.
+"""
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+_PERMISSIONS = {
+    "list_objects_v2": "ListBucket",
+    "head_object": "GetObject",
+    "create_multipart_upload": "PutObject",
+    "upload_part": "PutObject",
+    "complete_multipart_upload": "PutObject",
+}
+_DENIED = ("AccessDenied", "403", "AllAccessDisabled", "Forbidden")
+_CREDENTIALS = {
+    "InvalidAccessKeyId": "the access key does not exist there",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key",
+    "ExpiredToken": "the session has expired; sign in or assume the role again",
+    "InvalidToken": "the session token is not valid",
+    "TokenRefreshRequired": "the session has expired; sign in or assume the role again",
+}
+_REGION = ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+
+
+def explain(error: Exception, *, bucket: str, operation: str, endpoint: str) -> str:
+    """Why `operation` on `bucket` failed, and what to do."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return _explain_connection(error, bucket, endpoint)
+    refused = response.get("Error", {})
+    code, message = str(refused.get("Code", "")), str(refused.get("Message", "")).strip()
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    action = _PERMISSIONS.get(operation) or "".join(word.capitalize() for word in operation.split("_"))
+    if code == "NoSuchBucket":
+        return f"The bucket {bucket} does not exist at {endpoint} ({code}). Create it or correct the URL."
+    if code in _CREDENTIALS:
+        return f"{endpoint} refuses the AWS credentials: {_CREDENTIALS[code]} ({code})."
+    if code in _DENIED:
+        return _explain_denied(bucket, action, message)
+    if code == "RequestTimeTooSkewed":
+        return _explain_clock(endpoint, response)
+    if code in _REGION:
+        return f"The bucket {bucket} is in another region ({code}: {message}). Set AWS_REGION to it."
+    if code == "BadDigest":
+        return (
+            f"{endpoint} received other bytes than were sent, each time ({action}, {code}); none are stored."
+        )
+    if status >= 500 or code == "SlowDown":
+        return (
+            f"{endpoint} cannot serve {action} now: {code or status} {message}".rstrip(". ")
+            + ". Try again later."
+        )
+    return f"The bucket {bucket} refuses {action}: {code or status} {message}".rstrip(". ") + "."
+
+
+def _explain_denied(bucket: str, action: str, message: str) -> str:
+    who = re.search(r"arn:[\w:/+=,.@-]+", message)
+    resource = f"arn:aws:s3:::{bucket}" + ("" if action == "ListBucket" else "/*")
+    hint = " Without s3:ListBucket, S3 says this of missing objects too." if action == "GetObject" else ""
+    return (
+        f"The bucket {bucket} answers, but refuses {action}{f' for {who[0]}' if who else ''} (AccessDenied). "
+        f"The missing permission is s3:{action} on {resource}.{hint}"
+    )
+
+
+def _explain_clock(endpoint: str, response: dict[str, Any]) -> str:
+    theirs = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    off = ""
+    if theirs:
+        seconds = (datetime.now(UTC) - parsedate_to_datetime(theirs)).total_seconds()
+        off = f" It is {abs(seconds) / 60:.0f} minutes {'ahead' if seconds > 0 else 'behind'}."
+    return (
+        f"This machine's clock differs too much from {endpoint}'s (RequestTimeTooSkewed).{off} "
+        "Set it (chrony, NTP)."
+    )
+
+
+def _explain_connection(error: Exception, bucket: str, endpoint: str) -> str:
+    kind = type(error).__name__
+    if kind in ("NoCredentialsError", "PartialCredentialsError"):
+        return (
+            f"There are no AWS credentials for s3://{bucket}. "
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the machine a role."
+        )
+    if kind in (
+        "CredentialRetrievalError",
+        "TokenRetrievalError",
+        "SSOTokenLoadError",
+        "UnauthorizedSSOTokenError",
+    ):
+        return f"The AWS credentials for s3://{bucket} could not be had: {error}"
+    if kind == "ParamValidationError":
+        return f"S3 cannot be asked that: {error}"
+    return f"No usable answer from {endpoint} ({kind}: {error})."

@@ -1,0 +1,97 @@
+"""What a store does, in terms of S3's operations. It knows nothing of runs."""
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ServiceError
+from trainyard.gateways.s3.bucket import Bucket, pause
+from trainyard.gateways.s3.uploads import (
+    MISSING,
+    SINGLE_PART_BYTES,
+    Parts,
+    S3Object,
+    SinglePart,
+    describe,
+    sha256_arguments,
+)
+
+_TAKEN = ("412", "PreconditionFailed")
+_UNCONDITIONAL = ("501", "NotImplemented")
+"""Answers of stores that know no conditional writes."""
+_CHUNK_BYTES = 1 << 20
+
+
+class S3Store:
+    """A store in `bucket`, all keys below `prefix`."""
+
+    def __init__(self, bucket: str, prefix: str, *, encryption: str, call_seconds: float) -> None:
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = Bucket(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
+        self.prefix = self._bucket.prefix
+        # Held while a file goes in parts: one at a time bounds the memory, and fills the line as well as
+        # several.
+        self._large_file = threading.Lock()
+
+    def folders(self) -> Iterator[str]:
+        for page in self._bucket.pages("", Delimiter="/"):
+            for entry in page.get("CommonPrefixes", []):
+                yield str(entry["Prefix"]).removeprefix(self.prefix).rstrip("/")
+
+    def list_objects(self, prefix: str) -> Iterator[S3Object]:
+        for page in self._bucket.pages(prefix):
+            for entry in page.get("Contents", []):
+                key = str(entry["Key"]).removeprefix(self.prefix)
+                yield S3Object(key, int(entry["Size"]), str(entry.get("ETag", "")).strip('"'))
+
+    def describe(self, key: str) -> S3Object | None:
+        return describe(self._bucket, key)
+
+    def read_chunks(self, key: str) -> Iterator[bytes]:
+        """A stream that breaks is taken up where it broke, as long as the object is still the same."""
+        from botocore.exceptions import BotoCoreError
+
+        done, etag, attempt = 0, "", 0
+        while True:
+            rest = {"Range": f"bytes={done}-", "IfMatch": etag} if done else {}
+            answer = self._bucket.call("get_object", key, unless=MISSING, **rest)
+            if answer is None:
+                raise FileNotFoundError(key)
+            etag = str(answer.get("ETag", ""))
+            try:
+                for chunk in answer["Body"].iter_chunks(_CHUNK_BYTES):
+                    yield chunk
+                    done += len(chunk)
+                return
+            except (BotoCoreError, OSError) as error:
+                attempt += 1
+                if attempt >= self._bucket.attempts:
+                    raise ServiceError(self._bucket.explained("get_object", error)) from None
+                pause(attempt)
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+        arguments: dict[str, Any] = {
+            "Body": bytearray(content),
+            "Metadata": dict(metadata),
+            **sha256_arguments(hashlib.sha256(content).digest()),
+        }
+        refusals = _TAKEN + _UNCONDITIONAL
+        if self._bucket.create("put_object", key, unless=refusals, IfNoneMatch="*", **arguments) is not None:
+            return True
+        if self.describe(key) is not None:
+            return False
+        self._bucket.create("put_object", key, **arguments)
+        return True
+
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> SinglePart | Parts:
+        size = path.stat().st_size
+        if size <= SINGLE_PART_BYTES:
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            return SinglePart(self._bucket, key, path, metadata, len(content), digest)
+        upload = Parts(self._bucket, key, size)
+        with self._large_file:
+            upload.send(path, metadata)
+        return upload
