@@ -82,13 +82,15 @@ def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], s
     """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
     corpus = corpus_at(key, Path(path), without=without, skips=skips)
     width = np.dtype(data.bin_dtype).itemsize
-    files = tuple(file for file in corpus.files if file.suffix != ".bin" or file.size % width == 0)
+    files = []
     for file in corpus.files:
-        if file not in files:
+        if file.suffix == ".bin" and file.size % width:
             skips.add(f".bin files that are not whole {data.bin_dtype} numbers", file.relative)
+        else:
+            files.append(file)
     if not files:
         raise DataError(nothing_usable(key, path, skips))
-    return replace(corpus, files=files)
+    return replace(corpus, files=tuple(files))
 
 
 def _key(

@@ -198,24 +198,25 @@ def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:
     """`prepared`, without a validation part that was held out but is shorter than a sequence."""
     length = data.sequence_length
     if prepared.train.tokens <= length:
-        raise DataError(_too_short("data.train_path", prepared.train, prepared=prepared, length=length))
+        what = f"data.train_path: {prepared.name} has {prepared.train.tokens:,} tokens"
+        raise DataError(_too_short(what, prepared, length))
     if prepared.validation is not None and prepared.validation.tokens <= length:
         if data.validation_path is not None:
-            raise DataError(
-                _too_short("data.validation_path", prepared.validation, prepared=prepared, length=length)
-            )
+            what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
+            raise DataError(_too_short(what, prepared, length))
         prepared = replace(prepared, validation=None, validation_files=0)
     if prepared.validation is None and data.validation_fraction > 0:
         _logger.warning(
-            "no validation: the %s files of %s are too few to hold some out; set data.validation_path",
+            "no validation: what could be held out of the %s files of %s is shorter than a sequence; "
+            "set data.validation_path",
             f"{prepared.train_files:,}",
             prepared.name,
         )
     return prepared
 
 
-def _too_short(key: str, file: TokenFile, *, prepared: PreparedData, length: int) -> str:
+def _too_short(what: str, prepared: PreparedData, length: int) -> str:
     return (
-        f"{key}: {file.tokens:,} tokens in all, shorter than one sequence (data.sequence_length {length:,} "
-        f"and the token after it).{passed_over(prepared.skipped)} Add data, or lower data.sequence_length."
+        f"{what}, less than one sequence (data.sequence_length {length:,} and the token after it)."
+        f"{passed_over(prepared.skipped)} Add data, or lower data.sequence_length."
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
@@ -268,7 +269,7 @@ def test_less_than_a_sequence_names_tokens_and_length(folder: Path) -> None:
     path = folder / "short.txt"
     path.write_text("x" * 15)
     with pytest.raises(
-        DataError, match=r"data\.train_path: 16 tokens in all, shorter .*sequence_length 16 and"
+        DataError, match=r"data\.train_path: .*short\.txt has 16 tokens, less .*sequence_length 16 and"
     ):
         prepare(folder, train_path=str(path))
     path.write_text("x" * 16)
@@ -278,7 +279,7 @@ def test_less_than_a_sequence_names_tokens_and_length(folder: Path) -> None:
 def test_asked_for_validation_that_is_too_short_or_unusable_is_an_error(folder: Path) -> None:
     path = folder / "validation.txt"
     path.write_text("x")
-    with pytest.raises(DataError, match=r"data\.validation_path: 2 tokens in all"):
+    with pytest.raises(DataError, match=r"data\.validation_path: .*validation\.txt has 2 tokens"):
         prepare(folder, validation_path=str(path))
     path.write_bytes(b"\0")
     with pytest.raises(DataError, match=r"data\.validation_path: .*binary files.*hold out"):
@@ -334,6 +335,19 @@ def test_the_facts_for_the_run_leave_out_what_is_unknown(folder: Path) -> None:
     assert both.validation is not None
     assert both.to_json()["validation_tokens"] == both.validation.tokens
     assert both.to_json()["validation_files"] == 1
+
+
+def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    words = {"<eos>": 0, "?": 1} | {word: 2 + n for n, word in enumerate(set(LONG.split()))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    with_tokenizer = model().model_copy(update={"tokenizer": str(path)})
+    prepared = prepare_data(config(folder), with_tokenizer)
+    assert prepared.train.dtype == "uint16"
+    assert prepared.train.open()[-9:].tolist() == [*(words[word] for word in LONG.split()[-8:]), 0]
+    assert prepare(folder).fingerprint != prepared.fingerprint
 
 
 def test_a_plan_writes_nothing_and_says_where_it_will_be(folder: Path) -> None:
