@@ -1,0 +1,124 @@
+"""A model and a corpus small enough that a whole training run takes a fraction of a second."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.schema import Config
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Row
+from trainyard.training.session import Request, train
+from trainyard.training.stop import StopRequest
+from trainyard.training.tokens import prepare_data
+
+TINY: dict[str, Any] = {
+    "model": {
+        "name": "tiny",
+        "device": "cpu",
+        "architecture": {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32,
+        },
+    },
+    "training": {
+        "batch_size": 4,
+        "learning_rate": 1e-2,
+        "warmup_steps": 3,
+        "max_steps": 12,
+        "validation_steps": 5,
+        "validation_batches": 2,
+    },
+    "compute": {"threads": 1},
+    "data": {"sequence_length": 16},
+    "checkpointing": {"save_steps": 4, "keep_last": 2},
+    "monitoring": {"log_steps": 1, "tensorboard": False},
+}
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if nested else value
+    return result
+
+
+class Spy:
+    """A listener that keeps what it hears, and can ask for a stop at a step."""
+
+    def __init__(self, stop: StopRequest | None = None, stop_after: int | None = None) -> None:
+        self.rows: list[Row] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.stop, self.stop_after = stop, stop_after
+
+    def on_row(self, row: Row) -> None:
+        self.rows.append(row)
+        if self.stop and row["step"] == self.stop_after:
+            self.stop.reason = "the test asked for it"
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        self.events.append((event, fields))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Sentences with a pattern to learn, in files of both halves."""
+    folder = tmp_path / "corpus"
+    for half, files in (("train", 6), ("validation", 2)):
+        (folder / half).mkdir(parents=True)
+        for number in range(files):
+            lines = [f"the {number} cat sat on mat {line % 7}, and the dog ran.\n" for line in range(60)]
+            (folder / half / f"{number}.txt").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def tiny_config(corpus: Path, tmp_path: Path) -> Callable[..., Config]:
+    """Builds the tiny configuration with changes: `tiny_config(training={"max_steps": 3})`."""
+
+    def build(**changes: Any) -> Config:
+        data = {
+            "train_path": str(corpus / "train"),
+            "validation_path": str(corpus / "validation"),
+            "prepared_directory": str(tmp_path / "prepared"),
+        }
+        return Config.model_validate(merged(merged(TINY, {"data": data}), changes))
+
+    return build
+
+
+@pytest.fixture
+def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Trains in this process: `run_training(config, "name", resume="auto", listener=…, stop=…)`."""
+
+    def run(
+        config: Config,
+        name: str = "run",
+        *,
+        resume: str = "auto",
+        listener: Spy | None = None,
+        stop: StopRequest | None = None,
+    ) -> dict[str, Any]:
+        directory = RunDirectory(tmp_path / name)
+        data = prepare_data(config.data, config.model)
+        request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"})
+        return train(request, stop=stop or StopRequest(), listener=listener or Spy())
+
+    return run
+
+
+@pytest.fixture
+def stop_after() -> Callable[[int], dict[str, Any]]:
+    """Arguments for `run_training` that stop the run after a step."""
+
+    def arguments(step: int) -> dict[str, Any]:
+        stop = StopRequest()
+        return {"stop": stop, "listener": Spy(stop, step)}
+
+    return arguments

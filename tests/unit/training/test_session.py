@@ -1,0 +1,342 @@
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.load import config_sha256, load_config
+from trainyard.config.schema import Config
+from trainyard.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    IncompatibleCheckpointError,
+    StoppedError,
+    TrainingFailedError,
+)
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.training.checkpoint import whole_steps
+from trainyard.training.stop import StopRequest
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+Stop = Callable[[int], dict[str, Any]]
+EXACT = ("step", "loss", "grad_norm", "val_loss", "learning_rate")
+
+
+def numbers(run: Path) -> list[tuple[Any, ...]]:
+    """Everything in the metrics that must repeat, to the bit."""
+    return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
+
+
+def events(run: Path) -> list[str]:
+    return [row["event"] for row in read_rows(run / "events.jsonl")]
+
+
+def test_a_run_leaves_what_the_contract_says(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    config = tiny_config()
+    outcome = run_training(config)
+    run = read_run(tmp_path / "run" / "run.json")
+    assert run["outcome"] == outcome
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("succeeded", 0, 12)
+    assert outcome["final_loss"] < outcome["first_loss"] - 0.5
+    assert outcome["bits_per_byte"] == pytest.approx(outcome["validation_loss"] / math.log(2))
+    assert len(outcome["sample"]) > 0
+    assert {len(digest) for digest in outcome["state_sha256"].values()} == {64}
+    assert run["run_id"] == "id-of-run"
+    assert run["plan"]["steps"] == 12
+    assert run["plan"]["tokens_per_step"] == 4 * 16
+    assert run["config_sha256"] == config_sha256(config)
+    assert run["data"]["train_files"] == 6
+    assert load_config(tmp_path / "run" / "config.yaml").config == config
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "val_loss" in row] == [
+        5,
+        10,
+        12,
+    ]
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [8, 12]
+    assert events(tmp_path / "run") == [
+        "started",
+        *["checkpoint_saved"] * 3,
+        "checkpoint_removed",
+        "finished",
+    ]
+
+
+def test_only_logged_steps_have_rows_and_the_last_one_always(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(monitoring={"log_steps": 5}, training={"validation_steps": None}))
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [5, 10, 12]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
+    tiny_config: Build, run_training: Run, tmp_path: Path, dtype: str, accumulation: int, stop_after: Stop
+) -> None:
+    config = tiny_config(
+        model={"dtype": dtype},
+        training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
+    )
+    whole = run_training(config, "whole")
+    for step in range(1, 12):
+        with pytest.raises(StoppedError, match=f"Stopped at step {step} of 12"):
+            run_training(config, "pieces", **stop_after(step))
+    pieces = run_training(config, "pieces")
+    assert pieces["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "whole")
+    assert pieces["sample"] == whole["sample"]
+
+
+def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -> None:
+    first = run_training(tiny_config(), "first")
+    other = run_training(tiny_config(training={"seed": 43}), "other")
+    again = run_training(tiny_config(), "again")
+    assert first["state_sha256"] == again["state_sha256"]
+    assert first["state_sha256"]["model"] != other["state_sha256"]["model"]
+
+
+def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.training import validation
+
+    whole = run_training(tiny_config(), "whole")
+    stop = StopRequest()
+    original = validation.summed_loss
+
+    def stopping(*args: Any) -> Any:
+        stop.reason = "SIGTERM received"
+        return original(*args)
+
+    monkeypatch.setattr(validation, "summed_loss", stopping)
+    with pytest.raises(StoppedError, match="step 5 of 12"):
+        run_training(tiny_config(), "pieces", stop=stop)
+    monkeypatch.undo()
+    assert [row["step"] for row in read_rows(tmp_path / "pieces" / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert run_training(tiny_config(), "pieces")["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "whole")
+
+
+def test_rows_written_after_the_checkpoint_are_written_once(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    """As after a SIGKILL between two saves: the rows are there, the checkpoint of their steps is not."""
+    whole = run_training(tiny_config(), "whole")
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), "killed", **stop_after(7))
+    directory = RunDirectory(tmp_path / "killed")
+    (directory.checkpoint(7) / "manifest.json").unlink()
+    with directory.metrics_file.open("a") as file:
+        file.write('{"step": 8, "loss": 1.')
+    assert run_training(tiny_config(), "killed")["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    rows = read_rows(directory.events_file)
+    assert [r["step"] for r in rows if r["event"] == "checkpoint_rejected"] == [7]
+    assert [(r["step"], r["dropped_rows"]) for r in rows if r["event"] == "resumed"] == [(4, 3)]
+
+
+def test_accumulation_gives_the_numbers_of_one_large_batch(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    for name, size, accumulation in (("large", 8, 1), ("small", 2, 4)):
+        training = {"batch_size": size, "gradient_accumulation_steps": accumulation, "validation_steps": None}
+        run_training(tiny_config(training=training), name)
+    for large, small in zip(numbers(tmp_path / "large"), numbers(tmp_path / "small"), strict=True):
+        assert small[1] == pytest.approx(large[1], rel=2e-5)
+        assert small[2] == pytest.approx(large[2], rel=2e-4)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(4))
+    before = read_run(tmp_path / "run" / "run.json")["outcome"]["state_sha256"]
+    broken = tiny_config(training={"learning_rate": 1e30, "max_grad_norm": None})
+    with pytest.raises(TrainingFailedError, match=r"Step \d+: .* is not finite in batch \d+ of epoch 1"):
+        run_training(broken)
+    run = read_run(tmp_path / "run" / "run.json")
+    assert (run["outcome"]["status"], run["outcome"]["exit_code"]) == ("failed", 1)
+    assert "is not finite" in run["outcome"]["reason"]
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(4) | {"stop": _asked()})
+    assert read_run(tmp_path / "run" / "run.json")["outcome"]["state_sha256"] == before
+
+
+def _asked() -> StopRequest:
+    stop = StopRequest()
+    stop.reason = "before the first step"
+    return stop
+
+
+def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(StoppedError, match="step 0 of 12"):
+        run_training(tiny_config(), stop=_asked())
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [0]
+    assert run_training(tiny_config())["steps"] == 12
+
+
+def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError, match="the deadline is near"):
+        run_training(tiny_config(), stop=StopRequest(deadline=0.0))
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [1]
+
+
+def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    outcome = run_training(tiny_config())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert run_training(tiny_config()) == outcome
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+def test_a_finished_run_goes_on_when_more_steps_are_asked_for(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    created = run_training(tiny_config()) and read_run(tmp_path / "run" / "run.json")["created"]
+    assert run_training(tiny_config(training={"max_steps": 15}))["steps"] == 15
+    run = read_run(tmp_path / "run" / "run.json")
+    assert (run["created"], run["plan"]["steps"]) == (created, 15)
+
+
+def test_epochs_end_a_run_before_max_steps(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    outcome = run_training(tiny_config(training={"epochs": 1, "max_steps": 10**6, "batch_size": 128}))
+    run = read_run(tmp_path / "run" / "run.json")
+    assert outcome["steps"] == run["plan"]["steps_per_epoch"] == run["plan"]["steps"] > 1
+    assert {row["epoch"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")} == {1}
+
+
+def test_resume_none_refuses_a_directory_that_holds_a_run(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(), resume="none")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run_training(tiny_config(), resume="none")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_named_checkpoint_of_another_run_is_its_parent(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    checkpoint = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    child = run_training(tiny_config(), "child", resume=str(checkpoint))
+    assert child["state_sha256"] == whole["state_sha256"]
+    parent = read_run(tmp_path / "child" / "run.json")["parent"]
+    assert parent["checkpoint"] == str(checkpoint)
+    assert len(parent["manifest_sha256"]) == 64
+    assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+
+
+def test_a_named_checkpoint_that_does_not_verify_is_refused(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(), "whole")
+    checkpoint = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    (checkpoint / "trainer_state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="does not verify"):
+        run_training(tiny_config(), "child", resume=str(checkpoint))
+    with pytest.raises(ConfigError, match="no such directory"):
+        run_training(tiny_config(), "child", resume=str(tmp_path / "nowhere"))
+    assert not (tmp_path / "child" / "run.json").exists()
+
+
+def test_each_change_that_a_checkpoint_cannot_bear_is_named(
+    tiny_config: Build, run_training: Run, tmp_path: Path, corpus: Path
+) -> None:
+    run_training(tiny_config())
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    (corpus / "train" / "new.txt").write_text("other data\n" * 50)
+    changed = tiny_config(
+        model={"architecture": {"hidden_size": 64}},
+        training={"max_steps": 20, "batch_size": 2, "seed": 1},
+        data={"sequence_length": 32},
+    )
+    with pytest.raises(IncompatibleCheckpointError) as failure:
+        run_training(changed)
+    for name in (
+        "model.architecture.hidden_size: the checkpoint has 32, this run has 64",
+        "data fingerprint",
+        "data.sequence_length: the checkpoint has 16, this run has 32",
+        "global batch (batch_size × gradient_accumulation_steps): the checkpoint has 4, this run has 2",
+        "training.seed: the checkpoint has 42, this run has 1",
+    ):
+        assert name in str(failure.value)
+    assert "max_steps" not in str(failure.value)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    class Broken:
+        def on_row(self, row: dict[str, Any]) -> None:
+            raise ZeroDivisionError("a bug in a listener")
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ZeroDivisionError):
+        run_training(tiny_config(), listener=Broken())
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"], outcome["reason"]) == (
+        "failed",
+        3,
+        "a bug in a listener",
+    )
+
+
+def test_a_missing_gpu_is_named_with_the_fix(tiny_config: Build, run_training: Run) -> None:
+    with pytest.raises(ConfigError, match=r"model.device: cuda:63 was asked for.*model.device=auto"):
+        run_training(tiny_config(model={"device": "cuda:63"}))
+
+
+def test_too_little_data_for_a_step_is_named(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="fewer than the 100,000 of one step"):
+        run_training(tiny_config(training={"batch_size": 100_000}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_reads_what_was_logged(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = tiny_config(monitoring={"tensorboard": True})
+    with pytest.raises(StoppedError):
+        run_training(config, **stop_after(6))
+    run_training(config)
+    reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    reader.Reload()
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [(e.step, pytest.approx(e.value)) for e in reader.Scalars("loss")] == [
+        (r["step"], r["loss"]) for r in rows
+    ]
+
+
+def test_without_tracking_no_event_file_is_written(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config())
+    assert not list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_metrics_are_json_that_any_reader_takes(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config())
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        assert row["tokens"] == row["step"] * 64
+        assert row["samples"] == row["step"] * 4
+        assert row["tokens_per_second"] == pytest.approx(64 / row["step_seconds"])
+        assert not {"gpu_memory_bytes", "mfu", "gpu_utilization_percent"} & row.keys()
