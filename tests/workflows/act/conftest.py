@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -241,9 +242,13 @@ class Stage:
         environment: dict[str, str] | None = None,
     ) -> Played:
         """Run the shipped training workflow by `event`, in a scratch home, and gather what it left."""
-        record, runs, home = (self.folder / name for name in ("record", "runs", "home"))
-        for folder in (record, runs, home):
-            folder.mkdir()
+        runs = self.folder / "runs"
+        runs.mkdir(exist_ok=True)  # a second attempt finds what the first one left
+        played = tempfile.mkdtemp(prefix="play-", dir=self.folder)
+        record, home = Path(played, "record"), Path(played, "home")
+        record.mkdir()
+        home.mkdir()
+        self.slack.received.clear()
         given = {"RECORD": str(record), "MAKEFLAGS": "n", "STAGE_KEY": KEY, "STAGE_SECRET": SECRET}
         given |= {"PATH": self.path, **(environment or {})}
         line = [str(TOOLS / "act"), event, "--json", "-P", "self-hosted=-self-hosted", "--no-cache-server"]

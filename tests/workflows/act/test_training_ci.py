@@ -37,6 +37,12 @@ def outcome(played: Any) -> dict[str, Any]:
     return result
 
 
+def proof(played: Any) -> dict[str, bool]:
+    """Which of the four parts hold."""
+    record = json.loads((played.run_directory / "report" / "proof.json").read_text())
+    return {part["name"]: part["holds"] for part in record["parts"]}
+
+
 def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any, bucket: Any) -> None:
     played = stage.play(
         "workflow_dispatch",
@@ -55,7 +61,8 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any
     assert "green/manifests/run-1-manifest.json" in keys
     assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
 
-    assert "✅" in played.summary
+    assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert "✅ Trained and proven" in played.summary
     assert "❌" not in played.summary
     assert len(played.messages) == 2
     told(played, "started")
@@ -82,6 +89,7 @@ def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: 
     assert played.steps["Train"] == "success"
     assert played.steps["Store the artifacts"] == "success"
     assert played.steps["Prove the run"] == "failure", played.log
+    assert proof(played) == {"trained": True, "network": True, "stored": False, "repeatable": True}
     assert "❌ Not proven: stored" in played.summary
     assert "stored" in told(played, "not proven")
 
@@ -113,6 +121,7 @@ def test_a_loss_that_is_not_finite_makes_it_red(stage: Any, bucket: Any) -> None
     assert bucket.keys("diverged/") == []
     assert (outcome(played)["status"], outcome(played)["exit_code"]) == ("failed", 1)
     assert "finite" in outcome(played)["reason"]
+    assert proof(played)["trained"] is False
     assert "❌ Not proven: trained" in played.summary
     assert "finite" in told(played, "failed")
     assert (played.record / "artifact" / "run.json").is_file()
@@ -129,3 +138,27 @@ def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> No
     assert played.summary.startswith("### ❌ Not started: ")
     assert len(played.messages) == 1
     told(played, "failed")
+
+
+def test_a_second_attempt_goes_on_where_a_red_one_ended(stage: Any, bucket: Any) -> None:
+    inputs = {"config": TINY, "overrides": "training.max_steps=8"}
+    nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
+    first = stage.play("workflow_dispatch", inputs=inputs, variables=store("again"), environment=nobody)
+    assert first.exit_code == 1
+    assert first.steps["Train"] == "success"
+    assert first.steps["Store the artifacts"] == "failure"
+    assert "❌ Not proven: stored" in first.summary
+    digest = outcome(first)["state_sha256"]
+    trained = (first.run_directory / "metrics.jsonl").read_bytes()
+
+    second = stage.play(
+        "workflow_dispatch",
+        inputs=inputs,
+        variables=store("again"),
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
+    )
+    assert second.green, second.log
+    assert second.run_directory == first.run_directory
+    assert outcome(second)["state_sha256"] == digest
+    assert (second.run_directory / "metrics.jsonl").read_bytes() == trained
+    assert "again/manifests/run-1-manifest.json" in bucket.keys("again/")
