@@ -150,7 +150,7 @@ def test_the_outside_world_and_torch_are_touched_in_their_place_only(path: Path)
     assert {top for top in tops if ONLY_IN.get(top, part) != part} == set()
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS, *TESTS], ids=name_of)
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS], ids=name_of)
 def test_every_module_says_what_it_is_about(path: Path) -> None:
     assert ast.get_docstring(tree(path)), "no module docstring"
 
