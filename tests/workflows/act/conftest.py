@@ -84,6 +84,12 @@ class Bucket:
         return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
 
+def need(program: str) -> None:
+    """Skip where a program of the development lock is not published for this platform."""
+    if not (TOOLS / program).is_file():
+        pytest.skip(f"{program} is not installed: the development lock has it for Linux only")
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that are free now, and whose neighbours 10,000 above (SeaweedFS's gRPC) are free too."""
     found: list[int] = []
@@ -103,6 +109,7 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="session")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    need("weed")
     folder = tmp_path_factory.mktemp("seaweed")
     names = ("s3.port", "master.port", "filer.port", "volume.port", "admin.port")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -298,6 +305,7 @@ def words(flag: str, values: dict[str, str]) -> list[str]:
 @pytest.fixture
 def stage(repository: Path, tmp_path: Path, stand_ins: dict[str, Path], slack: Slack) -> Stage:
     """A stage whose `nvidia-smi` finds no driver, so that a play means the same on a GPU machine."""
+    need("act")
     programs = tmp_path / "programs"
     programs.mkdir()
     driver = programs / "nvidia-smi"
