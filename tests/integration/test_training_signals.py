@@ -1,0 +1,166 @@
+"""A training process that is killed, stopped or runs out of time, and goes on to the bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+STEPS = 40
+CONFIG = f"""
+extends: {HOUSE}/configs/smoke.yaml
+model:
+  device: cpu
+  architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, max_position_embeddings: 32}}
+training: {{batch_size: 4, max_steps: {STEPS}, warmup_steps: 3, validation_steps: 7, validation_batches: 2}}
+compute: {{threads: 1}}
+data: {{sequence_length: 16}}
+checkpointing: {{save_steps: 3, keep_last: 2}}
+monitoring: {{tensorboard: false}}
+"""
+
+
+class Training:
+    """Runs `scripts/train.py` in processes of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
+        (folder / "train.txt").write_text(text)
+        (folder / "validation.txt").write_text(text[:3000])
+        self.config = folder / "config.yaml"
+        self.config.write_text(CONFIG)
+
+    def start(self, name: str, *arguments: str) -> "subprocess.Popen[str]":
+        overrides = [
+            f"data.train_path={self.folder}/train.txt",
+            f"data.validation_path={self.folder}/validation.txt",
+            f"data.prepared_directory={self.folder}/prepared",
+        ]
+        command = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--config", str(self.config)]
+        command += [word for override in overrides for word in ("--set", override)]
+        command += ["--run-dir", str(self.folder / name), *arguments]
+        environment = {**os.environ, "CI": "true"}
+        # A session of its own, so that a signal to its group reaches nothing else.
+        return subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, start_new_session=True
+        )
+
+    def finish(self, name: str, *arguments: str) -> tuple[int, str]:
+        process = self.start(name, *arguments)
+        _, errors = process.communicate(timeout=240)
+        return process.returncode, errors
+
+    def outcome(self, name: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.folder / name / "run.json").read_text())["outcome"]
+        return result
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def numbers(self, name: str) -> list[tuple[Any, ...]]:
+        return [(row["step"], row["loss"], row["grad_norm"], row.get("val_loss")) for row in self.rows(name)]
+
+    def wait_for_row(self, name: str, process: "subprocess.Popen[str]") -> None:
+        """Until the process writes its first row, or ends."""
+        path = self.folder / name / "metrics.jsonl"
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if path.exists() and path.stat().st_size and path.stat().st_mtime_ns != before:
+                return
+            time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    result = Training(tmp_path_factory.mktemp("training"))
+    code, errors = result.finish("whole")
+    assert code == 0, errors
+    return result
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_and_resumed_is_bitwise_equal(training: Training) -> None:
+    moments = random.Random(20261120)
+    deaths = 0
+    for _ in range(30):
+        process = training.start("killed", "--resume", "auto")
+        if deaths < 5:
+            training.wait_for_row("killed", process)
+            time.sleep(moments.uniform(0, 0.25))
+            process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=240)
+        deaths += process.returncode == -signal.SIGKILL
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, errors
+    assert deaths >= 3
+    assert training.outcome("killed")["state_sha256"] == training.outcome("whole")["state_sha256"]
+    assert training.numbers("killed") == training.numbers("whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_step_saves_and_exits_75(training: Training, number: signal.Signals) -> None:
+    name = number.name
+    process = training.start(name)
+    training.wait_for_row(name, process)
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 75, errors
+    assert "Stopped at step" in errors
+    assert "--resume auto" in errors
+    assert "Traceback" not in errors
+    outcome = training.outcome(name)
+    assert (outcome["status"], outcome["exit_code"]) == ("stopped", 75)
+    assert number.name in outcome["reason"]
+    assert training.finish(name)[0] == 0
+    assert training.outcome(name)["state_sha256"] == training.outcome("whole")["state_sha256"]
+
+
+@pytest.mark.slow
+def test_a_signal_before_the_first_step_still_leaves_a_checkpoint(training: Training) -> None:
+    process = training.start("early")
+    deadline = time.monotonic() + 60
+    # The signal handlers are in place once the log's first line, or the run directory, can be seen.
+    while not (training.folder / "early" / "run.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 75, errors
+    assert list((training.folder / "early" / "checkpoints").glob("step-*/manifest.json"))
+
+
+@pytest.mark.slow
+def test_a_deadline_stops_in_time_and_the_same_command_goes_on(training: Training) -> None:
+    start = time.monotonic()
+    code, errors = training.finish("deadline", "--deadline", "1s")
+    assert code == 75, errors
+    assert "the deadline is near" in errors
+    assert 1 <= training.outcome("deadline")["steps"] < STEPS
+    assert time.monotonic() - start < 60
+    assert training.finish("deadline")[0] == 0
+    assert training.outcome("deadline")["state_sha256"] == training.outcome("whole")["state_sha256"]
+
+
+@pytest.mark.slow
+def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) -> None:
+    process = training.start("compiled", "--set", "compute.compile=true", "--set", "training.max_steps=2")
+    deadline = time.monotonic() + 120
+    while not (training.folder / "compiled" / "run.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(2.0)  # in the middle of the compiler's work, which takes far longer here
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 75, errors
+    assert "Traceback" not in errors
+    assert training.outcome("compiled")["status"] == "stopped"
