@@ -1,6 +1,7 @@
 """The commands that the reports propose, ready to be pasted into a shell."""
 
 import shlex
+import sys
 from pathlib import Path
 
 
@@ -20,8 +21,13 @@ def prove_command(directory: Path) -> str:
 
 
 def tensorboard_command(directory: Path) -> str:
-    """Look at the run's curves in a browser."""
-    return f"tensorboard --logdir {_quoted(directory / 'tensorboard')}"
+    """Look at the run's curves in a browser, with the TensorBoard of this environment if it has one."""
+    program = Path(sys.executable).parent / "tensorboard"
+    if not program.exists():
+        program = Path(program.name)
+    elif program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    return f"{_quoted(program)} --logdir {_quoted(directory / 'tensorboard')}"
 
 
 def _quoted(path: Path) -> str:

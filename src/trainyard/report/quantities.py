@@ -71,4 +71,4 @@ def _three(value: float) -> str:
     if value == int(value) and abs(value) < 1000:
         return f"{value:.0f}"
     digits = 0 if abs(value) >= 100 else 1
-    return f"{value:.{digits}f}" if abs(value) >= 1 else f"{value:.3g}"
+    return f"{value:.{digits}f}" if abs(value) >= 0.9995 else f"{value:.3g}"

@@ -106,7 +106,7 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     what = [mrkdwn(str(model), 100)] if model else []
     what += [f"{planned:,.0f} steps"] if planned else []
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
-    return [*parts, ", ".join(what) + place] if what or place else parts
+    return [*parts, (", ".join(what) + place).strip()] if what or place else parts
 
 
 def _result(facts: RunFacts | None) -> list[str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from trainyard.report.history import History
@@ -74,6 +75,6 @@ def _interrupted(detail: str) -> State:
 
 
 def _patience(history: History) -> float:
-    intervals = [b - a for a, b in zip(history.times[-20:], history.times[-19:], strict=False)]
+    intervals = [after - before for before, after in pairwise(history.times[-20:])]
     typical = sorted(intervals)[len(intervals) // 2] if intervals else 0.0
     return max(_PATIENCE_SECONDS, _PATIENCE_ROWS * typical)

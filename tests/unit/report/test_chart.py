@@ -1,0 +1,43 @@
+"""The axes of the charts."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from trainyard.report.chart import Frame, Layer, line_chart, round_ticks
+from trainyard.report.curve import Point
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1.08, 5.56, [0, 2, 4, 6]),
+        (0, 600, [0, 200, 400, 600]),
+        (0, 0.003, [0, 0.001, 0.002, 0.003]),
+        (-1, 1, [-1, 0, 1]),
+    ],
+)
+def test_ticks_are_round_and_enclose_the_values(low: float, high: float, ticks: list[float]) -> None:
+    assert round_ticks(low, high, 4) == ticks
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-12, 1e12])
+def test_a_single_value_has_an_axis(value: float) -> None:
+    ticks = round_ticks(value, value, 4)
+    assert ticks[0] <= value <= ticks[-1]
+    assert ticks[0] < ticks[-1]
+
+
+def test_the_chart_is_well_formed_and_stays_in_its_frame() -> None:
+    frame = Frame(900, 320)
+    layers = [
+        Layer("mean", [Point(step, 5 / step) for step in range(1, 601)]),
+        Layer("dots", [Point(300, 7.0)], "a <b>"),
+    ]
+    root = ET.fromstring(line_chart(layers, frame, label='Loss "x"', written=lambda value: f"<{value}>"))
+    assert root.get("aria-label") == 'Loss "x"'
+    for line in root.iter("polyline"):
+        for pair in (line.get("points") or "").split():
+            across, down = (float(number) for number in pair.split(","))
+            assert frame.left <= across <= frame.width - frame.right
+            assert frame.top <= down <= frame.height - frame.bottom

@@ -1,0 +1,133 @@
+"""What Slack is told: by the record, escaped, within Slack's limits."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainyard.report.facts import RunFacts, read_facts
+from trainyard.report.slack_message import Moment, SlackMessage, Surroundings, mrkdwn, slack_message
+
+NewRun = Callable[[], Any]
+CI = {
+    "server": "https://github.com",
+    "repository": "me/lab",
+    "run_id": "99",
+    "run_number": "812",
+    "event": "push",
+    "ref": "refs/heads/main",
+    "sha": "3f2c1ab" + "0" * 33,
+}
+AROUND = Surroundings("gh-99", CI, "gpu-runner")
+LINK = "<https://github.com/me/lab/actions/runs/99|run>"
+
+
+def written(message: SlackMessage) -> str:
+    """All text of the blocks, checked against Slack's limits on the way."""
+    assert 1 <= len(message.blocks) <= 50
+    texts = []
+    for block in message.blocks:
+        for item in [block["text"]] if "text" in block else block["elements"]:
+            assert item["type"] == "mrkdwn"
+            assert 1 <= len(item["text"]) <= 3000
+            texts.append(item["text"])
+    assert 1 <= len(message.text) <= 3000
+    json.dumps(message.blocks)
+    return "\n".join(texts)
+
+
+def facts(run: Any) -> RunFacts:
+    return read_facts(run.path)
+
+
+def test_started_before_there_is_a_run_directory() -> None:
+    message = slack_message(Moment.STARTED, None, AROUND)
+    assert (
+        written(message) == f"*Training 812 started* · `main@3f2c1ab` by push · on gpu-runner · {LINK}\ngh-99"
+    )
+    assert message.text == "Training 812 started · main@3f2c1ab by push · on gpu-runner"
+
+
+def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> None:
+    run = new_run()
+    text = written(slack_message(Moment.STARTED, facts(run), AROUND))
+    assert "`main@3f2c1ab` by push · smoke-llama, 600 steps on gpu-runner" in text
+
+
+def test_started_on_a_laptop_names_the_branch_of_the_run(new_run: NewRun) -> None:
+    text = written(slack_message(Moment.STARTED, facts(new_run()), Surroundings("r")))
+    assert "`main@0123456`" in text
+    assert "|run>" not in text
+
+
+def test_a_proven_run(new_run: NewRun) -> None:
+    message = slack_message(Moment.SUCCEEDED, facts(new_run().train().succeed().prove()), AROUND)
+    assert message.text == (
+        "✅ Training 812 proven · loss 5.52 → 1.01, 1.71 bits/byte · 600 steps in 1:48 · on cpu"
+    )
+    text = written(message)
+    assert "✅ stored: 6 of 6 objects" in text
+    assert LINK in text
+    assert "Next" not in text
+
+
+@pytest.mark.parametrize("moment", [Moment.SUCCEEDED, Moment.FAILED])
+def test_a_run_that_is_not_proven_never_reads_as_if_it_were(new_run: NewRun, moment: Moment) -> None:
+    message = slack_message(moment, facts(new_run().train().succeed().prove(failing="stored")), AROUND)
+    assert message.text.startswith("❌ Training 812: not proven: stored · loss 5.52")
+    text = written(message)
+    assert "❌ stored: 5 of 6 objects verified" in text
+    assert "Next: `scripts/training_artifact_sync.py" in text
+
+
+def test_succeeded_without_a_proof_says_so(new_run: NewRun) -> None:
+    message = slack_message(Moment.SUCCEEDED, facts(new_run().train().succeed()), AROUND)
+    assert message.text.startswith("⚠ Training 812: trained, not proven yet")
+    assert "Next: `scripts/prove_run.py --run-dir runs/" in written(message)
+
+
+def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
+    run = new_run().train(120).end("failed", 1, "Step 121: loss nan is not finite in batch 120")
+    message = slack_message(Moment.FAILED, facts(run), AROUND)
+    assert message.text.startswith("❌ Training 812: failed at step 120 of 600")
+    text = written(message)
+    assert "Step 121: loss nan is not finite" in text
+    assert "--resume auto`" in text
+
+
+def test_failed_before_there_is_a_run_directory() -> None:
+    message = slack_message(Moment.FAILED, None, AROUND)
+    assert message.text == "❌ Training 812 failed, and left no run directory"
+
+
+def test_a_step_that_fails_after_the_proof_takes_nothing_from_it(new_run: NewRun) -> None:
+    message = slack_message(Moment.FAILED, facts(new_run().train().succeed().prove()), AROUND)
+    assert message.text.startswith("⚠ Training 812 is proven, but a later step failed")
+
+
+def test_a_run_cut_off_by_the_time_limit_reads_as_failed(new_run: NewRun) -> None:
+    run = new_run().train(120).end("stopped", 75, "Stopped at step 120 of 600: deadline. x is whole.")
+    message = slack_message(Moment.FAILED, facts(run), AROUND)
+    assert message.text.startswith("❌ Training 812 failed: stopped at step 120 of 600")
+
+
+def test_hostile_text_is_escaped_and_cut(new_run: NewRun) -> None:
+    hostile = "<!channel> & <https://evil|click> " + "&" * 9000
+    run = new_run().train(12).end("failed", 1, hostile)
+    run.layout.config_file.write_text(f'model: {{name: "{"<" * 4000}"}}\n')
+    around = Surroundings(
+        "<" * 5000, CI | {"ref": "refs/heads/a`<b>", "event": "<!here>", "run_number": "&" * 4000}
+    )
+    for moment in Moment:
+        text = written(slack_message(moment, facts(run), around))
+        assert "<!" not in text
+        assert text.replace(LINK, "").count("<") == 0
+        assert not any(piece.split(";")[0] not in ("amp", "lt", "gt") for piece in text.split("&")[1:])
+
+
+def test_an_escape_is_never_cut_in_two() -> None:
+    for limit in range(2, 20):
+        text = mrkdwn("a&<>b&&&&", limit)
+        assert len(text) <= limit
+        assert text.rstrip("…").count("&") == text.count(";")
