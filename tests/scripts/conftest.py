@@ -1,0 +1,100 @@
+"""A small run directory, and scripts run as people run them, outside any workflow of the machine."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity, write_outcome
+from trainyard.run.records import RecordWriter, append_event
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_ID = "20261120-214501-7c1f"
+STEPS = 20
+HEX = "0123456789abcdef" * 4
+Program = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Runs `scripts/NAME` in an empty folder; keyword arguments are variables of its environment."""
+
+    def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        line = [sys.executable, str(ROOT / "scripts" / name), *(str(argument) for argument in arguments)]
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=60, env=environment | variables, cwd=tmp_path
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path) -> RunDirectory:
+    """A run that did all of its 20 steps, with two checkpoints, in `runs/<run id>`."""
+    layout = RunDirectory(tmp_path / "runs" / RUN_ID)
+    layout.create()
+    config = load_config(ROOT / "configs" / "smoke.yaml").config
+    layout.config_file.write_text(dump_yaml(config))
+    write_identity(layout.run_file, RUN_ID, provenance(config_sha256(config)))
+    append_event(layout.events_file, "started", step=0)
+    writer = RecordWriter(layout.metrics_file)
+    for step in range(1, STEPS + 1):
+        writer.write({"step": step, "loss": 5.0 / step, "tokens": step * 4096, "tokens_per_second": 41_220.5})
+    writer.close()
+    for step in (10, STEPS):
+        save(layout, step)
+    outcome = {
+        "status": "succeeded",
+        "exit_code": 0,
+        "steps": STEPS,
+        "first_loss": 5.0,
+        "final_loss": 5.0 / STEPS,
+    }
+    more = {"seconds": 3.6, "finished": time.time(), "sample": "def f(x):\n    return x"}
+    write_outcome(layout.run_file, outcome | more)
+    return layout
+
+
+def provenance(config_digest: str) -> dict[str, Any]:
+    return {
+        "config_sha256": config_digest,
+        "lock_sha256": HEX,
+        "seed": 42,
+        "git": {"commit": HEX[:40], "dirty": False, "branch": "main"},
+        "data": {"fingerprint": HEX},
+        "hardware": {"device": "cpu", "world_size": 1},
+        "plan": {"steps": STEPS, "epochs": 0.5, "steps_per_epoch": 40},
+    }
+
+
+def save(layout: RunDirectory, step: int) -> None:
+    path = layout.checkpoint(step)
+    path.mkdir()
+    (path / "state.bin").write_bytes(bytes([step]) * 5000)
+    write_manifest(path, CheckpointManifest(step, RUN_ID, time.time(), describe_files(path)))
+
+
+@pytest.fixture
+def change_run() -> Callable[..., None]:
+    """Rewrites keys of a run's `run.json`; None removes one."""
+
+    def change(layout: RunDirectory, **changes: Any) -> None:
+        run = json.loads(layout.run_file.read_text()) | changes
+        layout.run_file.write_text(
+            json.dumps({key: value for key, value in run.items() if value is not None})
+        )
+
+    return change

@@ -1,0 +1,217 @@
+"""scripts/prove_run.py against a store in a folder: green only when all four parts hold."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+
+Program = Callable[..., Any]
+NAMES = ["trained", "network", "stored", "repeatable"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def stored_run(finished_run: RunDirectory, store: str) -> RunDirectory:
+    sync_run(open_store(store), finished_run, None)
+    return finished_run
+
+
+def proof_of(layout: RunDirectory) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((layout.report / "proof.json").read_text())
+    return value
+
+
+def failing(proof: dict[str, Any]) -> list[str]:
+    return [part["name"] for part in proof["parts"] if not part["holds"]]
+
+
+@pytest.mark.parametrize("number", ["auto", "1"])
+def test_a_whole_run_is_proven(program: Program, stored_run: RunDirectory, store: str, number: str) -> None:
+    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--run-number", number)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    proof = proof_of(stored_run)
+    assert proof["proven"] is True
+    assert [part["name"] for part in proof["parts"]] == NAMES
+    assert (proof["run_number"], proof["store"], proof["run_id"]) == (1, store, stored_run.path.name)
+    lines = [line.split("INFO  ")[1] for line in done.stderr.splitlines()]
+    assert lines[0] == "sample: def f(x):⏎return x"
+    assert lines[1] == "proven trained: 20 of 20 steps, every loss finite, no retries [ok]"
+    assert "objects: SHA-256 equal on disk, in the store and in the manifest [ok]" in lines[3]
+
+
+@pytest.mark.parametrize("depth", ["listing", "sample"])
+def test_a_lesser_depth_says_what_it_compared(
+    program: Program, stored_run: RunDirectory, store: str, depth: str
+) -> None:
+    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
+    assert done.returncode == 0, done.stderr
+    assert "the store's own checksums equal disk and manifest" in proof_of(stored_run)["parts"][2]["evidence"]
+
+
+def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDirectory, store: str) -> None:
+    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--json")
+    assert json.loads(done.stdout) == proof_of(stored_run)
+
+
+def test_a_dry_run_writes_nothing(program: Program, stored_run: RunDirectory, store: str) -> None:
+    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--dry-run", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["proven"] is True
+    assert not (stored_run.report / "proof.json").exists()
+
+
+def test_a_byte_that_changed_in_the_store_is_noticed(
+    program: Program, stored_run: RunDirectory, store: str, tmp_path: Path
+) -> None:
+    victim = next(path for path in (tmp_path / "store").rglob("state.bin"))
+    content = bytearray(victim.read_bytes())
+    content[17] ^= 1
+    victim.write_bytes(content)
+    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store)
+    assert done.returncode == 1
+    assert failing(proof_of(stored_run)) == ["stored"]
+    lines = [line.split("INFO  ")[1] for line in done.stderr.splitlines()]
+    assert lines[1].startswith("not proven: stored: ")
+    assert lines[1].endswith("[failed]")
+    assert "state.bin" in lines[1]
+    assert lines[2] == (
+        f"next: scripts/training_artifact_sync.py --run-dir {stored_run.path} --store {store}"
+        " --run-number 1 --once"
+    )
+
+
+def test_a_checkpoint_that_was_not_stored_is_noticed(
+    program: Program, finished_run: RunDirectory, store: str, tmp_path: Path
+) -> None:
+    last = finished_run.checkpoint(20)
+    last.rename(tmp_path / "away")
+    sync_run(open_store(store), finished_run, None)
+    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    assert done.returncode == 1
+    assert "step 20, the last one, is not stored" in done.stderr
+    (tmp_path / "away").rename(last)
+    assert program("prove_run.py", "--run-dir", finished_run.path, "--store", store).returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--store", ""]])
+def test_without_a_store_the_run_is_not_proven(
+    program: Program, finished_run: RunDirectory, arguments: list[str]
+) -> None:
+    done = program("prove_run.py", "--run-dir", finished_run.path, *arguments)
+    assert done.returncode == 1
+    assert "not proven: stored: no store was named" in done.stderr
+    assert failing(proof_of(finished_run)) == ["stored"]
+
+
+def test_the_store_of_the_configuration_is_used(
+    program: Program, finished_run: RunDirectory, store: str, change_run: Callable[..., None]
+) -> None:
+    text = finished_run.config_file.read_text().replace("store: null", f"store: {store}")
+    finished_run.config_file.write_text(text)
+    import hashlib
+
+    change_run(finished_run, config_sha256=hashlib.sha256(text.encode()).hexdigest())
+    sync_run(open_store(store), finished_run, None)
+    assert program("prove_run.py", "--run-dir", finished_run.path).returncode == 0
+
+
+def test_a_store_without_the_run_is_not_proven(
+    program: Program, finished_run: RunDirectory, store: str
+) -> None:
+    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    assert done.returncode == 1
+    assert f"stored: {store} holds nothing of this run" in done.stderr
+
+
+def test_the_number_of_another_run_is_not_proven(
+    program: Program, stored_run: RunDirectory, store: str, change_run: Callable[..., None]
+) -> None:
+    change_run(stored_run, run_id="20260101-000000-ffff")
+    done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--run-number", "1")
+    assert done.returncode == 1
+    assert "stored" in failing(proof_of(stored_run))
+
+
+def test_a_store_that_does_not_answer_is_a_refusal(program: Program, finished_run: RunDirectory) -> None:
+    done = program(
+        *("prove_run.py", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"),
+        AWS_ENDPOINT_URL="http://127.0.0.1:9",
+        AWS_ACCESS_KEY_ID="a",
+        AWS_SECRET_ACCESS_KEY="b",
+        AWS_MAX_ATTEMPTS="1",
+    )
+    assert done.returncode == 4, done.stderr
+    assert failing(proof_of(finished_run)) == ["stored"]
+    assert "not proven: stored: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "words"),
+    [
+        ({"outcome": None}, "trained", "no outcome on record"),
+        (
+            {"outcome": {"status": "stopped", "steps": 12, "exit_code": 75}},
+            "trained",
+            "stopped at step 12 of 20",
+        ),
+        ({"hardware": {"world_size": 2}}, "network", "2 processes"),
+        ({"git": None}, "repeatable", "not on record: commit"),
+        ({"config_sha256": "f" * 64}, "repeatable", "config.yaml is missing or no longer the run's"),
+    ],
+)
+def test_each_part_can_fail(
+    program: Program,
+    finished_run: RunDirectory,
+    store: str,
+    change_run: Callable[..., None],
+    *,
+    change: dict[str, Any],
+    part: str,
+    words: str,
+) -> None:
+    change_run(finished_run, **change)
+    sync_run(open_store(store), finished_run, None)
+    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    assert done.returncode == 1
+    assert part in failing(proof_of(finished_run))
+    assert words in done.stderr
+
+
+def test_in_actions_what_fails_is_annotated(
+    program: Program, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    variables = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output)}
+    done = program("prove_run.py", "--run-dir", finished_run.path, **variables)
+    assert "::error title=Not proven%3A stored::no store was named%0ANext: scripts/" in done.stderr
+    assert "proven<<" in output.read_text()
+    assert "\nfalse\n" in output.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--run-dir", "missing"], "missing: no such run directory"),
+        (["--run-dir", ".", "--run-number", "0"], "has no run_id|no run directory"),
+    ],
+)
+def test_what_is_not_there_is_named(program: Program, arguments: list[str], words: str) -> None:
+    done = program("prove_run.py", *arguments)
+    assert done.returncode in (1, 2)
+    assert any(word in done.stderr for word in words.split("|"))
+
+
+@pytest.mark.parametrize("arguments", [["--run-number", "0"], ["--run-number", "x"], ["--store", "ftp://x"]])
+def test_wrong_usage(program: Program, finished_run: RunDirectory, arguments: list[str]) -> None:
+    assert program("prove_run.py", "--run-dir", finished_run.path, *arguments).returncode == 2
