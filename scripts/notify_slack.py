@@ -82,7 +82,8 @@ def send(message: "SlackMessage", facts: "RunFacts | None") -> bool | None:
 
     text = facts.config_text if facts is not None else None
     if config_value(text, "notifications.slack.enabled") is False:
-        command.announce("slack", "notifications.slack.enabled is false: nothing sent")
+        if not command.on_terminal():  # a person there has just read the result
+            command.announce("slack", "notifications.slack.enabled is false: nothing sent")
         return None
 
     from trainyard.gateways.slack import post

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from html import escape
 
 from trainyard.report.curve import Point
+from trainyard.report.quantities import scaled
+
+_LONG_STEP = 100_000
+"""From here on, steps are written as 200k, so that they fit under their tick."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,12 @@ def _column(tick: float, frame: Frame, x: _Axis) -> str:
     at, base = x.at(tick), frame.height - frame.bottom
     return (
         f'<line class="tick" x1="{at}" x2="{at}" y1="{base}" y2="{base + 5}"/>'
-        f'<text x="{at}" y="{base + 18}" text-anchor="middle">{tick:,.0f}</text>'
+        f'<text x="{at}" y="{base + 18}" text-anchor="middle">{_step(tick)}</text>'
     )
+
+
+def _step(tick: float) -> str:
+    return f"{tick:,.0f}" if abs(tick) < _LONG_STEP else scaled(tick).replace(" ", "")
 
 
 def _drawn(layer: Layer, x: _Axis, y: _Axis, written: Callable[[float], str]) -> str:

@@ -16,6 +16,8 @@ CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second")
 
 def number(value: object) -> float | None:
     """`value` if it is a finite number, else None: what is not known is not shown."""
+    if type(value) is float:  # the usual case, a million times over; only a finite number less itself is 0
+        return value if value - value == 0.0 else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -41,3 +41,11 @@ def test_the_chart_is_well_formed_and_stays_in_its_frame() -> None:
             across, down = (float(number) for number in pair.split(","))
             assert frame.left <= across <= frame.width - frame.right
             assert frame.top <= down <= frame.height - frame.bottom
+
+
+def test_long_steps_are_written_short() -> None:
+    layers = [Layer("mean", [Point(0, 1.0), Point(1_000_000, 2.0)])]
+    text = line_chart(layers, Frame(900, 320), label="Loss", written=str)
+    assert ">200k<" in text
+    assert ">1M<" in text
+    assert "1,000,0" not in text

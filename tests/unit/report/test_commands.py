@@ -1,0 +1,32 @@
+"""The commands that are proposed can be pasted as they are."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.report import commands
+
+
+@pytest.mark.parametrize("name", ["runs/a", "/mnt/my runs/it's; rm -rf $HOME"])
+def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
+    directory = Path(name)
+    words = shlex.split(commands.resume_command(directory))
+    assert words == [
+        *("scripts/train.py", "--config", f"{name}/config.yaml", "--run-dir", name, "--resume", "auto")
+    ]
+    assert shlex.split(commands.prove_command(directory))[2] == name
+
+
+def test_tensorboard_is_that_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / ".venv" / "bin" / "tensorboard"
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    assert commands.tensorboard_command(Path("r")) == "tensorboard --logdir r/tensorboard"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert commands.tensorboard_command(Path("r")) == ".venv/bin/tensorboard --logdir r/tensorboard"
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/elsewhere"))
+    assert commands.tensorboard_command(Path("r")) == f"{program} --logdir r/tensorboard"
