@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         stop.listen()
 
     from trainyard.config.load import load_config
-    from trainyard.report.progress import ProgressDisplay
+    from trainyard.gateways.nvidia import gpu_sampler
+    from trainyard.report.progress import ProgressDisplay, summary_line
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id
     from trainyard.training.session import Request, describe, train
@@ -74,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     data = prepare_data(config.data, config.model)
-    request = Request(config, directory, data, args.resume, run_id, provenance(args.config))
+    facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
+    request = Request(config, directory, data, args.resume, run_id, provenance(args.config), facts)
     if args.dry_run:
         print(json.dumps(describe(request), indent=2))
         return 0
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome = train(request, stop=stop, listener=display)
     finally:
         display.close()
-    command.announce("training", summary(outcome), "ok")
+    command.announce("training", summary_line(outcome), "ok")
     if args.json:
         print(json.dumps(outcome, indent=2))
     return 0
@@ -104,18 +106,6 @@ def provenance(config_file: Path) -> dict[str, Any]:
         "ci": ci_facts(),
         "image_digest": os.environ.get("TRAINYARD_IMAGE_DIGEST"),
     }
-
-
-def summary(outcome: Mapping[str, Any]) -> str:
-    """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`."""
-    from trainyard.report.progress import clock, thousands
-
-    line = f"{outcome['steps']} steps, {thousands(outcome['tokens'])} tokens in {clock(outcome['seconds'])}"
-    if "final_loss" in outcome:
-        line += f" · loss {outcome['first_loss']:.2f} → {outcome['final_loss']:.2f}"
-    if "bits_per_byte" in outcome:
-        line += f" · validation {outcome['bits_per_byte']:.2f} bits/byte"
-    return line
 
 
 if __name__ == "__main__":

@@ -7,25 +7,32 @@ from typing import Any
 from trainyard.gateways.process import run_program
 
 _SECONDS = 20
+_CODE = ("src", "scripts", "configs", "native")
 
 
 def git_facts(directory: Path) -> dict[str, Any]:
     """The commit, branch, dirty flag and (if dirty) SHA-256 of the difference; empty outside a repository.
 
-    Untracked files that git does not ignore count as dirty: they can change what runs.
+    Untracked files count as dirty where they can change what runs; others, such as a run's own, do not.
     """
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:
         return {}
-    status = _git(directory, "status", "--porcelain")
+    status = _status(directory)
     facts: dict[str, Any] = {"commit": commit, "dirty": status != ""}
     branch = _git(directory, "rev-parse", "--abbrev-ref", "HEAD")
     if branch and branch != "HEAD":
         facts["branch"] = branch
     if facts["dirty"]:
-        difference = (_git(directory, "diff", "HEAD") or "") + (status or "")
+        difference = (_git(directory, "diff", "HEAD") or "") + status
         facts["diff_sha256"] = hashlib.sha256(difference.encode()).hexdigest()
     return facts
+
+
+def _status(directory: Path) -> str:
+    changed = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    untracked = _git(directory, "ls-files", "--others", "--exclude-standard", "--", *_CODE)
+    return "\n".join(filter(None, (changed, untracked)))
 
 
 def _git(directory: Path, *arguments: str) -> str | None:

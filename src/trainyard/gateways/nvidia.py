@@ -3,6 +3,9 @@
 It judges nothing: a driver that cannot answer is reported with its own words.
 """
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.gateways.process import run_program
@@ -60,3 +63,29 @@ def read_answer(text: str) -> NvidiaAnswer:
         temperature = int(fields[3]) if fields[3].isdigit() else None
         gpus.append(NvidiaGpu(fields[0], fields[1], int(fields[2]) * _MIB, temperature))
     return NvidiaAnswer(tuple(gpus), None)
+
+
+def gpu_sampler(*, seconds: float) -> Callable[[], dict[str, float]]:
+    """A function that gives the first GPU's utilization and temperature as metrics, at most `seconds` old.
+
+    A thread asks `nvidia-smi`, so that the caller never waits; empty while there is no answer.
+    """
+    latest: dict[str, float] = {}
+
+    def watch() -> None:
+        while (answer := _utilization()) is not None:
+            latest.update(answer)
+            time.sleep(seconds)
+        latest.clear()
+
+    threading.Thread(target=watch, name="gpu-sampler", daemon=True).start()
+    return lambda: dict(latest)
+
+
+def _utilization() -> dict[str, float] | None:
+    query = "--query-gpu=utilization.gpu,temperature.gpu"
+    done = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds=_SECONDS)
+    fields = [field.strip() for field in (done.stdout.splitlines() or [""])[0].split(",")]
+    if not done.ok or len(fields) != 2 or not all(field.isdigit() for field in fields):
+        return None
+    return {"gpu_utilization_percent": float(fields[0]), "gpu_temperature_celsius": float(fields[1])}

@@ -7,8 +7,10 @@ import logging
 import math
 import shutil
 import time
+from collections.abc import Mapping
 from typing import Any, TextIO
 
+from trainyard.report.quantities import duration, scaled
 from trainyard.run.records import Row
 
 _logger = logging.getLogger(__name__)
@@ -62,13 +64,13 @@ class ProgressDisplay:
 
     def _live_line(self, row: Row, now: float) -> str:
         done = row["step"] - self._first_step
-        left = (now - self._started) / done * (self._steps - row["step"]) if done else math.nan
+        left = duration((now - self._started) / done * (self._steps - row["step"])) if done else "-:--"
         bits = row.get("val_bits_per_byte", row["loss"] / math.log(2))
         unit = "bits/byte" if "val_bits_per_byte" in row else "bits/token"
         share = row["step"] / self._steps if self._steps else 1.0
         return (
             f"  training      step {row['step']}/{self._steps}  loss {row['loss']:.3f}  {bits:.2f} {unit}  "
-            f"{thousands(row['tokens_per_second'])} tok/s  {clock(left)} left  {bar(share)}"
+            f"{scaled(row['tokens_per_second'])} tok/s  {left} left  {bar(share)}"
         )
 
 
@@ -88,6 +90,8 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     if event == "started":
         where = f"at step {fields['step']}" if fields["step"] else "from the start"
         return f"run {fields['run_id']} trains {where} to {fields['steps']}"
+    if event == "finished_before":
+        return f"all {fields['step']} steps were done before; nothing was trained"
     name = f"step-{fields.get('step', 0):08d}"
     if event == "checkpoint_saved":
         size, blocked = fields["bytes"] / 1e6, fields["seconds"] * 1e3
@@ -99,20 +103,14 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     return None
 
 
-def thousands(value: float) -> str:
-    """`41.2 k`, `950`, `1.3 M`."""
-    if value >= 1e6:
-        return f"{value / 1e6:.1f} M"
-    return f"{value / 1e3:.1f} k" if value >= 1e3 else f"{value:.0f}"
-
-
-def clock(seconds: float) -> str:
-    """`0:38`, `2:05:10`, `-:--` when unknown."""
-    if not math.isfinite(seconds):
-        return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def summary_line(outcome: Mapping[str, Any]) -> str:
+    """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`."""
+    line = f"{outcome['steps']} steps, {scaled(outcome['tokens'])} tokens in {duration(outcome['seconds'])}"
+    if "final_loss" in outcome:
+        line += f" · loss {outcome['first_loss']:.2f} → {outcome['final_loss']:.2f}"
+    if "bits_per_byte" in outcome:
+        line += f" · validation {outcome['bits_per_byte']:.2f} bits/byte"
+    return line
 
 
 def bar(share: float) -> str:

@@ -5,7 +5,7 @@ The trainer writes it last, resuming and storing read it first. What the files h
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard.errors import CheckpointError
@@ -68,12 +68,19 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     path = directory / MANIFEST_NAME
     try:
         value = json.loads(path.read_bytes())
-        files = tuple(ManifestFile(str(f["path"]), int(f["size"]), str(f["sha256"])) for f in value["files"])
+        files = tuple(_manifest_file(entry) for entry in value["files"])
         return CheckpointManifest(int(value["step"]), str(value["run_id"]), float(value["created"]), files)
     except FileNotFoundError:
         raise CheckpointError(f"{directory}: no {MANIFEST_NAME}, the save was never completed") from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise CheckpointError(f"{path}: not a readable manifest ({error})") from None
+
+
+def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
+    path = PurePosixPath(entry["path"])
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{path} is outside the checkpoint")
+    return ManifestFile(str(path), int(entry["size"]), str(entry["sha256"]))
 
 
 def verify_checkpoint(directory: Path) -> CheckpointManifest:

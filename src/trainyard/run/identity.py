@@ -16,6 +16,7 @@ from trainyard.errors import TrainyardError
 from trainyard.run.files import write_json_atomically
 
 SCHEMA = 1
+ORIGIN_KEYS = ("commit", "diff_sha256", "lock_sha256", "config_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
@@ -73,9 +74,30 @@ def read_run(path: Path) -> dict[str, Any]:
     return value
 
 
+def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
+    """The segments of `run` up to step `until`, oldest first: where each ended and what it ran.
+
+    Neighbours that ran the same are one. A run is repeated by its last configuration only if all ran that.
+    """
+    segments: list[dict[str, Any]] = []
+    for segment in (*run.get("history", []), {"until": until, **origin_of(run)}):
+        step = min(int(segment["until"]), until)
+        if segments and origin_of(segments[-1]) == origin_of(segment):
+            segments.pop()
+        if step and (not segments or segments[-1]["until"] < step):
+            segments.append({**segment, "until": step})
+    return segments
+
+
+def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run, or a segment in its history, ran: hashes of code, lock and configuration."""
+    flat = {**record.get("git", {}), **record}
+    return {key: flat[key] for key in ORIGIN_KEYS if key in flat}
+
+
 def write_outcome(path: Path, outcome: Mapping[str, Any] | None) -> None:
-    """Put `outcome` into `run.json`, or take it out (None) when a finished run goes on."""
+    """Put `outcome` into `run.json`; None takes it out when a finished run goes on."""
     run = {key: value for key, value in read_run(path).items() if key != "outcome"}
     if outcome is not None:
-        run["outcome"] = {key: value for key, value in outcome.items() if value is not None}
+        run["outcome"] = dict(outcome)
     write_json_atomically(path, run)

@@ -46,12 +46,6 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def iterate_rows(path: Path) -> Iterator[Row]:
-    """The rows of `read_rows` one by one, for files too long to hold."""
-    if path.is_file():
-        yield from _rows(path)
-
-
-def iterate_rows(path: Path) -> Iterator[Row]:
     """The whole rows of a JSON-lines file one by one, in constant memory; none if it is missing."""
     if path.is_file():
         yield from _rows(path)

@@ -37,7 +37,8 @@ class OutcomeRecorder:
     ) -> None:
         status, exit_code = _verdict(error)
         reason = "all steps done" if error is None else (str(error) or type(error).__name__).splitlines()[0]
-        self.outcome = {"status": status, "exit_code": exit_code, "reason": reason, **self._figures()}
+        facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}
+        self.outcome = {key: value for key, value in facts.items() if value is not None}
         if status != "failed":
             self.outcome["state_sha256"] = self._state.digests()
         try:

@@ -12,7 +12,7 @@ from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.records import append_event
-from trainyard.training.checkpoint import check_fit, newest_good_checkpoint
+from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state
 from trainyard.training.length import global_batch
 
 _logger = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ class ResumePoint:
     """A verified checkpoint that fits the run."""
 
     path: Path
+    step: int
     manifest_sha256: str
 
 
@@ -40,7 +41,7 @@ def find_resume_point(directory: RunDirectory, resume: str, fits: Mapping[str, A
     if path is None:
         return None
     check_fit(path, fits)
-    return ResumePoint(path, sha256_of_file(path / MANIFEST_NAME))
+    return ResumePoint(path, int(read_state(path)["step"]), sha256_of_file(path / MANIFEST_NAME))
 
 
 def _require_unused(directory: RunDirectory) -> None:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
-from trainyard.errors import TrainingFailedError
+from trainyard.errors import ConfigError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import write_bytes_atomically
-from trainyard.run.identity import read_run, write_identity
+from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.batches import TokenBatches
 from trainyard.training.checkpoint import load_checkpoint, remove_leftovers
@@ -65,10 +64,12 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     length = plan_length(config.training, config.data, steps_per_epoch=batches.steps_per_epoch)
     fits = what_must_fit(config, request.data.fingerprint)
     point = find_resume_point(directory, request.resume, fits)
-    if (done := _finished_before(directory, length)) is not None:
+    if (done := _finished_before(request, length, point)) is not None:
+        listener.on_event("finished_before", {"step": done["steps"]})
         return done
     state = _new_state(config, device)
-    run_id = _write_identity(request, device, length, point, parameter_count(state.model))
+    plan = length.to_json() | {"parameters": parameter_count(state.model)}
+    run_id = _write_identity(request, point, plan=plan, hardware=hardware_facts(device))
     with OutcomeRecorder(directory, state, length) as recorder:
         _resume(directory, state, point)
         trackers = open_trackers(config.monitoring, directory, run_id=run_id, resumed_at=state.step)
@@ -135,13 +136,24 @@ def _training_batches(request: Request) -> TokenBatches:
     )
 
 
-def _finished_before(directory: RunDirectory, length: RunLength) -> dict[str, Any] | None:
-    """The outcome of a run that has done all steps asked for, so that running it again changes nothing."""
-    if not directory.run_file.exists():
+def _finished_before(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
+    """The outcome of a run that has done all steps asked for and still has the checkpoint to show for it.
+
+    Raises ConfigError when it did them with another configuration: "done" would then be the wrong answer.
+    """
+    directory = request.directory
+    if point is None or point.step < length.steps or not directory.run_file.exists():
         return None
-    outcome = read_run(directory.run_file).get("outcome", {})
-    done = outcome.get("status") == "succeeded" and outcome.get("steps", 0) >= length.steps
-    return dict(outcome) if done else None
+    run = read_run(directory.run_file)
+    outcome: dict[str, Any] = run.get("outcome", {})
+    if outcome.get("status") != "succeeded" or outcome.get("steps") != point.step:
+        return None
+    if run.get("config_sha256") != config_sha256(request.config):
+        raise ConfigError(
+            f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
+            "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+        )
+    return outcome
 
 
 def _new_state(config: Config, device: torch.device) -> TrainingState:
@@ -150,7 +162,7 @@ def _new_state(config: Config, device: torch.device) -> TrainingState:
 
 
 def _write_identity(
-    request: Request, device: torch.device, length: RunLength, point: ResumePoint | None, parameters: int
+    request: Request, point: ResumePoint | None, *, plan: dict[str, Any], hardware: dict[str, Any]
 ) -> str:
     """Write `run.json` and `config.yaml`; a run that goes on keeps its id and its time of creation."""
     directory, config, data = request.directory, request.config, request.data
@@ -158,6 +170,7 @@ def _write_identity(
     if directory.run_file.exists():
         before = read_run(directory.run_file)
         kept = {key: before[key] for key in ("created", "parent") if key in before}
+        kept["history"] = history_of(before, until=point.step if point else 0)
         run_id = str(before["run_id"])
     else:
         run_id = request.run_id
@@ -169,8 +182,8 @@ def _write_identity(
         "config_sha256": config_sha256(config),
         "seed": config.training.seed,
         "data": data.to_json(),
-        "hardware": hardware_facts(device),
-        "plan": length.to_json() | {"parameters": parameters},
+        "hardware": hardware,
+        "plan": plan,
         **kept,
     }
     write_identity(directory.run_file, run_id, facts)
@@ -208,14 +221,7 @@ def _validation(request: Request, vocabulary: Vocabulary) -> Validation | None:
     if not len(windows):
         return None
     batches = [windows[i : i + size] for i in range(0, len(windows), size)]
-    return Validation(batches, decoded_bytes=lambda tokens: _decoded_bytes(tokens, vocabulary))
-
-
-def _decoded_bytes(tokens: np.ndarray, vocabulary: Vocabulary) -> int:
-    """How many bytes of text the tokens `[batch, seq]` stand for."""
-    if vocabulary.dtype == "uint8":
-        return tokens.size
-    return sum(len(vocabulary.decode(row.tolist()).encode()) for row in tokens)
+    return Validation(batches, text_bytes=vocabulary.text_bytes)
 
 
 def _sample(request: Request, vocabulary: Vocabulary, model: nn.Module) -> str:

@@ -47,15 +47,15 @@ class WandbTracker:
     def __init__(self, config: WandbConfig, directory: RunDirectory, run_id: str) -> None:
         import wandb
 
-        mode = "online" if os.environ.get("WANDB_API_KEY") else "offline"
+        mode = os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
         self._run = wandb.init(
             project=config.project,
             entity=config.entity,
             dir=str(directory.logs),
             id=run_id,
             name=run_id,
-            resume="allow",
-            mode=os.environ.get("WANDB_MODE", mode),  # type: ignore[arg-type]
+            resume="allow" if mode == "online" else None,
+            mode=mode,  # type: ignore[arg-type]
             settings=wandb.Settings(silent=True, console="off", init_timeout=60),
         )
 

@@ -25,11 +25,11 @@ class ValidationResult:
 class Validation:
     """A fixed set of batches, each `[batch, seq + 1]` token ids."""
 
-    def __init__(self, batches: list[np.ndarray], *, decoded_bytes: Callable[[np.ndarray], int]) -> None:
-        """`decoded_bytes` says how many bytes of text a batch of target tokens stands for."""
+    def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
+        """`text_bytes` says how many bytes of text target tokens stand for, 0 when it is unknown."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
         self._tokens = sum(batch[:, 1:].size for batch in batches)
-        self._bytes = sum(decoded_bytes(batch[:, 1:]) for batch in batches)
+        self._bytes = sum(text_bytes(batch[:, 1:]) for batch in batches)
 
     @torch.no_grad()
     def run(self, forward: Callable[[Tensor], Tensor], stop: StopRequest) -> ValidationResult | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from trainyard.watch.completion import completion_problem, retries
 from trainyard.watch.facts import Facts, integer, section
-from trainyard.watch.provenance import missing_facts, provenance_line
+from trainyard.watch.provenance import missing_facts, mixed_origin, provenance_line
 
 
 class StoreVerdict(Protocol):
@@ -198,6 +198,9 @@ def _repeatable(run: Facts, place: Place, config_digests: frozenset[str] | None)
             "config.yaml is missing or no longer the run's: its SHA-256 is not the one in run.json",
             f"restore {place.run_directory}/config.yaml, for example from the store",
         )
+    if not missing and (mixture := mixed_origin(run)) is not None:
+        step = f"train it in one piece: scripts/train.py --config {place.run_directory}/config.yaml"
+        return Part("repeatable", False, mixture, step)
     if not missing:
         return Part("repeatable", True, provenance_line(run))
     if "commit" in missing:

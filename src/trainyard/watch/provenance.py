@@ -3,6 +3,7 @@
 A dirty working tree counts when the hash of its difference is on record, and is shown as dirty.
 """
 
+from trainyard.run.identity import ORIGIN_KEYS, origin_of
 from trainyard.watch.facts import Facts, commit, digest, integer, section
 
 
@@ -17,9 +18,31 @@ def missing_facts(run: Facts) -> list[str]:
         "data": digest(section(run, "data").get("fingerprint")) is not None,
         "seed": integer(run.get("seed")) is not None,
         "image": "image_digest" not in run or digest(run["image_digest"]) is not None,
+        "history of the segments": isinstance(run.get("history", []), list),
         "parent checkpoint": "parent" not in run or digest(parent.get("manifest_sha256")) is not None,
     }
     return [name for name, is_known in known.items() if not is_known]
+
+
+def mixed_origin(run: Facts) -> str | None:
+    """How an earlier segment differs from the record of its run, which alone then does not repeat it."""
+    for segment in run.get("history", []):
+        before = origin_of(segment) if isinstance(segment, dict) else {}
+        different = [name for name in ORIGIN_KEYS if before.get(name) != origin_of(run).get(name)]
+        if different:
+            until = segment.get("until") if isinstance(segment, dict) else "?"
+            return f"until step {until} it ran another {_named(different)}"
+    return None
+
+
+def _named(keys: list[str]) -> str:
+    names = {
+        "commit": "commit",
+        "diff_sha256": "working tree",
+        "lock_sha256": "lock",
+        "config_sha256": "config",
+    }
+    return " and ".join(names[key] for key in keys)
 
 
 def provenance_line(run: Facts) -> str:

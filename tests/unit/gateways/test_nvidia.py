@@ -1,10 +1,12 @@
 """The driver's answers, spoken by a stand-in `nvidia-smi` that is first on PATH."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trainyard.gateways.nvidia import NvidiaGpu, query_gpus, read_answer
+from trainyard.gateways.nvidia import NvidiaGpu, gpu_sampler, query_gpus, read_answer
 
 
 def say(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +65,26 @@ def test_an_answer_that_is_no_gpu_is_trouble(line: str) -> None:
 
 def test_a_gpu_without_a_sensor_has_no_temperature() -> None:
     assert read_answer("GRID, 580.65.06, 8192, [N/A]\n").gpus[0].temperature_celsius is None
+
+
+def test_the_sampler_gives_what_the_driver_said_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(tmp_path, "echo '94, 72'", monkeypatch)
+    sample = gpu_sampler(seconds=0.01)
+    expected = {"gpu_utilization_percent": 94.0, "gpu_temperature_celsius": 72.0}
+    assert wait_for(lambda: sample() == expected)
+    say(tmp_path, "echo '[N/A], ERR!'", monkeypatch)
+    assert wait_for(lambda: sample() == {})
+
+
+def test_the_sampler_knows_nothing_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_sampler(seconds=0.01)() == {}
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False

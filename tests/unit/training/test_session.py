@@ -105,11 +105,11 @@ def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -
 def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.training import validation
+    from trainyard.training import loss, validation
 
     whole = run_training(tiny_config(), "whole")
     stop = StopRequest()
-    original = validation.summed_loss
+    original = loss.summed_loss
 
     def stopping(*args: Any) -> Any:
         stop.reason = "SIGTERM received"
@@ -340,3 +340,60 @@ def test_metrics_are_json_that_any_reader_takes(
         assert row["samples"] == row["step"] * 4
         assert row["tokens_per_second"] == pytest.approx(64 / row["step_seconds"])
         assert not {"gpu_memory_bytes", "mfu", "gpu_utilization_percent"} & row.keys()
+
+
+def test_a_finished_run_whose_last_checkpoint_broke_makes_it_again(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    outcome = run_training(tiny_config())
+    directory = RunDirectory(tmp_path / "run")
+    broken = directory.checkpoint(12) / "__0_0.distcp"
+    content = bytearray(broken.read_bytes())
+    content[1000] ^= 1
+    broken.write_bytes(content)
+    again = run_training(tiny_config())
+    assert again["state_sha256"] == outcome["state_sha256"]
+    rejected = [r for r in read_rows(directory.events_file) if r["event"] == "checkpoint_rejected"]
+    assert [(r["step"], "__0_0.distcp" in r["reason"]) for r in rejected] == [(12, True)]
+
+
+def test_a_finished_run_is_no_answer_to_another_configuration(tiny_config: Build, run_training: Run) -> None:
+    run_training(tiny_config())
+    with pytest.raises(ConfigError, match="finished run of another configuration"):
+        run_training(tiny_config(training={"learning_rate": 1e-3}))
+
+
+def test_a_change_of_configuration_on_the_way_is_on_record(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(4))
+    run_training(tiny_config(training={"learning_rate": 1e-3}))
+    run = read_run(tmp_path / "run" / "run.json")
+    assert [(segment["until"], segment["config_sha256"]) for segment in run["history"]] == [
+        (4, config_sha256(tiny_config()))
+    ]
+
+
+def test_wandb_reads_what_was_logged_offline(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+    from wandb.sdk.internal.datastore import DataStore
+
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    run_training(tiny_config(monitoring={"wandb": {"enabled": True, "project": "p"}}))
+    (path,) = (tmp_path / "run" / "logs").rglob("run-id-of-run.wandb")
+    store: Any = DataStore()
+    store.open_for_scan(str(path))
+    losses = {}
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
+        if "loss" in items:
+            losses[int(items["_step"])] = float(items["loss"])
+    store.close()
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert losses == {row["step"]: row["loss"] for row in rows}

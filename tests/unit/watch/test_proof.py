@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.run.identity import origin_of
 from trainyard.watch.proof import Checks, Part, Place, Proof, prove
 
 STEPS = 600
@@ -285,6 +286,19 @@ def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
     )
     assert not other.holds
     assert "no longer the run's" in other.evidence
+
+
+def test_segments_of_another_origin_are_not_repeated_by_the_record() -> None:
+    run = proven_run()
+    same = {"until": 100, **origin_of(run)}
+    run["history"] = [same]
+    assert part(judge(run), "repeatable").holds
+    run["history"] = [{**same, "config_sha256": "f" * 64, "commit": "0" * 40}, same]
+    repeatable = part(judge(run), "repeatable")
+    assert not repeatable.holds
+    assert repeatable.evidence == "until step 100 it ran another commit and config"
+    run["history"] = "lost"
+    assert part(judge(run), "repeatable").evidence == "not on record: history of the segments"
 
 
 def test_image_and_parent_are_needed_by_hash_once_they_are_named() -> None:

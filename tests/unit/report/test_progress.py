@@ -1,0 +1,61 @@
+import io
+import logging
+
+import pytest
+
+from trainyard.report.progress import ProgressDisplay, bar, event_line, log_line, summary_line
+
+ROW = {"step": 312, "loss": 1.312, "tokens_per_second": 41_220.4, "time": 1.0}
+
+
+def test_the_log_line_is_that_of_the_house() -> None:
+    row = {"step": 100, "loss": 2.8712, "val_loss": 2.9018, "tokens_per_second": 41_220.4, "mfu": 0.714}
+    assert log_line(row, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220 mfu 0.71"
+    assert log_line({key: row[key] for key in ("step", "loss", "tokens_per_second")}, 600) == (
+        "step 100/600 loss 2.871 tokens/s 41,220"
+    )
+
+
+def test_events_that_people_want_are_sentences_and_others_are_silent() -> None:
+    saved = event_line("checkpoint_saved", {"step": 200, "bytes": 43_100_000, "seconds": 0.0112})
+    assert saved == "checkpoint step-00000200 saved: 43.1 MB, blocked 11 ms"
+    removed = event_line("checkpoint_removed", {"step": 100, "keep_last": 2})
+    assert removed == "checkpoint step-00000100 removed (keep_last 2)"
+    assert event_line("something_else", {}) is None
+
+
+def test_the_summary_compares_and_leaves_out_what_is_unknown() -> None:
+    outcome = {"steps": 600, "tokens": 19_660_800, "seconds": 112.0, "first_loss": 5.56, "final_loss": 1.081}
+    assert summary_line(outcome) == "600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08"
+    assert summary_line({**outcome, "bits_per_byte": 1.714}).endswith(" · validation 1.71 bits/byte")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999, 1.0, 2.0])
+def test_the_bar_always_has_the_same_width(share: float) -> None:
+    assert len(bar(share)) == 18
+    assert bar(0.5).count("█") == 8
+
+
+def test_a_terminal_sees_one_line_that_is_erased_at_the_end() -> None:
+    terminal = io.StringIO()
+    display = ProgressDisplay(terminal)
+    display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
+    display.on_row(ROW)
+    display.close()
+    text = terminal.getvalue()
+    assert "\n" not in text
+    assert "step 312/600  loss 1.312" in text
+    assert "41.2 k tok/s" in text
+    assert text.endswith("\r\x1b[2K")
+
+
+def test_a_log_gets_plain_lines_and_not_one_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="trainyard")
+    display = ProgressDisplay(None)
+    display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
+    for step in range(1, 101):
+        display.on_row({**ROW, "step": step} | ({"val_loss": 1.5} if step == 50 else {}))
+    display.on_row({**ROW, "step": 600})
+    steps = [record.message.split()[1] for record in caplog.records if record.message.startswith("step")]
+    assert steps == ["1/600", "50/600", "600/600"]
+    assert not any("\r" in record.message for record in caplog.records)

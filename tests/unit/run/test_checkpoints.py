@@ -1,0 +1,70 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import CheckpointError
+from trainyard.run.checkpoints import (
+    CheckpointManifest,
+    describe_files,
+    read_manifest,
+    verify_checkpoint,
+    write_manifest,
+)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "step-00000005"
+    (folder / "part").mkdir(parents=True)
+    (folder / "weights").write_bytes(b"weights" * 100)
+    (folder / "part" / "ünï").write_bytes(b"")
+    write_manifest(folder, CheckpointManifest(5, "run", 1.5, describe_files(folder)))
+    return folder
+
+
+def test_a_whole_checkpoint_verifies_and_gives_its_manifest(checkpoint: Path) -> None:
+    manifest = verify_checkpoint(checkpoint)
+    assert (manifest.step, manifest.run_id, manifest.created) == (5, "run", 1.5)
+    assert [(f.path, f.size) for f in manifest.files] == [("part/ünï", 0), ("weights", 700)]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"weights" * 99, "693 bytes, the manifest says 700"), (b"Weights" + b"weights" * 99, "SHA-256")],
+)
+def test_a_changed_file_is_named(checkpoint: Path, content: bytes, complaint: str) -> None:
+    (checkpoint / "weights").write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"weights: {complaint}"):
+        verify_checkpoint(checkpoint)
+
+
+def test_a_missing_file_is_named(checkpoint: Path) -> None:
+    (checkpoint / "part" / "ünï").unlink()
+    with pytest.raises(CheckpointError, match="ünï: missing"):
+        verify_checkpoint(checkpoint)
+
+
+def test_without_a_manifest_there_is_no_checkpoint(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="never completed"):
+        read_manifest(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b'{"step": 5}', b'{"step": "x", "run_id": 1, "created": 0, "files": [{}]}'],
+)
+def test_a_manifest_that_does_not_read_is_no_manifest(checkpoint: Path, content: bytes) -> None:
+    (checkpoint / "manifest.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a readable manifest"):
+        read_manifest(checkpoint)
+
+
+def test_a_file_outside_the_checkpoint_is_never_looked_at(checkpoint: Path) -> None:
+    value = json.loads((checkpoint / "manifest.json").read_text())
+    value["files"][0]["path"] = "../secret"
+    (checkpoint.parent / "secret").write_bytes(b"")
+    (checkpoint / "manifest.json").write_text(json.dumps(value))
+    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+        read_manifest(checkpoint)

@@ -1,0 +1,22 @@
+from pathlib import Path
+
+from trainyard.run.directory import RunDirectory
+
+
+def test_names_are_those_of_the_contract(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "r")
+    names = {p.relative_to(run.path).as_posix() for p in (run.run_file, run.config_file, run.metrics_file)}
+    assert names == {"run.json", "config.yaml", "metrics.jsonl"}
+    assert run.events_file.name == "events.jsonl"
+    assert run.checkpoint(500) == run.path / "checkpoints" / "step-00000500"
+    run.create()
+    assert sorted(p.name for p in run.path.iterdir()) == ["checkpoints", "logs", "report", "tensorboard"]
+
+
+def test_steps_are_listed_in_order_and_nothing_else_counts(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert run.checkpoint_steps() == []
+    for name in ("step-00000010", "step-00000002", "step-123456789", ".step-00000011.tmp", "step-12", "best"):
+        (run.checkpoints / name).mkdir(parents=True)
+    (run.checkpoints / "step-00000099").write_text("a file")
+    assert run.checkpoint_steps() == [2, 10, 123456789]

@@ -1,0 +1,43 @@
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard.run.files import sha256_of_file, write_bytes_atomically, write_json_atomically
+
+
+def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_bytes_atomically(path, b"old")
+    write_bytes_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_bytes_atomically(path, b"old")
+
+    def refuse(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_bytes_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_is_readable_by_people(tmp_path: Path) -> None:
+    write_json_atomically(tmp_path / "a.json", {"name": "Bücher", "n": 1})
+    assert (tmp_path / "a.json").read_text() == '{\n  "name": "Bücher",\n  "n": 1\n}\n'
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_the_digest_is_that_of_all_bytes(tmp_path: Path, size: int) -> None:
+    content = bytes(i % 251 for i in range(size))
+    (tmp_path / "f").write_bytes(content)
+    assert sha256_of_file(tmp_path / "f") == hashlib.sha256(content).hexdigest()

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import TrainyardError
+from trainyard.run.identity import (
+    choose_run_id,
+    ci_facts,
+    history_of,
+    new_run_id,
+    read_run,
+    write_identity,
+    write_outcome,
+)
+
+
+def test_a_fresh_id_is_accepted_as_a_directory_name() -> None:
+    fresh = new_run_id()
+    assert choose_run_id(Path("runs") / fresh, {}) == fresh
+    assert new_run_id() != new_run_id() or new_run_id() != new_run_id()
+
+
+def test_a_directory_of_another_name_does_not_become_an_identity() -> None:
+    assert choose_run_id(Path("/a/run"), {}) != "run"
+    assert choose_run_id(Path("/a/run"), {}) != choose_run_id(Path("/b/run"), {})
+
+
+def test_the_environment_decides_the_identity() -> None:
+    assert choose_run_id(Path("runs/20260101-000000-abcd"), {"TRAINYARD_RUN_ID": "gh-7"}) == "gh-7"
+
+
+def test_unknown_facts_are_absent(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_identity(path, "r1", {"git": {}, "image_digest": None, "seed": 0, "lock_sha256": "aa"})
+    run = read_run(path)
+    assert {"git", "image_digest"} & run.keys() == set()
+    assert (run["run_id"], run["seed"], run["lock_sha256"]) == ("r1", 0, "aa")
+
+
+def test_an_outcome_is_added_last_and_taken_out_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_identity(path, "r1", {"seed": 1})
+    write_outcome(path, {"status": "stopped"})
+    assert list(read_run(path))[-1] == "outcome"
+    write_outcome(path, None)
+    assert "outcome" not in read_run(path)
+    assert read_run(path)["seed"] == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"run_id": "x"', b"[]", b"{}", b"\xff"])
+def test_what_is_no_run_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "run.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TrainyardError, match=r"run\.json"):
+        read_run(path)
+
+
+def test_ci_facts_are_those_of_github_and_absent_elsewhere() -> None:
+    variables = {"GITHUB_RUN_ID": "7", "GITHUB_SHA": "abc", "GITHUB_REF": ""}
+    assert ci_facts(variables) == {}
+    assert ci_facts({**variables, "GITHUB_ACTIONS": "true"}) == {"run_id": "7", "sha": "abc"}
+
+
+def segment(until: int, commit: str) -> dict[str, object]:
+    return {"until": until, "commit": commit, "config_sha256": "c"}
+
+
+def run_of(commit: str, *history: dict[str, object]) -> dict[str, object]:
+    return {"git": {"commit": commit, "dirty": False}, "config_sha256": "c", "history": list(history)}
+
+
+@pytest.mark.parametrize(
+    ("run", "until", "expected"),
+    [
+        (run_of("a"), 0, []),
+        (run_of("a"), 5, [segment(5, "a")]),
+        (run_of("a", segment(5, "a")), 9, [segment(9, "a")]),
+        (run_of("b", segment(5, "a")), 9, [segment(5, "a"), segment(9, "b")]),
+        (run_of("b", segment(5, "a")), 4, [segment(4, "a")]),
+        (run_of("b", segment(5, "a")), 5, [segment(5, "a")]),
+        (
+            run_of("a", segment(5, "a"), segment(9, "b")),
+            12,
+            [segment(5, "a"), segment(9, "b"), segment(12, "a")],
+        ),
+    ],
+)
+def test_history_says_which_code_made_which_steps(
+    run: dict[str, object], until: int, expected: list[dict[str, object]]
+) -> None:
+    assert history_of(run, until=until) == expected
