@@ -8,7 +8,11 @@ CONFIG ?= configs/smoke.yaml
 SET ?=
 STORE ?= file://$(CURDIR)/trainyard-store
 RUNS ?= runs
+ifeq ($(MAKECMDGOALS),resume)
+RUN_DIR := $(RUNS)/$(shell ls $(RUNS) 2>/dev/null | sort | tail -n 1)
+else
 RUN_DIR ?= $(RUNS)/$(shell date +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/urandom | tr -d ' \n')
+endif
 RUN_DIR := $(RUN_DIR)
 
 UV := $(UV_HOME)/bin/uv
@@ -25,7 +29,10 @@ install: $(VENV)/training.stamp ## the environment that trains, from requirement
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
-train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET="a.b=1 c=2", STORE=, RUN_DIR=
+train: ## train, store and prove a model: CONFIG=, SET="a.b=1 c=2", STORE=, RUN_DIR=
+resume: ## go on with the newest run of `make train`
+train resume: $(VENV)/training.stamp
+	@test -n "$(notdir $(RUN_DIR))" || { echo "There is no run in $(RUNS) yet: make train starts one." >&2; exit 2; }
 	@$(RUN) scripts/check_environment.py $(CONFIGURATION)
 	@$(RUN) scripts/prepare_data.py $(CONFIGURATION)
 	@$(RUN) scripts/train.py $(CONFIGURATION) --run-dir $(RUN_DIR) --resume auto
@@ -33,10 +40,6 @@ train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET="a
 	@$(RUN) scripts/prove_run.py --run-dir $(RUN_DIR) --store $(STORE) --run-number auto
 	@$(RUN) scripts/training_dashboard.py $(RUN_DIR) --write
 	@$(RUN) scripts/notify_slack.py succeeded --run-dir $(RUN_DIR)
-
-resume: ## go on with the newest run of `make train`
-	@test -d $(RUNS) || { echo "There is no run in $(RUNS) yet: make train starts one." >&2; exit 2; }
-	@$(MAKE) --no-print-directory train RUN_DIR=$(RUNS)/$$(ls $(RUNS) | sort | tail -n 1)
 
 test: $(VENV)/development.stamp ## every test, with coverage of src
 	UV=$(abspath $(UV)) $(RUN) -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
