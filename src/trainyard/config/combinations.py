@@ -21,6 +21,7 @@ class Impossible:
 def impossible_combinations(config: Config) -> Iterator[Impossible]:
     """Every combination of values in `config` that is valid key by key and impossible together."""
     yield from _impossible_architecture(config.model.architecture)
+    yield from _impossible_scaling(config.model.architecture)
     shape, training = config.model.architecture, config.training
     if config.data.sequence_length > shape.max_position_embeddings:
         yield Impossible(
@@ -37,6 +38,17 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
         yield Impossible(
             ("training.max_steps", "training.epochs"),
             "neither max_steps nor epochs is set, so the run would never end",
+        )
+
+
+def _impossible_scaling(shape: ArchitectureConfig) -> Iterator[Impossible]:
+    scaling = shape.rope_scaling
+    if scaling.rope_type != "default" and scaling.high_freq_factor <= scaling.low_freq_factor:
+        section = "model.architecture.rope_scaling"
+        yield Impossible(
+            (f"{section}.high_freq_factor", f"{section}.low_freq_factor"),
+            f"{scaling.high_freq_factor:g} is not above {section}.low_freq_factor, "
+            f"{scaling.low_freq_factor:g}",
         )
 
 

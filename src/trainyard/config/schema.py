@@ -34,6 +34,21 @@ class Section(BaseModel):
     )
 
 
+class RopeScalingConfig(Section):
+    """Rotary positions stretched beyond the length that a model was first trained on."""
+
+    rope_type: Literal["default", "llama3"] = "default"
+    """default: plain, other keys have no effect; llama3: slow turns are divided by factor, fast ones kept."""
+    factor: Annotated[float, Field(ge=1)] = 8.0
+    """What the slowest turns are divided by."""
+    low_freq_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Fewer turns than this within the original length are slow."""
+    high_freq_factor: Annotated[float, Field(gt=0)] = 4.0
+    """More turns than this within the original length are fast."""
+    original_max_position_embeddings: Positive = 8192
+    """The original length, in tokens."""
+
+
 class ArchitectureConfig(Section):
     """The shape of a Llama-family model. The default is the small byte-level one of `configs/smoke.yaml`."""
 
@@ -59,6 +74,8 @@ class ArchitectureConfig(Section):
     """The output layer shares the weights of the input embedding."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """Standard deviation of the random start."""
+    rope_scaling: RopeScalingConfig = Field(default_factory=RopeScalingConfig)
+    """Stretching of the rotary positions, as Llama 3.1 and 3.2 have it."""
 
 
 class ModelConfig(Section):

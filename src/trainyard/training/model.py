@@ -13,12 +13,26 @@ from torch.nn import functional
 from trainyard.config.schema import ArchitectureConfig
 
 
-def rotary_table(architecture: ArchitectureConfig) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary positions, each `[position, head_dim]` in float32 (arXiv:2104.09864)."""
+def rotary_frequencies(architecture: ArchitectureConfig) -> Tensor:
+    """Radians a position `[head_dim / 2]` in float32 (arXiv:2104.09864), stretched by `rope_scaling`.
+
+    The stretching is Llama 3.1's: slow turns are divided by `factor`, fast ones kept, those between blended.
+    """
     head_dim = architecture.hidden_size // architecture.num_attention_heads
-    inverse = architecture.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    plain = architecture.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    scaling = architecture.rope_scaling
+    if scaling.rope_type == "default":
+        return plain
+    turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain * (kept + (1 - kept) / scaling.factor)
+
+
+def rotary_table(architecture: ArchitectureConfig) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of rotary positions, each `[position, head_dim]` in float32."""
     positions = torch.arange(architecture.max_position_embeddings, dtype=torch.float32)
-    angles = torch.outer(positions, inverse).repeat(1, 2)
+    angles = torch.outer(positions, rotary_frequencies(architecture)).repeat(1, 2)
     return angles.cos(), angles.sin()
 
 

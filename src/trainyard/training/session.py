@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from trainyard.config.load import config_sha256, dump_yaml
-from trainyard.config.schema import Config
+from trainyard.config.schema import Config, ModelConfig
 from trainyard.errors import ConfigError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import write_bytes_atomically
@@ -29,12 +29,14 @@ from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
+from trainyard.training.starting_weights import load_weights, open_starting_weights
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 from trainyard.training.tokens import PreparedData
 from trainyard.training.trackers import close_trackers, open_trackers
 from trainyard.training.validation import Validation, first_windows
 from trainyard.training.vocabulary import Vocabulary, load_vocabulary
+from trainyard.training.weight_source import WeightSource
 
 _PROMPT_TOKENS = 16
 
@@ -59,17 +61,18 @@ class Request:
 def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     config, directory = request.config, request.directory
-    device = prepare_device(config)
-    batches = _training_batches(request)
+    device, batches = prepare_device(config), _training_batches(request)
     length = plan_length(config.training, config.data, steps_per_epoch=batches.steps_per_epoch)
     fits = what_must_fit(config, request.data.fingerprint)
     point = find_resume_point(directory, request.resume, fits)
     if (done := _finished_before(request, length, point)) is not None:
         listener.on_event("finished_before", {"step": done["steps"]})
         return done
-    state = _new_state(config, device)
+    weights = None if point else open_starting_weights(config.model)
+    state = _new_state(config, device, weights)
     plan = length.to_json() | {"parameters": parameter_count(state.model)}
-    run_id = _write_identity(request, point, plan=plan, hardware=hardware_facts(device))
+    found = {"plan": plan, "hardware": hardware_facts(device), **_origin(config.model, weights)}
+    run_id = _write_identity(request, point, found)
     with OutcomeRecorder(directory, state, length) as recorder:
         _resume(directory, state, point)
         trackers = open_trackers(config.monitoring, directory, run_id=run_id, resumed_at=state.step)
@@ -156,20 +159,26 @@ def _finished_before(request: Request, length: RunLength, point: ResumePoint | N
     return outcome
 
 
-def _new_state(config: Config, device: torch.device) -> TrainingState:
+def _new_state(config: Config, device: torch.device, weights: WeightSource | None) -> TrainingState:
     model: nn.Module = build_model(config.model.architecture, seed=config.training.seed).to(device)
+    if weights:
+        load_weights(model, weights)
     return TrainingState(model, build_optimizer(model, config.training))
 
 
-def _write_identity(
-    request: Request, point: ResumePoint | None, *, plan: dict[str, Any], hardware: dict[str, Any]
-) -> str:
+def _origin(model: ModelConfig, weights: WeightSource | None) -> dict[str, Any]:
+    """Where a fresh run's weights come from; nothing for random ones, which follow from the seed."""
+    return {"model": {"path": model.path, "sha256": weights.digest()}} if weights else {}
+
+
+def _write_identity(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
     """Write `run.json` and `config.yaml`; a run that goes on keeps its id and its time of creation."""
     directory, config, data = request.directory, request.config, request.data
     kept: dict[str, Any] = {}
     if directory.run_file.exists():
         before = read_run(directory.run_file)
-        kept = {key: before[key] for key in ("created", "parent") if key in before}
+        names = ("created", "parent", "model") if point else ("created", "parent")
+        kept = {key: before[key] for key in names if key in before}
         kept["history"] = history_of(before, until=point.step if point else 0)
         run_id = str(before["run_id"])
     else:
@@ -182,8 +191,7 @@ def _write_identity(
         "config_sha256": config_sha256(config),
         "seed": config.training.seed,
         "data": data.to_json(),
-        "hardware": hardware,
-        "plan": plan,
+        **found,
         **kept,
     }
     write_identity(directory.run_file, run_id, facts)

@@ -1,0 +1,75 @@
+"""The model's weights out of one of our own checkpoints, verified first; moments and position stay behind."""
+
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from trainyard.config.schema import ArchitectureConfig
+from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.files import sha256_of_file
+from trainyard.training.checkpoint import read_state
+from trainyard.training.weight_fit import OUTPUT, layers_in
+
+_PART = "model."
+_SHOWN = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "rope_theta",
+    "rope_scaling",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+)
+
+
+class CheckpointWeights:
+    """A checkpoint's directory (`…/checkpoints/step-00000500`)."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads every byte. Raises CheckpointError when the checkpoint does not verify."""
+        self.path = path
+        verify_checkpoint(path)
+        entries = FileSystemReader(path).read_metadata().state_dict_metadata
+        self._tensors = {
+            name.removeprefix(_PART): entry
+            for name, entry in entries.items()
+            if name.startswith(_PART) and isinstance(entry, TensorStorageMetadata)
+        }
+        self.declared: Mapping[str, Any] = self._declared()
+
+    def _declared(self) -> dict[str, Any]:
+        fits = read_state(self.path)["fits"]
+        shown = {key: fits[name] for key in _SHOWN if (name := f"model.architecture.{key}") in fits}
+        tied = {"tie_word_embeddings": OUTPUT not in self._tensors}
+        return tied | shown | {"num_layers": layers_in(iter(self._tensors))}
+
+    def names(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def stored_name(self, name: str) -> str:
+        return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].size)
+
+    def read(self, name: str) -> Tensor:
+        entry = self._tensors[name]
+        tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
+        with warnings.catch_warnings():
+            # Each process reads for itself, which is what was asked for.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load({_PART + name: tensor}, storage_reader=FileSystemReader(self.path), no_dist=True)
+        return tensor.to(torch.float32)
+
+    def contradictions(self, _architecture: ArchitectureConfig, /) -> Iterator[str]:
+        yield from ()
+
+    def digest(self) -> str:
+        """Of the manifest, which holds the digest of every file."""
+        return sha256_of_file(self.path / MANIFEST_NAME)

@@ -1,0 +1,189 @@
+"""Weights in a GGUF file of the architecture `llama`, dequantised tensor by tensor.
+
+    token_embd  blk.N.attn_q  …  --names, rows of q and k put back-->  model.embed_tokens  model.layers.N.…
+
+The tokenizer that such a file also carries is not read; `model.tokenizer` names one.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
+from trainyard.errors import ConfigError
+from trainyard.training.model import rotary_frequencies
+from trainyard.training.weight_source import digest_of_files
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader, ReaderTensor
+
+Floats = npt.NDArray[np.float32]
+_OUTER = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_FREQUENCIES = "rope_freqs.weight"
+"""What the rotary frequencies are divided by: how llama.cpp's converter writes Llama 3's scaling."""
+
+
+def our_name(name: str) -> str:
+    """The parameter of our model that GGUF calls `name`; an unknown one keeps its name."""
+    parts = name.split(".")
+    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER:
+        return f"model.layers.{parts[1]}.{_LAYER[parts[2]]}.{parts[3]}"
+    return _OUTER.get(name, name)
+
+
+def gguf_name(name: str) -> str:
+    """The inverse of `our_name`."""
+    outer = {ours: theirs for theirs, ours in _OUTER.items()}
+    layer = {ours: theirs for theirs, ours in _LAYER.items()}
+    parts = name.split(".")
+    middle = ".".join(parts[3:-1])
+    return f"blk.{parts[2]}.{layer[middle]}.{parts[-1]}" if middle in layer else outer.get(name, name)
+
+
+def rows_by_halves(weights: Floats, heads: int) -> Floats:
+    """Undo the order of rows `[heads × head_dim, width]` that llama.cpp gives to queries and keys.
+
+    Its rotary positions turn neighbours (0, 1), (2, 3), …; ours and Hugging Face's turn row i with row
+    i + head_dim / 2. Its converter therefore interleaves the two halves of each head.
+    """
+    pairs = weights.reshape(heads, -1, 2, *weights.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(weights.shape)
+
+
+class GgufWeights:
+    """A `.gguf` file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        reader = _open(path)
+        self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
+        self._frequencies = self._tensors.pop(_FREQUENCIES, None)
+        self.declared: Mapping[str, Any] = self._declared(reader)
+        self._heads = {
+            "attn_q": self.declared["num_attention_heads"],
+            "attn_k": self.declared["num_key_value_heads"],
+        }
+
+    def _declared(self, reader: "GGUFReader") -> dict[str, Any]:
+        heads = _value(reader, "attention.head_count")
+        return {
+            "num_layers": _value(reader, "block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": _value(reader, "attention.head_count_kv", heads),
+            "rope_theta": _value(reader, "rope.freq_base", 10000.0),
+            "rms_norm_eps": _value(reader, "attention.layer_norm_rms_epsilon"),
+            "tie_word_embeddings": "lm_head.weight" not in self._tensors,
+            **_other_scaling(reader),
+        }
+
+    def names(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def stored_name(self, name: str) -> str:
+        return gguf_name(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(int(size) for size in reversed(self._tensors[name].shape))
+
+    def read(self, name: str) -> Tensor:
+        tensor = self._tensors[name]
+        values = _dequantised(tensor)
+        heads = self._heads.get(tensor.name.split(".")[-2])
+        return torch.from_numpy(rows_by_halves(values, heads) if heads else values)
+
+    def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
+        yield from self._unreadable()
+        plain = rotary_frequencies(architecture.model_copy(update={"rope_scaling": RopeScalingConfig()}))
+        ours = plain / rotary_frequencies(architecture)
+        theirs = (
+            torch.ones_like(ours) if self._frequencies is None else _frequency_divisors(self._frequencies)
+        )
+        if theirs.shape != ours.shape or not torch.allclose(theirs, ours, rtol=1e-4):
+            yield (
+                f"model.architecture.rope_scaling: the file divides the rotary frequencies by "
+                f"{theirs.min():g} to {theirs.max():g} ({_FREQUENCIES}), the configuration by {ours.min():g} "
+                f"to {ours.max():g}"
+            )
+
+    def _unreadable(self) -> Iterator[str]:
+        """Types of tensors for which there is no dequantisation, each tried on one row."""
+        from gguf.quants import dequantize
+
+        examples = {tensor.tensor_type: tensor for tensor in self._tensors.values()}
+        for kind, tensor in examples.items():
+            try:
+                dequantize(tensor.data[:1], kind)
+            except NotImplementedError:
+                yield f"{tensor.name}: of type {kind.name}, which gguf cannot dequantise"
+
+    def digest(self) -> str:
+        return digest_of_files([self.path])
+
+
+def _dequantised(tensor: "ReaderTensor") -> Floats:
+    """The values of a tensor in memory of their own, which the mapped file is not."""
+    from gguf.quants import dequantize
+
+    values = dequantize(tensor.data, tensor.tensor_type)
+    return np.array(values, dtype=np.float32, copy=None if values.flags.writeable else True)
+
+
+def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:
+    return torch.from_numpy(_dequantised(tensor))
+
+
+def _open(path: Path) -> "GGUFReader":
+    from gguf import GGUFReader
+
+    with _explained(path):
+        reader = GGUFReader(path)
+        field = reader.get_field("general.architecture")
+        kind = field.contents() if field else None
+    if reader.byte_order != "I":
+        raise ConfigError(f"model.path: {path} has the byte order of another kind of machine; convert it")
+    if kind != "llama":
+        raise ConfigError(f"model.path: {path} is of the architecture {kind!r}; this trainer has llama only")
+    return reader
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        raise ConfigError(f"model.path: {path} is not a whole GGUF file ({error}); fetch it again") from None
+
+
+def _value(reader: "GGUFReader", key: str, default: Any = None) -> Any:
+    field = reader.get_field(f"llama.{key}")
+    value = field.contents() if field else default
+    if value is None:
+        raise ConfigError(f"model.path: the file does not say llama.{key}, so it is not a whole model")
+    return value
+
+
+def _other_scaling(reader: "GGUFReader") -> dict[str, Any]:
+    """A scaling of rotary positions by metadata (linear, yarn, …), which our model does not have."""
+    kind = _value(reader, "rope.scaling.type", "none")
+    return {} if kind == "none" else {"rope_scaling": {"rope_type": kind}}

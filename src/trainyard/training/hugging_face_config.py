@@ -1,0 +1,82 @@
+"""A Llama's `config.json` as Hugging Face writes it, to and from `model.architecture`.
+
+It knows the forms of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`), and writes the
+former, which both read. Weights and tokenizers are not its affair.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
+from trainyard.errors import ConfigError
+
+CONFIG_NAME = "config.json"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a `config.json`. Raises ConfigError when it is no Llama's."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: {path} is not readable as JSON ({error})") from None
+    kind = value.get("model_type") if isinstance(value, dict) else None
+    if kind != "llama":
+        raise ConfigError(f"model.path: {path} has the model_type {kind!r}; this trainer has llama only")
+    if "quantization_config" in value:
+        raise ConfigError(f"model.path: {path} describes quantised weights; name a folder of float ones")
+    return dict(value)
+
+
+def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `model.architecture` that no shape shows; defaults are those of LlamaConfig."""
+    heads = config.get("num_attention_heads", 32)
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    declared = {
+        "num_layers": config.get("num_hidden_layers", 32),
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("num_key_value_heads") or heads,
+        "rope_theta": rope.get("rope_theta") or config.get("rope_theta", 10000.0),
+        "rms_norm_eps": config.get("rms_norm_eps", 1e-6),
+        "tie_word_embeddings": config.get("tie_word_embeddings", False),
+        "rope_scaling": _declared_scaling(rope),
+    }
+    if config.get("hidden_act", "silu") != "silu":
+        declared["hidden_act"] = config["hidden_act"]
+    return declared
+
+
+def _declared_scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `RopeScalingConfig` that have an effect; all there are of a kind that our model lacks."""
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "llama3":
+        return {key: rope.get(key) for key in RopeScalingConfig.model_fields} | {"rope_type": kind}
+    return {"rope_type": kind} | {
+        k: v for k, v in rope.items() if k not in ("rope_theta", "rope_type", "type")
+    }
+
+
+def hugging_face_config(architecture: ArchitectureConfig) -> dict[str, Any]:
+    """The `config.json` that transformers builds the same model from."""
+    scaling = architecture.rope_scaling
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": architecture.vocab_size,
+        "hidden_size": architecture.hidden_size,
+        "intermediate_size": architecture.intermediate_size,
+        "num_hidden_layers": architecture.num_layers,
+        "num_attention_heads": architecture.num_attention_heads,
+        "num_key_value_heads": architecture.num_key_value_heads,
+        "head_dim": architecture.hidden_size // architecture.num_attention_heads,
+        "max_position_embeddings": architecture.max_position_embeddings,
+        "rope_theta": architecture.rope_theta,
+        "rope_scaling": None if scaling.rope_type == "default" else scaling.model_dump(),
+        "rms_norm_eps": architecture.rms_norm_eps,
+        "tie_word_embeddings": architecture.tie_word_embeddings,
+        "initializer_range": architecture.initializer_range,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+    }

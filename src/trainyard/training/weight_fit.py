@@ -1,0 +1,137 @@
+"""Whether weights from a file fit `model.architecture`: every difference at once, by tensor and by key.
+
+It compares names, shapes and what the file declares; it reads no tensor.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.schema import ArchitectureConfig
+from trainyard.errors import ConfigError
+from trainyard.training.weight_source import WeightSource
+
+OUTPUT = "lm_head.weight"
+_EMBEDDING = "model.embed_tokens.weight"
+_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of a parameter and the keys it follows from."""
+
+    size: int
+    keys: str
+
+
+def parameters_of(architecture: ArchitectureConfig) -> dict[str, tuple[Dimension, ...]]:
+    """The parameters of our model by name; a tied output is not one of its own."""
+    a = architecture
+    head = a.hidden_size // a.num_attention_heads
+    width = Dimension(a.hidden_size, f"hidden_size {a.hidden_size}")
+    inner = Dimension(a.intermediate_size, f"intermediate_size {a.intermediate_size}")
+    words = Dimension(a.vocab_size, f"vocab_size {a.vocab_size}")
+    keys = Dimension(
+        a.num_key_value_heads * head, f"num_key_value_heads {a.num_key_value_heads} of {head} each"
+    )
+    layer = {
+        "input_layernorm": (width,),
+        "self_attn.q_proj": (width, width),
+        "self_attn.k_proj": (keys, width),
+        "self_attn.v_proj": (keys, width),
+        "self_attn.o_proj": (width, width),
+        "post_attention_layernorm": (width,),
+        "mlp.gate_proj": (inner, width),
+        "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner),
+    }
+    output = {} if a.tie_word_embeddings else {OUTPUT: (words, width)}
+    layers = {f"model.layers.{n}.{part}.weight": s for n in range(a.num_layers) for part, s in layer.items()}
+    return {_EMBEDDING: (words, width), **layers, "model.norm.weight": (width,), **output}
+
+
+def layers_in(names: Iterator[str]) -> int:
+    """How many layers the parameters `names` belong to."""
+    return len({match[1] for name in names if (match := _LAYER.match(name))})
+
+
+def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
+    """Raise ConfigError naming every difference between the file and `model.architecture`."""
+    found = [
+        *_contradicted_keys(source, architecture),
+        *source.contradictions(architecture),
+        *_different_tensors(source, architecture),
+    ]
+    if found:
+        raise ConfigError(
+            f"model.path: {source.path} does not fit model.architecture:\n"
+            + "".join(f"  {line}\n" for line in found)
+            + "Extend the preset of this model (configs/models), set the keys above, or start from random "
+            "weights with --set model.path=null. Nothing was started."
+        )
+
+
+def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
+    ours = architecture.model_dump() | {"hidden_act": "silu"}
+    for key, value in source.declared.items():
+        if not _same(value, ours[key]):
+            said, wanted = _shown(value), _shown(ours[key])
+            yield f"model.architecture.{key}: the file says {said}, the configuration {wanted}"
+
+
+def _same(value: Any, ours: Any) -> bool:
+    """Equal, with the rounding of a float32 in the file allowed for, and plain rotary positions all alike."""
+    if isinstance(value, dict) and isinstance(ours, dict):
+        if value.get("rope_type") == ours.get("rope_type") == "default":
+            return True
+        return value.keys() == ours.keys() and all(_same(value[key], ours[key]) for key in value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(ours, int | float):
+        return bool(value == ours)
+    return math.isclose(value, ours, rel_tol=1e-6)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
+    """One line for each kind of difference, however many layers have it."""
+    expected = parameters_of(architecture)
+    names = set(source.names())
+    depth = min(source.declared.get("num_layers", architecture.num_layers), architecture.num_layers)
+    tie_differs = source.declared.get("tie_word_embeddings") != architecture.tie_word_embeddings
+    lines: Counter[str] = Counter()
+    for name in sorted(names | expected.keys(), key=_in_order):
+        layer = _LAYER.match(name)
+        if layer and int(layer[1]) >= depth:
+            continue  # the number of layers differs, which is said once
+        if name == OUTPUT and (tie_differs or architecture.tie_word_embeddings):
+            continue  # said by tie_word_embeddings, or a copy of the embedding
+        if line := _difference(source, name, expected.get(name)):
+            lines[_NUMBER.sub("N", line, count=1) if layer else line] += 1
+    for line, layers in lines.items():
+        yield line if layers == 1 else f"{line}, in {layers} layers"
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
+
+
+def _difference(source: WeightSource, name: str, expected: tuple[Dimension, ...] | None) -> str | None:
+    stored = source.stored_name(name)
+    if expected is None:
+        return f"{stored}: in the file {list(source.shape(name))}, but no part of the configured model"
+    wanted = tuple(dimension.size for dimension in expected)
+    keys = ", ".join(dict.fromkeys(dimension.keys for dimension in expected))
+    if name not in source.names():
+        return f"{stored}: not in the file; the configuration has {list(wanted)} ({keys})"
+    shape = source.shape(name)
+    if shape == wanted:
+        return None
+    return f"{stored}: {list(shape)} in the file, {list(wanted)} in the configuration ({keys})"
