@@ -20,6 +20,16 @@ _DAMAGED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismat
 """The bytes arrived as others than they were sent."""
 _BUSY = ("409", "ConditionalRequestConflict", "OperationAborted", "IncompleteBody")
 
+_SURE_TO_BE_THERE = {
+    "put_object": "ETag",
+    "upload_part": "ETag",
+    "create_multipart_upload": "UploadId",
+    "head_object": "ContentLength",
+    "get_object": "ContentLength",
+    "list_objects_v2": "IsTruncated",
+}
+"""What an answer lacks that broke off in its headers, which Python's HTTP client takes for their end."""
+
 
 class Bucket:
     """A bucket and the prefix under which we keep to."""
@@ -29,6 +39,7 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts()
         self._client = _client(self.attempts, call_seconds)
+        self._endpoint = str(self._client.meta.endpoint_url)
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
     def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
@@ -36,22 +47,7 @@ class Bucket:
 
         Raises VerificationError when S3 keeps receiving other bytes than were sent, else ServiceError.
         """
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        for attempt in range(1, self.attempts + 1):
-            try:
-                return getattr(self._client, operation)(Bucket=self.name, Key=self.prefix + key, **arguments)
-            except ClientError as error:
-                code = str(error.response.get("Error", {}).get("Code", ""))
-                if code in unless:
-                    return None
-                if code not in _DAMAGED + _BUSY or attempt == self.attempts:
-                    refusal = VerificationError if code in _DAMAGED else ServiceError
-                    raise refusal(self.explained(operation, error)) from None
-            except BotoCoreError as error:
-                raise ServiceError(self.explained(operation, error)) from None
-            pause(attempt)
-        raise AssertionError("the last attempt returns or raises")
+        return self._ask(operation, {"Key": self.prefix + key, **arguments}, unless)
 
     def create(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
         """`call` for the operations that make an object: encrypted as the store was asked to."""
@@ -59,19 +55,44 @@ class Bucket:
 
     def pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
         """S3's answers to a listing of the keys that start with `prefix`."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        further: dict[str, str] = {}
+        while True:
+            page = self._ask("list_objects_v2", {"Prefix": self.prefix + prefix, **arguments, **further}, ())
+            yield page
+            if not page["IsTruncated"]:
+                return
+            further = {"ContinuationToken": page["NextContinuationToken"]}
 
-        try:
-            paginator = self._client.get_paginator("list_objects_v2")
-            yield from paginator.paginate(Bucket=self.name, Prefix=self.prefix + prefix, **arguments)
-        except (BotoCoreError, ClientError) as error:
-            raise ServiceError(self.explained("list_objects_v2", error)) from None
+    def _ask(self, operation: str, arguments: dict[str, Any], unless: tuple[str, ...]) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        for attempt in range(1, self.attempts + 1):
+            last = attempt == self.attempts
+            try:
+                answer = getattr(self._client, operation)(Bucket=self.name, **arguments)
+                if _SURE_TO_BE_THERE.get(operation, "ResponseMetadata") in answer:
+                    return answer
+                if last:
+                    raise ServiceError(f"The answers of {self._endpoint} to {operation} break off.")
+            except ClientError as error:
+                code = str(error.response.get("Error", {}).get("Code", ""))
+                if code in unless:
+                    return None
+                if last or code not in _DAMAGED + _BUSY:
+                    refusal = VerificationError if code in _DAMAGED else ServiceError
+                    raise refusal(self.explained(operation, error)) from None
+            except ResponseParserError as error:
+                if last:
+                    raise ServiceError(self.explained(operation, error)) from None
+            except BotoCoreError as error:
+                raise ServiceError(self.explained(operation, error)) from None
+            pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
 
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""
-        return explain(
-            error, bucket=self.name, operation=operation, endpoint=str(self._client.meta.endpoint_url)
-        )
+        return explain(error, bucket=self.name, operation=operation, endpoint=self._endpoint)
 
 
 def pause(attempt: int) -> None:

@@ -59,12 +59,14 @@ class S3Store:
             answer = self._bucket.call("get_object", key, unless=MISSING, **rest)
             if answer is None:
                 raise FileNotFoundError(key)
-            etag = str(answer.get("ETag", ""))
+            etag, before = str(answer.get("ETag", "")), done
             try:
                 for chunk in answer["Body"].iter_chunks(_CHUNK_BYTES):
                     yield chunk
                     done += len(chunk)
-                return
+                if done - before == answer["ContentLength"]:
+                    return
+                raise ConnectionError("the answer broke off")
             except (BotoCoreError, OSError) as error:
                 attempt += 1
                 if attempt >= self._bucket.attempts:

@@ -1,0 +1,220 @@
+"""A sync through a proxy that injects faults ends complete, or with exit code 4; never falsely complete."""
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.errors import ExitCode, ServiceError
+from trainyard.gateways import open_store
+
+FAULTS = ("cut the request", "cut the answer", "damage the request", "500", "503", "stall")
+CALL_SECONDS = 1.0
+
+
+class FaultyProxy:
+    """Passes requests to an S3 server, one a connection, and spoils some; seeded."""
+
+    def __init__(self, upstream: str, *, seed: int) -> None:
+        host, _, port = upstream.removeprefix("http://").partition(":")
+        self._upstream = (host, int(port))
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.rate = 0.0
+        """Share of the requests that are spoilt."""
+        self.faults: tuple[str, ...] = FAULTS
+        self.requests_left = 1_000_000
+        """After so many the endpoint is down: connections are closed at once."""
+        self.log: list[tuple[str, str]] = []
+        """Each request's first line, and what was done to it."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            try:
+                client.settimeout(20)
+                self._pass_on(client)
+            except OSError:
+                pass
+
+    def _choose(self, head: bytes) -> str:
+        with self._lock:
+            self.requests_left -= 1
+            spoilt = self._random.random() < self.rate
+            fault = self._random.choice(self.faults) if spoilt else "pass"
+            fault = "down" if self.requests_left < 0 else fault
+            self.log.append((head.split(b"\r\n", 1)[0].decode(), fault))
+            return fault
+
+    def _pass_on(self, client: socket.socket) -> None:
+        head, body = read_message(client)
+        if not head:
+            return
+        fault = self._choose(head)
+        if fault in ("down", "cut the request"):
+            return
+        if fault in ("500", "503"):
+            client.sendall(refusal(fault))
+            return
+        if fault == "stall":
+            time.sleep(3 * CALL_SECONDS)
+            return
+        if fault == "damage the request" and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
+        answer = self._ask(head, body)
+        client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
+
+    def _ask(self, head: bytes, body: bytes) -> bytes:
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:")]
+        with socket.create_connection(self._upstream, timeout=20) as upstream:
+            upstream.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
+            return b"".join(iter(lambda: upstream.recv(1 << 20), b""))
+
+
+def read_message(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head and the body of one request; empty when the client hung up."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = client.recv(1 << 16)
+        if not chunk:
+            return b"", b""
+        data += chunk
+    head, _, body = data.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    if b"expect" in fields:
+        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    parts = [body]
+    left = int(fields.get(b"content-length", b"0")) - len(body)
+    while left > 0 and (chunk := client.recv(min(left, 1 << 20))):
+        parts.append(chunk)
+        left -= len(chunk)
+    return head, b"".join(parts)
+
+
+def refusal(status: str) -> bytes:
+    code = "SlowDown" if status == "503" else "InternalError"
+    body = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
+    return (
+        f"HTTP/1.1 {status} Refused\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        + body
+    )
+
+
+@pytest.fixture
+def proxy(
+    seaweedfs: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(seaweedfs.url, seed=getattr(request, "param", 1))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def store(proxy: FaultyProxy, seaweedfs: Any) -> Any:
+    return open_store(f"s3://{seaweedfs.new_bucket()}", call_seconds=CALL_SECONDS)
+
+
+@pytest.mark.parametrize("proxy", [1, 2, 3], indirect=True)
+def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
+    proxy: FaultyProxy, store: Any, make_run: Any
+) -> None:
+    run = make_run(steps=(100, 200, 300), size=50_000)
+    proxy.rate = 0.1
+    try:
+        report = sync_run(store, run, 1)
+        assert report.problems == ()
+    except ServiceError as error:
+        assert error.exit_code == ExitCode.REFUSED
+    spoilt = [fault for _, fault in proxy.log if fault != "pass"]
+    assert spoilt, "this seed spoils nothing, so the test shows nothing"
+    proxy.rate = 0
+    if not verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok:
+        assert sync_run(store, run, 1).problems == ()
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_once_in_three_requests(
+    fault: str, proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(steps=(100,), size=20_000)
+    proxy.faults, proxy.rate = (fault,), 0.34
+    try:
+        complete = not sync_run(store, run, 1).problems
+    except ServiceError:
+        complete = False
+    proxy.rate = 0
+    found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
+    assert found.ok or not complete, found.problems
+
+
+@pytest.mark.parametrize("requests", [0, 1, 5, 9, 14, 20])
+def test_an_endpoint_that_goes_down_leaves_no_manifest_and_a_command_to_go_on(
+    requests: int, proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    run = make_run(steps=(100, 200), size=20_000)
+    brittle = open_store(store.url, call_seconds=CALL_SECONDS)
+    proxy.requests_left = requests
+    with pytest.raises(ServiceError) as refused:
+        sync_run(brittle, run, None)
+    message = str(refused.value)
+    assert "No usable answer from" in message
+    assert f"Nothing is lost: checkpoints and records are in {run.path}" in message
+    assert (
+        f"scripts/training_artifact_sync.py --run-dir {run.path} --store {store.url} --run-number" in message
+    )
+    proxy.requests_left = 1_000_000
+    assert not verify_run(store, 1, depth=Depth.LISTING).ok
+    assert sync_run(store, run, None).run_number == 1
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_a_part_that_is_cut_is_sent_again(proxy: FaultyProxy, store: Any, make_run: Any) -> None:
+    store = open_store(store.url, call_seconds=20)
+    run = make_run(steps=(100,), size=70_000_000)
+    proxy.faults, proxy.rate = ("cut the request", "damage the request"), 0.2
+    sync_run(store, run, 1)
+    parts = [fault for line, fault in proxy.log if "partNumber=" in line]
+    assert len(parts) > 5
+    proxy.rate = 0
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_a_read_that_breaks_goes_on_where_it_broke(proxy: FaultyProxy, store: Any, make_run: Any) -> None:
+    run = make_run(steps=(100,), size=3_000_000)
+    sync_run(store, run, 1)
+    proxy.faults, proxy.rate = ("cut the answer",), 0.3
+    whole = b"".join(store.read_chunks("run-1/checkpoint-100/__0_0.distcp"))
+    assert whole == (run.checkpoint(100) / "__0_0.distcp").read_bytes()
+
+
+def test_a_second_sync_costs_one_listing_and_no_upload(proxy: FaultyProxy, store: Any, make_run: Any) -> None:
+    run = make_run(steps=(100, 200), size=20_000)
+    sync_run(store, run, 1)
+    proxy.log.clear()
+    sync_run(store, run, 1)
+    lines = [line for line, _ in proxy.log]
+    assert [line.partition(" ")[0] for line in lines].count("PUT") == 0
+    assert len([line for line in lines if "list-type=2" in line]) == 1
+    assert len(lines) <= 6
