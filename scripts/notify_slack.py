@@ -30,7 +30,7 @@ _logger = logging.getLogger("trainyard.notify_slack")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("moment", choices=("started", "succeeded", "failed"))
+    parser.add_argument("moment", choices=("started", "succeeded", "failed"), help="what to tell")
     parser.add_argument("--run-dir", type=Path, required=True, help="need not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")

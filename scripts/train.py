@@ -28,8 +28,15 @@ LOCK = HOUSE / "requirements-training.txt"
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="change one value; may be repeated",
+    )
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
     parser.add_argument("--deadline", type=duration, metavar="DURATION", help="8h, 25m, 90s from now")

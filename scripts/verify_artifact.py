@@ -3,9 +3,9 @@
 
 The store's own checksums are compared, or bytes are read back; metadata that we wrote is never believed.
 
-Reads:  --store and --run-number: the run's objects and manifests, to the given --depth
-            listing: names, sizes and the store's checksums; sample: and a tenth of the bytes; full: all
-        --run-dir: the run's directory; alone, its checkpoints against their own manifests
+Reads:  --store and --run-number: the run's objects and manifests, to the given --depth (listing: names, sizes
+        and the store's checksums; sample: a tenth of the objects' bytes too; full: every byte);
+        --run-dir: the run's directory; alone, its checkpoints against their own manifests;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
 Writes: nothing; with --json the result on stdout
 Exit codes: 0 all equal; 1 something differs, each thing named; 2 wrong usage; 4 the store cannot be reached
