@@ -260,6 +260,7 @@ class Stage:
         given |= {"PATH": self.path, **(environment or {})}
         line = [str(TOOLS / "act"), event, "--json", "-P", "self-hosted=-self-hosted", "--no-cache-server"]
         line += ["-W", ".github/workflows/training_ci.yml", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
+        line += ["--job", "train"]  # the other one installs packages on a hosted runner
         line += words("--env", given) + words("--input", inputs or {})
         line += words("--var", {"TRAINYARD_RUNS_DIRECTORY": str(runs), **(variables or {})})
         line += [

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Build the C++ kernels in native/ with CMake, then their GoogleTest suite, and run it.
+
+The library is built before the tests, so that it is there even where GoogleTest is not; the package finds it
+in native/build. Nothing needs it: without the library NumPy computes the same bits.
+
+Reads:      native/; cmake, a C++17 compiler, ninja where it is installed, GoogleTest unless --no-tests
+Writes:     the build directory: native/build, or native/build-sanitized, which Python must not load
+Exit codes: 0 built and every test passed; 1 a target does not compile or a test failed; 2 cmake is missing,
+            or cannot configure (no compiler, no GoogleTest)
+Example:    scripts/build_native.py --jobs 2
+"""
+
+import argparse
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ConfigError, TrainyardError
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP_SECONDS = 1800
+INSTALL = (
+    "Debian, Ubuntu: apt-get install cmake ninja-build g++ libgtest-dev; macOS: brew install cmake googletest"
+)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--build-dir", type=Path, metavar="DIR", help="default: see above")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="compilers at a time (default 2)")
+    parser.add_argument("--no-tests", action="store_true", help="build the library only; needs no GoogleTest")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="with address and undefined behaviour checked"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and run none")
+    args = parser.parse_args(argv)
+    args.build_dir = args.build_dir or ROOT / "native" / ("build-sanitized" if args.sanitize else "build")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    steps = plan(args)
+    if args.dry_run:
+        for _, line in steps:
+            print(shlex.join(line))
+        return 0
+    for program in ("cmake", "ctest"):
+        if shutil.which(program) is None:
+            raise ConfigError(f"{program} was not found, and the native kernels are built with it. {INSTALL}")
+    for phase, line in steps:
+        run(phase, line)
+    return 0
+
+
+def plan(args: argparse.Namespace) -> list[tuple[str, list[str]]]:
+    """The phases in order, each with its command."""
+    build, jobs = str(args.build_dir), str(args.jobs)
+    switches = {"ENABLE_TESTING": not args.no_tests, "SANITIZE": args.sanitize}
+    defined = [f"-D{name}={'ON' if on else 'OFF'}" for name, on in switches.items()]
+    configure = ["cmake", "-S", str(ROOT / "native"), "-B", build, *generator(args.build_dir), *defined]
+    steps = [
+        ("configure", configure),
+        ("library", ["cmake", "--build", build, "--parallel", jobs]),
+    ]
+    if not args.no_tests:
+        steps += [
+            ("tests", ["cmake", "--build", build, "--parallel", jobs, "--target", "all_tests"]),
+            ("ctest", ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error"]),
+        ]
+    return steps
+
+
+def generator(build: Path) -> list[str]:
+    """Ninja where it is installed; a directory that is configured keeps the generator that it has."""
+    configured = (build / "CMakeCache.txt").is_file()
+    return [] if configured or shutil.which("ninja") is None else ["-G", "Ninja"]
+
+
+def run(phase: str, line: list[str]) -> None:
+    from trainyard.gateways.process import run_program
+
+    done = run_program(line, seconds=STEP_SECONDS)
+    if not done.ok:
+        said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
+        raise refusal(phase)(f"{said}\n{shlex.join(line)} failed ({phase}); its output stands above.")
+    command.announce(phase, summary(phase, done.stdout), "ok")
+
+
+def refusal(phase: str) -> type[TrainyardError]:
+    return ConfigError if phase == "configure" else CheckFailedError
+
+
+def summary(phase: str, output: str) -> str:
+    """What a person wants to know of a step that went well."""
+    if phase == "ctest":
+        return next((line for line in output.splitlines() if "tests passed" in line), "passed")
+    return {"configure": "configured", "library": "libtrainyard_kernels built", "tests": "tests built"}[phase]
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,36 @@
+"""The jobs that build and test the C++ kernels, in both workflows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+@pytest.fixture(params=["ci.yml", "training_ci.yml"])
+def native_job(request: pytest.FixtureRequest, root: Path) -> dict[str, Any]:
+    workflow = yaml.load((root / ".github" / "workflows" / request.param).read_text(), Loader=yaml.BaseLoader)
+    job: dict[str, Any] = workflow["jobs"]["native"]
+    return job
+
+
+def test_it_waits_for_no_gpu_and_for_no_other_job(native_job: dict[str, Any]) -> None:
+    assert native_job["runs-on"] == "ubuntu-24.04"
+    assert "needs" not in native_job
+    assert "concurrency" not in native_job
+
+
+def test_what_cmake_needs_is_installed_before_it_is_called(native_job: dict[str, Any]) -> None:
+    runs = [step["run"] for step in native_job["steps"] if "run" in step]
+    assert all(package in runs[0] for package in ("cmake", "ninja-build", "libgtest-dev"))
+    assert runs[1] == "exec python3 scripts/build_native.py"
+
+
+def test_no_failure_of_it_is_passed_over(native_job: dict[str, Any]) -> None:
+    assert "continue-on-error" not in str(native_job)
+    assert not any("--no-tests" in step.get("run", "") for step in native_job["steps"])
+
+
+def test_a_change_of_the_kernels_starts_a_run(root: Path) -> None:
+    text = (root / ".github" / "workflows" / "training_ci.yml").read_text()
+    assert "native/**" in yaml.load(text, Loader=yaml.BaseLoader)["on"]["push"]["paths"]
