@@ -1,0 +1,182 @@
+"""The sync as a program: its two forms, its exit codes, and the functions of source document 004."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+from trainyard.run.identity import write_identity
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "training_artifact_sync.py"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return make_run(tmp_path / "run", "run-a")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("training_artifact_sync", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_run(path: Path, run_id: str) -> RunDirectory:
+    directory = RunDirectory(path)
+    directory.create()
+    write_identity(directory.run_file, run_id, {})
+    checkpoint = directory.checkpoint(100)
+    checkpoint.mkdir()
+    (checkpoint / "data").write_bytes(os.urandom(2000))
+    write_manifest(checkpoint, CheckpointManifest(100, run_id, time.time(), describe_files(checkpoint)))
+    return directory
+
+
+def sync(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GITHUB_"))}
+    line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=120, env=environment | variables, cwd=ROOT
+    )
+
+
+def test_a_run_is_stored_and_the_second_time_nothing_is_sent(run: RunDirectory, folder: Path) -> None:
+    first = sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "7", "--once", "--json")
+    assert first.returncode == 0, first.stderr
+    report = json.loads(first.stdout)
+    assert (report["run_number"], report["sent"], report["skipped"]) == (7, 4, 0)
+    assert report["manifest_key"] == "manifests/run-7-manifest.json"
+    assert "artifacts: 5 files" in first.stderr
+    assert first.stderr.rstrip().endswith("[ok]")
+    second = sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "auto")
+    assert second.returncode == 0
+    assert second.stdout == ""
+    assert "run-7: unchanged, nothing sent" in second.stderr
+
+
+def test_the_store_may_stand_in_the_runs_configuration(run: RunDirectory, folder: Path) -> None:
+    run.config_file.write_text(f"artifacts:\n  store: {folder.as_uri()}\n  encryption: AES256\n")
+    assert sync("--run-dir", run.path).returncode == 0
+    assert (folder / "run-1" / "config.yaml").is_file()
+
+
+def test_no_store_is_a_usage_error(run: RunDirectory) -> None:
+    done = sync("--run-dir", run.path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "No store: give --store, or set artifacts.store in the configuration.\n"
+
+
+def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Path) -> None:
+    (run.checkpoint(100) / "data").write_bytes(os.urandom(2000))
+    done = sync("--run-dir", run.path, "--store", folder.as_uri())
+    assert done.returncode == 1
+    assert "checkpoint-100 was not uploaded" in done.stderr
+    assert done.stderr.rstrip().endswith("[failed]")
+
+
+def test_another_run_with_the_same_number_is_refused_with_exit_1(
+    run: RunDirectory, folder: Path, tmp_path: Path
+) -> None:
+    assert sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "7").returncode == 0
+    other = make_run(tmp_path / "other", "run-b")
+    done = sync("--run-dir", other.path, "--store", folder.as_uri(), "--run-number", "7")
+    assert done.returncode == 1
+    assert "belongs to run run-a; this is run run-b" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_endpoint_that_is_down_ends_with_exit_4_and_the_command_that_goes_on(run: RunDirectory) -> None:
+    done = sync(
+        *("--run-dir", run.path, "--store", "s3://ml-runs", "--run-number", "812", "--once"),
+        AWS_ENDPOINT_URL="http://127.0.0.1:9",
+        AWS_ACCESS_KEY_ID="key",
+        AWS_SECRET_ACCESS_KEY="secret-of-the-test",
+        AWS_MAX_ATTEMPTS="2",
+    )
+    assert done.returncode == 4
+    cause, where, way_on = done.stderr.splitlines()[-3:]
+    assert "No usable answer from http://127.0.0.1:9" in cause
+    assert str(run.path) in where
+    assert way_on.endswith(f"--run-dir {run.path} --store s3://ml-runs --run-number 812 --once")
+    assert "secret-of-the-test" not in done.stdout + done.stderr
+
+
+def test_no_credentials_end_with_exit_4(run: RunDirectory, tmp_path: Path) -> None:
+    none = str(tmp_path / "none")
+    done = sync(
+        *("--run-dir", run.path, "--store", "s3://ml-runs"),
+        AWS_EC2_METADATA_DISABLED="true",
+        AWS_SHARED_CREDENTIALS_FILE=none,
+        AWS_CONFIG_FILE=none,
+        AWS_ENDPOINT_URL="http://127.0.0.1:9",
+    )
+    assert done.returncode == 4
+    assert "There are no AWS credentials" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--store", "file:///x"],
+        ["--run-dir", "/none", "--store", "file:///x"],
+        ["--run-dir", ".", "--store", "file://x"],
+        ["--run-dir", ".", "--store", "file:///x", "--run-number", "0"],
+        ["--run-dir", ".", "--checkpoint", "x"],
+        ["--checkpoint", "x", "--store", "file:///x"],
+        ["--checkpoint", "x", "--metrics", "y", "--store", "file:///x"],
+    ],
+)
+def test_wrong_usage_ends_with_exit_2(arguments: list[str]) -> None:
+    done = sync(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_says_what_would_go_and_stores_nothing(run: RunDirectory, folder: Path) -> None:
+    done = sync("--run-dir", run.path, "--store", folder.as_uri(), "--dry-run")
+    assert done.returncode == 0
+    assert "send     run-1/checkpoint-100/data" in done.stdout
+    assert not folder.exists()
+    plan = json.loads(sync("--run-dir", run.path, "--store", folder.as_uri(), "--dry-run", "--json").stdout)
+    assert len(plan["send"]) == 4
+
+
+def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "latest.pt").write_bytes(os.urandom(2000))
+    (tmp_path / "metrics.json").write_text('{"loss": 1.08}')
+    flags = ("--checkpoint", tmp_path / "latest.pt", "--metrics", tmp_path / "metrics.json")
+    done = sync(*flags, "--store", folder.as_uri(), "--run-number", "42")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "run-42/checkpoint/latest.pt").is_file()
+    assert (folder / "manifests/run-42-manifest.json").is_file()
+
+
+def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "latest.pt").write_bytes(b"weights")
+    (tmp_path / "metrics.json").write_text("{}")
+    assert script.calculate_file_hash(str(tmp_path / "latest.pt")) == sha256_of_file(tmp_path / "latest.pt")
+    manifest = script.create_manifest(str(tmp_path / "latest.pt"), str(tmp_path / "metrics.json"), "runs", 42)
+    assert manifest["bucket"] == "runs"
+    assert [entry["key"] for entry in manifest["objects"]] == [
+        "run-42/checkpoint/latest.pt",
+        "metrics/metrics-42.json",
+    ]

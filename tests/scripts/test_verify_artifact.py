@@ -1,0 +1,114 @@
+"""The verification as a program: what it reads, what it names, how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.gateways import open_store
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "verify_artifact.py"
+DATA = "run-7/checkpoint-100/data"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def run(tmp_path: Path, folder: Path) -> RunDirectory:
+    """A run that is stored as number 7."""
+    directory = RunDirectory(tmp_path / "run")
+    directory.create()
+    write_identity(directory.run_file, "run-a", {})
+    checkpoint = directory.checkpoint(100)
+    checkpoint.mkdir()
+    (checkpoint / "data").write_bytes(os.urandom(2000))
+    write_manifest(checkpoint, CheckpointManifest(100, "run-a", time.time(), describe_files(checkpoint)))
+    sync_run(open_store(folder.as_uri()), directory, 7)
+    return directory
+
+
+def verify(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | variables
+    line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+
+
+@pytest.mark.parametrize("depth", ["listing", "sample", "full"])
+def test_a_stored_run_verifies(run: RunDirectory, folder: Path, depth: str) -> None:
+    done = verify("--store", folder.as_uri(), "--run-number", 7, "--depth", depth)
+    assert done.returncode == 0, done.stderr
+    assert f"stored: 5 of 5 objects of run 7 ({depth}): SHA-256 equal" in done.stderr
+
+
+def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Path) -> None:
+    done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["local"] == {"ok": True, "steps": [100], "problems": []}
+    assert result["stored"]["objects_verified"] == 5
+    assert result["stored"]["run_id"] == "run-a"
+
+
+def test_a_flipped_byte_in_the_store_is_named_with_exit_1(run: RunDirectory, folder: Path) -> None:
+    (folder / DATA).write_bytes(os.urandom(2000))
+    done = verify("--store", folder.as_uri(), "--run-number", 7)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{DATA}: ")
+    assert "4 of 5 objects" in done.stderr
+    assert done.stderr.rstrip().endswith("[failed]")
+
+
+def test_a_local_checkpoint_is_checked_without_a_store(run: RunDirectory) -> None:
+    assert verify("--run-dir", run.path).returncode == 0
+    (run.checkpoint(100) / "data").unlink()
+    done = verify("--run-dir", run.path)
+    assert done.returncode == 1
+    assert f"{run.checkpoint(100) / 'data'}: missing" in done.stderr
+    assert "no whole checkpoint" in done.stderr
+
+
+def test_a_run_that_is_not_stored_ends_with_exit_1(run: RunDirectory, folder: Path) -> None:
+    done = verify("--store", folder.as_uri(), "--run-number", 8)
+    assert done.returncode == 1
+    assert "nothing vouches for run 8" in done.stderr
+    run.run_file.write_text('{"run_id": "someone"}')
+    done = verify("--store", folder.as_uri(), "--run-dir", run.path)
+    assert done.returncode == 1
+    assert "holds no run someone" in done.stderr
+
+
+def test_a_store_that_cannot_be_reached_ends_with_exit_4(folder: Path) -> None:
+    assert verify("--store", folder.as_uri(), "--run-number", 7).returncode == 4
+    variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
+    variables["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    assert verify("--store", "s3://ml-runs", "--run-number", 7, **variables).returncode == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--run-number", "7"],
+        ["--store", "file:///x"],
+        ["--store", "file:///x", "--run-number", "none"],
+        ["--store", "nowhere", "--run-number", "7"],
+        ["--run-dir", "/none"],
+    ],
+)
+def test_wrong_usage_ends_with_exit_2(arguments: list[str]) -> None:
+    done = verify(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr

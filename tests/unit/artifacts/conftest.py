@@ -1,0 +1,54 @@
+"""Runs to store, and a local store to keep them in."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.artifacts.store import Store
+from trainyard.gateways import open_store
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity
+from trainyard.run.records import append_event
+
+MakeRun = Callable[..., RunDirectory]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Writes a run directory with checkpoints of random bytes; called again, it adds checkpoints."""
+
+    def make(name: str = "run", *, steps: tuple[int, ...] = (100, 200), size: int = 5000) -> RunDirectory:
+        directory = RunDirectory(tmp_path / name)
+        directory.create()
+        if not directory.run_file.exists():
+            write_identity(directory.run_file, f"run-{name}", {"git": {"commit": "3f2c1ab" * 5}})
+            directory.config_file.write_text("artifacts:\n  store: null\n")
+            append_event(directory.events_file, "started")
+        for step in steps:
+            append_event(directory.metrics_file, "metrics", step=step, loss=1 / step)
+            _write_checkpoint(directory.checkpoint(step), step, size)
+        return directory
+
+    return make
+
+
+def _write_checkpoint(path: Path, step: int, size: int) -> None:
+    path.mkdir()
+    (path / "__0_0.distcp").write_bytes(os.urandom(size))
+    (path / ".metadata").write_bytes(os.urandom(100))
+    write_manifest(path, CheckpointManifest(step, "any", time.time(), describe_files(path)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store keeps its objects; not made yet."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(folder: Path) -> Store:
+    return open_store(folder.as_uri())

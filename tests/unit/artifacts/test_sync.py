@@ -1,0 +1,210 @@
+"""What a sync puts into a store, what it leaves out, and what it says."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import SyncReport, size_text, sync_run
+from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.errors import RunConflictError, ServiceError, TrainyardError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_outcome
+
+
+def keys(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def manifest(folder: Path, name: str = "run-1-manifest.json") -> Any:
+    return json.loads((folder / "manifests" / name).read_bytes())
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_everything_of_a_run_is_stored_where_the_layout_says(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    (run.logs / "rank").mkdir()
+    (run.logs / "rank" / "0.log").write_text("step 1")
+    report = sync_run(store, run, None)
+    files = ("__0_0.distcp", ".metadata", "manifest.json")
+    records = ("identity.json", "run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "logs/rank/0.log")
+    assert keys(folder) == {
+        *(f"run-1/checkpoint-{step}/{name}" for step in (100, 200) for name in files),
+        *(f"run-1/{name}" for name in records),
+        "metrics/metrics-1.json",
+        "manifests/run-1-manifest.json",
+    }
+    assert (report.sent, report.skipped, report.problems) == (12, 0, ())
+
+
+def test_the_manifest_lists_every_object_and_where_the_run_came_from(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    write_outcome(run.run_file, {"status": "succeeded", "steps": 200})
+    sync_run(store, run, 4)
+    value = manifest(folder, "run-4-manifest.json")
+    assert {entry["key"] for entry in value["objects"]} == keys(folder) - {"manifests/run-4-manifest.json"}
+    assert (value["run_id"], value["run_number"]) == ("run-run", 4)
+    assert value["provenance"]["git"]["commit"].startswith("3f2c1ab")
+    assert "outcome" not in value["provenance"]
+    assert value["outcome"] == {"status": "succeeded", "steps": 200}
+    for entry in value["objects"]:
+        assert entry["size"] == (folder / entry["key"]).stat().st_size
+        assert entry["store_checksum"]["type"] == "FULL_OBJECT"
+
+
+def test_the_metrics_become_one_document(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    with run.metrics_file.open("a") as file:
+        file.write('{"step": 300, "lo')  # the line a crash cut off
+    sync_run(store, run, 1)
+    value = json.loads((folder / "metrics" / "metrics-1.json").read_bytes())
+    assert (value["run_id"], value["run_number"]) == ("run-run", 1)
+    assert [row["step"] for row in value["rows"]] == [100, 200]
+
+
+def test_a_second_sync_sends_nothing(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    before = {key: (folder / key).stat().st_mtime_ns for key in keys(folder)}
+    report = sync_run(store, run, None)
+    assert (report.sent, report.skipped) == (0, 11)
+    assert "unchanged, nothing sent" in report.summary()
+    assert {key: (folder / key).stat().st_mtime_ns for key in keys(folder)} == before
+
+
+def test_a_changed_outcome_is_a_new_manifest(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    write_outcome(run.run_file, {"status": "succeeded"})
+    assert sync_run(store, run, None).manifest_key == "manifests/run-1-manifest-2.json"
+    assert manifest(folder, "run-1-manifest-2.json")["supersedes"]["key"] == "manifests/run-1-manifest.json"
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove", "truncate", "cut the manifest", "escape"])
+def test_a_checkpoint_that_is_not_whole_is_named_and_the_others_go(
+    damage: str, store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    data = run.checkpoint(200) / "__0_0.distcp"
+    listing = run.checkpoint(200) / "manifest.json"
+    if damage == "flip":
+        flip(data)
+    elif damage == "remove":
+        data.unlink()
+    elif damage == "truncate":
+        data.write_bytes(data.read_bytes()[:-1])
+    elif damage == "cut the manifest":
+        listing.write_bytes(listing.read_bytes()[:-20])
+    else:
+        listing.write_text(listing.read_text().replace("__0_0.distcp", "../../run.json"))
+    report = sync_run(store, run, None)
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("checkpoint-200 was not uploaded: ")
+    assert "step-00000200" in report.problems[0]
+    assert not any("checkpoint-200" in key for key in keys(folder))
+    assert any("checkpoint-100" in key for key in keys(folder))
+    assert "run-1/run.json" in keys(folder)
+
+
+def test_a_save_that_was_never_completed_is_no_checkpoint(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    (run.checkpoint(200) / "manifest.json").unlink()
+    report = sync_run(store, run, None)
+    assert report.problems == ()
+    assert len(report.notes) == 1
+    assert "never completed" in report.notes[0]
+    assert not any("checkpoint-200" in key for key in keys(folder))
+
+
+def test_a_checkpoint_damaged_after_it_was_stored_stays_as_it_was_stored(store: Store, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    flip(run.checkpoint(200) / "__0_0.distcp")
+    report = sync_run(store, run, None)
+    assert report.problems[0].startswith("checkpoint-200 was not uploaded")
+    assert verify_run(store, 1, depth=Depth.FULL).ok
+
+
+def test_what_retention_removed_here_stays_in_the_manifest(store: Store, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    shutil.rmtree(run.checkpoint(100))
+    assert sync_run(store, run, None).sent == 0
+    make_run(steps=(300,))
+    report = sync_run(store, run, None)
+    assert report.objects == 15
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    shutil.rmtree(run.checkpoint(100))
+    (folder / "run-1/checkpoint-100/.metadata").unlink()
+    report = sync_run(store, run, None)
+    assert report.problems == (
+        "run-1/checkpoint-100/.metadata: "
+        "stored before, and now neither on this machine nor whole in the store",
+    )
+    assert not verify_run(store, 1, depth=Depth.LISTING).ok
+
+
+def test_a_run_without_a_checkpoint_stores_its_records(store: Store, folder: Path, make_run: Any) -> None:
+    report = sync_run(store, make_run(steps=()), None)
+    assert report.problems == ()
+    assert "run-1/run.json" in keys(folder)
+
+
+def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: Path, make_run: Any) -> None:
+    sync_run(store, make_run(), 3)
+    before = keys(folder)
+    with pytest.raises(RunConflictError) as refused:
+        sync_run(store, make_run("other"), 3)
+    assert "belongs to run run-run; this is run run-other" in str(refused.value)
+    assert "--run-number 4" in str(refused.value)
+    assert keys(folder) == before
+
+
+def test_a_refusal_says_where_everything_is_and_how_to_go_on(tmp_path: Path, make_run: Any) -> None:
+    from trainyard.gateways import open_store
+
+    (tmp_path / "file").write_text("not a folder")
+    run: RunDirectory = make_run()
+    with pytest.raises(ServiceError) as refused:
+        sync_run(open_store((tmp_path / "file").as_uri()), run, 1)
+    cause, where, way_on = str(refused.value).splitlines()
+    assert "Not a directory" in cause or "File exists" in cause
+    assert str(run.path) in where
+    assert f"--run-dir {run.path} --store file://{tmp_path}/file --run-number 1 --once" in way_on
+
+
+def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(TrainyardError, match="is no run directory"):
+        sync_run(store, RunDirectory(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(812, "812 bytes"), (1500, "1.5 kB"), (43_100_000, "43 MB"), (8_800_000_000, "8.8 GB"), (26e9, "26 GB")],
+)
+def test_sizes_have_no_more_digits_than_they_deserve(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_the_summary_says_what_went_now() -> None:
+    report = SyncReport("file:///s", "r", 1, "m", 12, 43_000_000, 0.41, 6, 6, (), ())
+    assert report.summary() == "6 of 12 files, 43 MB → file:///s/run-1 in 0.4 s"

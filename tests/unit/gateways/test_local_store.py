@@ -1,0 +1,141 @@
+"""A folder as a store: whole or absent, read back, and never outside its folder."""
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.gateways import open_store
+from trainyard.gateways.local_store import LocalStore
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(folder: Path) -> LocalStore:
+    return LocalStore(folder)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(3_000_000))
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_a_file_appears_only_when_it_is_committed(store: LocalStore, folder: Path, file: Path) -> None:
+    upload = store.stage(file, "run-1/a", metadata={})
+    assert store.describe("run-1/a") is None
+    assert [o.key for o in store.list_objects("")] == []
+    stored = upload.commit()
+    assert names(folder) == ["run-1/a"]
+    assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert store.describe("run-1/a") == stored
+    assert b"".join(store.read_chunks("run-1/a")) == file.read_bytes()
+
+
+def test_an_aborted_file_leaves_nothing(store: LocalStore, folder: Path, file: Path) -> None:
+    store.stage(file, "a", metadata={}).abort()
+    assert names(folder) == []
+
+
+def test_a_disk_that_gives_back_other_bytes_is_noticed(store: LocalStore, folder: Path, file: Path) -> None:
+    upload = store.stage(file, "a", metadata={})
+    upload.temporary.write_bytes(os.urandom(3_000_000))
+    with pytest.raises(VerificationError, match="does not give back the bytes"):
+        upload.commit()
+    assert names(folder) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    store: LocalStore, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        ServiceError, match=r"No space left on device \(\d+\.\d GB free, the file has 0\.0 GB\)"
+    ):
+        store.stage(file, "a", metadata={})
+    with pytest.raises(ServiceError, match="No space left on device"):
+        store.put_new("b", b"x", metadata={})
+    assert names(folder) == []
+
+
+def test_a_taken_name_is_not_overwritten(store: LocalStore, folder: Path) -> None:
+    assert store.put_new("a/b", b"first", metadata={})
+    assert not store.put_new("a/b", b"second", metadata={})
+    assert (folder / "a/b").read_bytes() == b"first"
+    assert names(folder) == ["a/b"]
+
+
+def test_without_hard_links_a_taken_name_is_not_overwritten_either(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert store.put_new("a", b"first", metadata={})
+    assert not store.put_new("a", b"second", metadata={})
+    assert (folder / "a").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/passwd"])
+def test_a_key_does_not_lead_outside(store: LocalStore, key: str) -> None:
+    for operation in (store.describe, lambda k: list(store.read_chunks(k))):
+        with pytest.raises(VerificationError, match="not a key of a store"):
+            operation(key)
+
+
+def test_what_a_crash_left_behind_is_not_listed(store: LocalStore, file: Path) -> None:
+    store.put_new("run-1/a", b"", metadata={})
+    store.put_new("run-12/a", b"", metadata={})
+    store.stage(file, "run-1/b", metadata={})
+    assert [o.key for o in store.list_objects("run-1/")] == ["run-1/a"]
+    assert [o.key for o in store.list_objects("run-1")] == ["run-1/a", "run-12/a"]
+    assert list(store.folders()) == ["run-1", "run-12"]
+
+
+def test_a_folder_that_is_not_there_has_no_runs_and_cannot_be_listed(store: LocalStore) -> None:
+    assert list(store.folders()) == []
+    assert store.describe("a") is None
+    with pytest.raises(FileNotFoundError):
+        list(store.read_chunks("a"))
+    with pytest.raises(ServiceError, match="does not exist"):
+        list(store.list_objects(""))
+
+
+def test_a_url_opens_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    for url in (folder.as_uri(), f"file://{folder}", f"file://localhost{folder}"):
+        assert open_store(url).url == f"file://{folder}"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file://relative/path", r"must be absolute, with three slashes: file:///relative/path"),
+        ("file://", "must be absolute"),
+        ("", "not a store"),
+        ("runs", "not a store; write s3://bucket/prefix or file:///folder"),
+        ("http://bucket", "not a store"),
+        ("s3://", "no name of a bucket"),
+        ("s3://Bucket_1/x", "Bucket_1 is no name of a bucket"),
+    ],
+)
+def test_any_other_url_is_a_usage_error(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_store(url)

@@ -1,0 +1,107 @@
+"""What S3's refusals become in words, and how files are cut in parts; real servers: tests/integration."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    TokenRetrievalError,
+)
+
+from trainyard.gateways.s3.refusals import explain
+from trainyard.gateways.s3.uploads import part_bytes
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def refusal(code: str, message: str = "", *, status: int = 403, headers: dict[str, str] | None = None) -> Any:
+    answer: Any = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers or {}},
+    }
+    return ClientError(answer, "PutObject")
+
+
+def said(error: Exception, operation: str = "put_object") -> str:
+    return explain(error, bucket="ml-runs", operation=operation, endpoint="https://s3.amazonaws.com")
+
+
+def test_denied_access_names_who_and_the_permission() -> None:
+    who = "arn:aws:sts::123456789012:assumed-role/trainyard-ci/session"
+    text = said(refusal("AccessDenied", f"User: {who} is not authorized to perform: s3:PutObject"))
+    assert text == (
+        f"The bucket ml-runs answers, but refuses PutObject for {who} (AccessDenied). "
+        "The missing permission is s3:PutObject on arn:aws:s3:::ml-runs/*."
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "permission"),
+    [
+        ("head_object", "s3:GetObject on arn:aws:s3:::ml-runs/*. Without s3:ListBucket"),
+        ("list_objects_v2", "s3:ListBucket on arn:aws:s3:::ml-runs."),
+        ("upload_part", "s3:PutObject on"),
+        ("abort_multipart_upload", "s3:AbortMultipartUpload on"),
+    ],
+)
+def test_the_permission_is_that_of_the_operation(operation: str, permission: str) -> None:
+    assert permission in said(refusal("403", "Forbidden"), operation)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (refusal("NoSuchBucket", status=404), "The bucket ml-runs does not exist"),
+        (refusal("ExpiredToken"), "the session has expired; sign in or assume the role again"),
+        (refusal("InvalidAccessKeyId"), "the access key does not exist there"),
+        (refusal("SignatureDoesNotMatch"), "the secret key does not belong"),
+        (refusal("PermanentRedirect", "use eu-west-1", status=301), "another region"),
+        (refusal("BadDigest", status=400), "received other bytes than were sent"),
+        (refusal("SlowDown", "Reduce your rate.", status=503), "cannot serve PutObject now: SlowDown Reduce"),
+        (refusal("", status=500), "cannot serve PutObject now: 500. Try again later."),
+        (
+            refusal("QuotaExceeded", "Full", status=400),
+            "The bucket ml-runs refuses PutObject: QuotaExceeded Full.",
+        ),
+        (EndpointConnectionError(endpoint_url="https://x"), "No usable answer from https://s3.amazonaws.com"),
+        (NoCredentialsError(), "There are no AWS credentials for s3://ml-runs. Set AWS_ACCESS_KEY_ID"),
+        (
+            TokenRetrievalError(provider="sso", error_msg="gone"),
+            "credentials for s3://ml-runs could not be had",
+        ),
+        (ParamValidationError(report="non ascii"), "S3 cannot be asked that"),
+    ],
+)
+def test_each_cause_is_told(error: Exception, text: str) -> None:
+    assert text in said(error)
+
+
+@pytest.mark.parametrize(("minutes", "word"), [(30, "behind"), (-30, "ahead")])
+def test_a_wrong_clock_is_told_with_how_much(minutes: int, word: str) -> None:
+    theirs = format_datetime(datetime.now(UTC) + timedelta(minutes=minutes))
+    text = said(refusal("RequestTimeTooSkewed", headers={"date": theirs}))
+    assert f"It is 30 minutes {word}." in text
+    assert "Set it (chrony, NTP)" in text
+
+
+def test_a_wrong_clock_is_told_without_the_stores_time_too() -> None:
+    assert "This machine's clock differs too much" in said(refusal("RequestTimeTooSkewed"))
+
+
+@pytest.mark.parametrize(
+    ("size", "part"),
+    [(33 * MIB, 16 * MIB), (100 * GIB, 16 * MIB), (5 * 1024 * GIB, 525 * MIB)],
+)
+def test_parts_grow_so_that_there_are_never_more_than_s3_takes(size: int, part: int) -> None:
+    assert part_bytes(size) == part
+    assert -(-size // part_bytes(size)) <= 10_000
+
+
+def test_the_number_of_parts_holds_for_sizes_between() -> None:
+    for size in range(150 * GIB, 170 * GIB, 97 * MIB + 1):
+        assert -(-size // part_bytes(size)) <= 10_000
