@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Write the reference of all scripts, docs/scripts.md, from their docstrings and their --help.
+
+Reads:  scripts/*.py beside this one; each is asked for its --help.
+Writes: docs/scripts.md, below --root.
+Exit codes: 0 written, or current already; 1 with --check: it is not current, or a script gives no help;
+        2 bad usage.
+
+Example: scripts/write_script_reference.py --check
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.report.script_reference import Script
+
+REFERENCE = Path("docs/scripts.md")
+HELP_SECONDS = 60
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--root", type=Path, default=_ROOT, metavar="DIR", help="default: this checkout")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if it is not current")
+    choice.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.report.script_reference import reference
+
+    with ThreadPoolExecutor() as pool:
+        text = reference(list(pool.map(described, sorted((_ROOT / "scripts").glob("*.py")))))
+    path = args.root / REFERENCE
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        command.announce("generated", f"{REFERENCE} is current", "ok")
+        return ExitCode.DONE
+    if args.check:
+        raise CheckFailedError(
+            f"Not current: {REFERENCE}. Run scripts/write_script_reference.py and commit the result."
+        )
+    if not args.dry_run:
+        write(path, text)
+    command.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
+    return ExitCode.DONE
+
+
+def described(path: Path) -> "Script":
+    """What a script says of itself; its help on lines so long that none is broken."""
+    from trainyard.gateways.process import run_program
+    from trainyard.report.script_reference import Script
+
+    line = ["env", "COLUMNS=1000", "PYTHON_COLORS=0", sys.executable, str(path), "--help"]
+    done = run_program(line, seconds=HELP_SECONDS)
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    if not done.ok or docstring is None:
+        raise CheckFailedError(f"{path}: gives no help. {done.stderr.strip()}".strip())
+    return Script(path.stem, docstring, done.stdout)
+
+
+def write(path: Path, text: str) -> None:
+    from trainyard.run.files import write_bytes_atomically
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomically(path, text.encode())
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,172 @@
+"""The reference of all scripts as Markdown, `docs/scripts.md`, from their docstrings and their help alone.
+
+Pure: the texts are handed in, nothing is run. A docstring has the sections that every script has (Reads,
+Writes, Exit codes, Example); the help is argparse's, on lines that were not broken.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainyard.errors import ExitCode
+
+PIPELINE = (
+    "check_environment",
+    "prepare_data",
+    "train",
+    "training_artifact_sync",
+    "prove_run",
+    "training_dashboard",
+    "notify_slack",
+)
+"""The steps of a run, in order."""
+_MEANINGS = {
+    ExitCode.DONE: "done",
+    ExitCode.NO: "it ran and the answer is no: the training, a check or a verification failed",
+    ExitCode.USAGE: "the configuration, the data or the command line is wrong; nothing was started",
+    ExitCode.BUG: "a bug; the traceback is shown",
+    ExitCode.REFUSED: "an outside service refused, after the retries that could have healed it",
+    ExitCode.TIMED_OUT: "something did not happen in time",
+    ExitCode.STOPPED: "stopped early with a good checkpoint: run the same again to go on",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+_INTRODUCTION = """\
+# Scripts
+
+<!-- Written by scripts/write_script_reference.py from the scripts themselves; edits here are lost. -->
+
+Each script is one step, and runs with the Python of the environment, which `make install` creates:
+`.venv/bin/python scripts/train.py …`. Messages go to stderr. Stdout is for data, which is JSON with `--json`.
+`--dry-run` changes nothing. Every script also takes `--help` and `--log-level debug|info|warning|error`.
+
+| exit code | meaning |
+|---|---|
+"""
+_SECTION = re.compile(r"^(Reads|Writes|Exit codes|Example): *", re.M)
+_LINE_CHARACTERS = 110
+_SHARED = ("-h,", "--log-level")
+_WORD = re.compile(r"(?:<[^<>]*>|\S)+")
+"""A placeholder such as `<run id>` may hold a space."""
+_CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
+"""What looks like a flag, a path, a variable or a key."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a script says of itself."""
+
+    name: str
+    """Without `.py`."""
+    docstring: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One line of the help."""
+
+    name: str
+    """With its value: `--run-dir DIR`."""
+    meaning: str
+    needed: str
+    """`yes`, `one of these`, or empty."""
+
+
+def reference(scripts: Sequence[Script]) -> str:
+    """The whole document: the pipeline in its order, then the other scripts by name."""
+    by_name = {script.name: script for script in scripts}
+    codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
+    others = sorted(by_name.keys() - set(PIPELINE))
+    return "\n".join(
+        [
+            _INTRODUCTION + codes,
+            "\n## The pipeline",
+            "\nThese are the steps of `make train` and of `training_ci.yml`, in their order.",
+            *(_section(by_name[name]) for name in PIPELINE),
+            "\n## Other scripts",
+            *(_section(by_name[name]) for name in others),
+            "",
+        ]
+    )
+
+
+def _section(script: Script) -> str:
+    purpose, *sections = _SECTION.split(script.docstring)
+    said = dict(zip(sections[::2], sections[1::2], strict=True))
+    facts = [_wrapped(f"- {name}: {said[name]}") for name in ("Reads", "Writes", "Exit codes")]
+    paragraphs = [_wrapped(paragraph) for paragraph in purpose.strip().split("\n\n")]
+    example = "\n".join(line.strip() for line in said["Example"].strip().splitlines())
+    return "\n\n".join(
+        [
+            f"\n### {script.name}.py",
+            *paragraphs,
+            _table(script.help),
+            "\n".join(facts),
+            f"```\n{example}\n```",
+        ]
+    )
+
+
+def _table(text: str) -> str:
+    rows = [
+        f"| `{_cell(found.name)}` | {found.needed} | {_cell(_marked(found.meaning))} |"
+        for found in arguments(text)
+    ]
+    return "\n".join(["| argument | needed | meaning |", "|---|---|---|", *rows])
+
+
+def arguments(text: str) -> list[Argument]:
+    """The arguments in a help text, without those that all scripts share."""
+    usage, _, rest = text.partition("\n\n")
+    needed = _without_optional(usage)
+    choice = " ".join(re.findall(r"\(([^()]*)\)", needed))
+    found = []
+    for name, meaning in _entries(rest):
+        word = name.split()[0]
+        kind = "one of these" if word in choice.split() else "yes" if word in needed.split() else ""
+        if not name.startswith(_SHARED):
+            found.append(Argument(name, meaning, kind))
+    return found
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Name and meaning of each argument; a long name has its meaning on the next line."""
+    _, *blocks = re.split(r"^(?:positional arguments|options):\n", text, flags=re.M)
+    for entry in re.split(r"^  (?=\S)", "".join(blocks), flags=re.M):
+        if entry.strip():
+            name, _, meaning = entry.strip().replace("\n", "  ").partition("  ")
+            yield name, " ".join(meaning.split())
+
+
+def _without_optional(usage: str) -> str:
+    """The usage without what stands in brackets, also nested ones."""
+    shorter = re.sub(r"\[[^][]*\]", "", usage)
+    return usage if shorter == usage else _without_optional(shorter)
+
+
+def _wrapped(text: str) -> str:
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        _marked(text),
+        _LINE_CHARACTERS,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _marked(text: str) -> str:
+    """The text on one line, with what looks like code between backticks."""
+    return " ".join(_as_code(word) for word in _WORD.findall(text))
+
+
+def _as_code(word: str) -> str:
+    match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
+    if match is None or "`" in word or not _CODE.search(match[2]):
+        return word
+    return f"{match[1]}`{match[2]}`{match[3]}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
