@@ -80,6 +80,7 @@ class GgufWeights:
         self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
         self._frequencies = self._tensors.pop(_FREQUENCIES, None)
         self.declared: Mapping[str, Any] = self._declared(reader)
+        self._turned = _value(reader, "rope.dimension_count", 0)
         self._heads = {
             "attn_q": self.declared["num_attention_heads"],
             "attn_k": self.declared["num_key_value_heads"],
@@ -114,6 +115,9 @@ class GgufWeights:
 
     def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
         yield from self._unreadable()
+        turned = 2 * rotary_frequencies(architecture).numel()
+        if (self._turned or turned) != turned:
+            yield f"the file turns {self._turned} numbers of a head by position, our model all {turned}"
         plain = rotary_frequencies(architecture.model_copy(update={"rope_scaling": RopeScalingConfig()}))
         ours = plain / rotary_frequencies(architecture)
         theirs = (
