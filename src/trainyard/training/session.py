@@ -68,7 +68,8 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     if (done := _finished_before(request, length, point)) is not None:
         listener.on_event("finished_before", {"step": done["steps"]})
         return done
-    weights = None if point else open_starting_weights(config.model)
+    tile_bytes = config.kernel_optimization.tile_bytes
+    weights = None if point else open_starting_weights(config.model, tile_bytes=tile_bytes)
     state = _new_state(config, device, weights)
     plan = length.to_json() | {"parameters": parameter_count(state.model)}
     found = {"plan": plan, "hardware": hardware_facts(device), **_origin(config.model, weights)}
