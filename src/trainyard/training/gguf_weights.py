@@ -149,7 +149,8 @@ class GgufWeights:
 
 def _dequantised(tensor: "ReaderTensor", *, tile_bytes: int = DEFAULT_TILE_BYTES) -> Floats:
     """The values of a tensor in memory of their own, which the mapped file is not."""
-    return dequantize(tensor.data, tensor.tensor_type.name, tile_bytes=tile_bytes)
+    kind, threads = tensor.tensor_type.name, torch.get_num_threads()
+    return dequantize(tensor.data, kind, tile_bytes=tile_bytes, threads=threads)
 
 
 def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:

@@ -68,8 +68,7 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     if (done := _finished_before(request, length, point)) is not None:
         listener.on_event("finished_before", {"step": done["steps"]})
         return done
-    tile_bytes = config.kernel_optimization.tile_bytes
-    weights = None if point else open_starting_weights(config.model, tile_bytes=tile_bytes)
+    weights = None if point else _starting_weights(config)
     state = _new_state(config, device, weights)
     plan = length.to_json() | {"parameters": parameter_count(state.model)}
     found = {"plan": plan, "hardware": hardware_facts(device), **_origin(config.model, weights)}
@@ -109,9 +108,12 @@ def describe(request: Request) -> dict[str, Any]:
     length = plan_length(config.training, config.data, steps_per_epoch=batches.steps_per_epoch)
     fits = what_must_fit(config, request.data.fingerprint)
     point = find_resume_point(request.directory, request.resume, fits)
+    if point is None:
+        _starting_weights(config)  # refuses what does not fit
     return {
         "run_dir": str(request.directory.path),
         "resumes": str(point.path) if point else None,
+        "starts_from": None if point else config.model.path,
         "plan": length.to_json(),
         "data": request.data.to_json(),
     }
@@ -165,6 +167,10 @@ def _new_state(config: Config, device: torch.device, weights: WeightSource | Non
     if weights:
         load_weights(model, weights)
     return TrainingState(model, build_optimizer(model, config.training))
+
+
+def _starting_weights(config: Config) -> WeightSource | None:
+    return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
 
 
 def _origin(model: ModelConfig, weights: WeightSource | None) -> dict[str, Any]:
