@@ -11,6 +11,7 @@ from torch import Tensor
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
 from trainyard.run.files import sha256_of_file
+from trainyard.training.gguf_header import GgufHeader
 from trainyard.training.gguf_weights import GgufWeights, gguf_name, our_name, rows_by_halves
 from trainyard.training.model import rotary_frequencies
 from trainyard.training.starting_weights import open_starting_weights, open_weights
@@ -40,9 +41,14 @@ def write(tmp_path: Path) -> Write:
         kind: Types = Types.Q8_0,
         extra: dict[str, np.ndarray] | None = None,
         architecture: str = "llama",
+        tokens: list[str] | None = None,
     ) -> Path:
         path = tmp_path / "m.gguf"
         writer = gguf.GGUFWriter(path, architecture)
+        if tokens:
+            writer.add_token_list(tokens)
+            writer.add_token_scores([0.5] * len(tokens))
+            writer.add_token_types([1] * len(tokens))
         for key, value in (METADATA | (metadata or {})).items():
             if isinstance(value, str):
                 writer.add_string(key, value)
@@ -220,3 +226,21 @@ def test_something_else_under_the_name_is_no_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"<!DOCTYPE html>" * 100)
     assert "is not a whole GGUF file (GGUF magic invalid); fetch it again" in refused(path)
+
+
+def test_a_tokenizer_in_the_file_is_passed_over(write: Write, tmp_path: Path) -> None:
+    """gguf's own reader, which makes an object of each token, finds the same scalars and tensors."""
+    path = write(tokens=["a", "", "größer", "x" * 300])
+    header, whole = GgufHeader(path), gguf.GGUFReader(path)
+    assert [(t.name, t.data_offset, t.n_bytes) for t in header.tensors] == [
+        (t.name, t.data_offset, t.n_bytes) for t in whole.tensors
+    ]
+    arrays = {name for name, field in whole.fields.items() if field.types[0] == gguf.GGUFValueType.ARRAY}
+    assert arrays == {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}
+    for name in whole.fields.keys() - arrays:
+        assert header.fields[name].contents() == whole.fields[name].contents()
+    assert judged(path) == []
+    content = path.read_bytes()
+    position = content.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 8
+    path.write_bytes(content[:position] + b"\xff" * 8 + content[position + 8 :])
+    assert "is not a whole GGUF file" in refused(path)
