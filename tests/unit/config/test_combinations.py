@@ -47,6 +47,12 @@ SHAPE = "model.architecture."
             "255 is too small for bytes, which need 256",
         ),
         (
+            "architecture",
+            {"rope_scaling": {"rope_type": "llama3", "high_freq_factor": 1.0}},
+            f"{SHAPE}rope_scaling.high_freq_factor",
+            f"1 is not above {SHAPE}rope_scaling.low_freq_factor, 1",
+        ),
+        (
             "data",
             {"sequence_length": 2049},
             "data.sequence_length",
@@ -77,6 +83,7 @@ def test_an_impossible_combination_is_named_by_key_and_reason(
         {"training": {"max_steps": None, "epochs": 1}},
         {"model": {"tokenizer": "t.json", "architecture": {"vocab_size": 100}}},
         {"model": {"architecture": {"num_key_value_heads": 1}}},
+        {"model": {"architecture": {"rope_scaling": {"rope_type": "default", "high_freq_factor": 1.0}}}},
         {"data": {"sequence_length": 2048}},
     ],
 )

@@ -1,17 +1,25 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainyard.config.schema import Config
+from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
+from trainyard.training.model import build_model
 from trainyard.training.session import Request, describe
-from trainyard.training.starting_weights import open_weights
+from trainyard.training.starting_weights import load_weights, open_weights
 from trainyard.training.tokens import prepare_data
 
 Build = Callable[..., Config]
@@ -105,3 +113,45 @@ def test_tied_weights_are_read_from_a_checkpoint_that_holds_them_twice(
     path = tmp_path / "first/checkpoints/step-00000012"
     config = tiny_config(model=TIED | {"path": str(path)}, training={"max_steps": 1})
     assert run_training(config, "second")["first_loss"] < 4
+
+
+@pytest.fixture
+def second_of_two() -> Iterator[DeviceMesh]:
+    """This process as rank 1 of 2; nothing is sent, so a collective would give wrong numbers."""
+    init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    destroy_process_group()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_rank_keeps_its_own_part_of_every_tensor(
+    second_of_two: DeviceMesh, tmp_path: Path, tied: bool
+) -> None:
+    shape = ArchitectureConfig(vocab_size=257, hidden_size=32, num_layers=1, tie_word_embeddings=tied)
+    whole = dict(build_model(shape, seed=1).named_parameters())
+    save_file({name: tensor.detach() for name, tensor in whole.items()}, tmp_path / "m.safetensors")
+    model = build_model(shape, seed=2)
+    fully_shard(model.model.layers[0], mesh=second_of_two)
+    fully_shard(model, mesh=second_of_two)
+    load_weights(model, open_weights(tmp_path / "m.safetensors"))
+    parts = {name: parameter.to_local() for name, parameter in model.named_parameters()}  # type: ignore[attr-defined]
+    assert parts.keys() == whole.keys()
+    for name, part in parts.items():
+        assert torch.equal(part, whole[name].chunk(2)[1]), name
+    assert parts["model.embed_tokens.weight"].shape == (128, 32)
+
+
+def test_columns_of_tensor_parallel_weights_are_kept_too(second_of_two: DeviceMesh, tmp_path: Path) -> None:
+    shape = ArchitectureConfig(hidden_size=32, num_layers=1)
+    whole = dict(build_model(shape, seed=1).named_parameters())
+    save_file({name: tensor.detach() for name, tensor in whole.items()}, tmp_path / "m.safetensors")
+    model = build_model(shape, seed=2)
+    plan = {"self_attn.q_proj": ColwiseParallel(), "self_attn.o_proj": RowwiseParallel()}
+    parallelize_module(model.model.layers[0], second_of_two, plan)
+    load_weights(model, open_weights(tmp_path / "m.safetensors"))
+    found = dict(model.named_parameters())
+    for part, dimension in (("q_proj", 0), ("o_proj", 1)):
+        name = f"model.layers.0.self_attn.{part}.weight"
+        assert torch.equal(found[name].to_local(), whole[name].chunk(2, dimension)[1])  # type: ignore[attr-defined]
+    name = "model.layers.0.self_attn.k_proj.weight"
+    assert torch.equal(found[name], whole[name])
