@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Train a model into a run directory, or go on with one.
 
-Reads:   --config and --set; --resume none|auto|CHECKPOINT; --deadline (8h, 25m, 90s), before which it saves
-         and stops; TRAINYARD_RUN_ID (the identity of a new run), TRAINYARD_IMAGE_DIGEST, GitHub's variables,
-         WANDB_API_KEY.
+Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
+         TRAINYARD_RUN_ID (the identity of a new run), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
          --json prints the outcome.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import command
+from trainyard.gateways.torchrun import launch, leave_exit_code
 
 HOUSE = Path(__file__).resolve().parent.parent
 LOCK = HOUSE / "requirements-training.txt"
@@ -39,28 +39,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    parser.add_argument("--deadline", type=duration, metavar="DURATION", help="8h, 25m, 90s from now")
+    parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="8h, 25m, 90s from now")
+    parser.add_argument(
+        "--nproc-per-node", type=int, metavar="N", help="train in N processes on this machine"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
 
 
-def duration(text: str) -> float:
-    """Seconds of `8h`, `25m` or `90s`."""
-    seconds = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
-    try:
-        value = float(text[:-1]) * seconds if seconds else 0.0
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 8h, 25m or 90s")
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     start = time.monotonic()
-    command.configure_logging(args.log_level)
+    is_main = os.environ.get("RANK", "0") == "0"
+    command.configure_logging(args.log_level if is_main else "error")
+    if args.nproc_per_node and "WORLD_SIZE" not in os.environ:
+        return launch([__file__, *(sys.argv[1:] if argv is None else argv)], processes=args.nproc_per_node)
     # Torch reads it once, at its start; with it, matrix products on a GPU repeat to the bit.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -87,13 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         print(json.dumps(describe(request), indent=2))
         return 0
-    display = ProgressDisplay(sys.stderr if command.on_terminal() else None)
+    display = ProgressDisplay(sys.stderr if command.on_terminal() and is_main else None)
     try:
         outcome = train(request, stop=stop, listener=display)
     finally:
         display.close()
     command.announce("training", summary_line(outcome), "ok")
-    if args.json:
+    if args.json and is_main:
         print(json.dumps(outcome, indent=2))
     return 0
 
@@ -116,4 +110,4 @@ def provenance(config_file: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(leave_exit_code(command.exit_code_of(main)))
