@@ -36,11 +36,19 @@ def duration(text: str) -> float:
     return value
 
 
+class _LineFormatter(logging.Formatter):
+    """Level names of at most five letters, so that the messages of a log stand below each other."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = logging.makeLogRecord(record.__dict__)
+        line.levelname = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(record.levelname, record.levelname)
+        return super().format(line)
+
+
 def configure_logging(level: str) -> None:
     """Send the library's records to stderr, one plain line each: `21:45:01 INFO  message`."""
-    logging.addLevelName(logging.WARNING, "WARN")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("trainyard")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -209,6 +209,19 @@ def test_a_read_that_breaks_goes_on_where_it_broke(proxy: FaultyProxy, store: An
     assert whole == (run.checkpoint(100) / "__0_0.distcp").read_bytes()
 
 
+@pytest.mark.parametrize("fault", ["cut the answer", "stall"])
+def test_a_read_that_always_breaks_is_refused(
+    fault: str, proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_run(store, make_run(steps=(100,)), 1)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    proxy.faults, proxy.rate = (fault,), 1.0
+    with pytest.raises(ServiceError):
+        list(
+            open_store(store.url, call_seconds=CALL_SECONDS).read_chunks("run-1/checkpoint-100/__0_0.distcp")
+        )
+
+
 def test_a_second_sync_costs_one_listing_and_no_upload(proxy: FaultyProxy, store: Any, make_run: Any) -> None:
     run = make_run(steps=(100, 200), size=20_000)
     sync_run(store, run, 1)

@@ -51,6 +51,8 @@ class RunManifest:
     outcome: Mapping[str, Any] = field(default_factory=dict)
     supersedes: Mapping[str, str] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
+    leftovers: tuple[str, ...] = ()
+    """Keys of checkpoint files that a sync sent before it was cut short; nobody can vouch for them now."""
 
     def to_json(self, prefix: str) -> dict[str, Any]:
         """Plain data; keys are written in full, as the bucket knows them. Unknown parts are left out."""
@@ -59,6 +61,7 @@ class RunManifest:
             "provenance": dict(self.provenance),
             "outcome": dict(self.outcome),
             "supersedes": _key_with(self.supersedes, prefix),
+            "leftovers": [prefix + key for key in self.leftovers],
         }
         return {
             "schema": _SCHEMA,
@@ -115,6 +118,7 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
             provenance=dict(value.get("provenance", {})),
             outcome=dict(value.get("outcome", {})),
             supersedes=_key_without(value.get("supersedes", {}), prefix),
+            leftovers=tuple(str(key).removeprefix(prefix) for key in value.get("leftovers", [])),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None

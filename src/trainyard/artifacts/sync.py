@@ -19,7 +19,13 @@ from typing import Any
 
 from trainyard.artifacts.contents import Contents, contents_of
 from trainyard.artifacts.hashing import sha256_of_chunks
-from trainyard.artifacts.layout import identity_key, manifest_key, metrics_key, run_prefix
+from trainyard.artifacts.layout import (
+    belongs_to_checkpoint,
+    identity_key,
+    manifest_key,
+    metrics_key,
+    run_prefix,
+)
 from trainyard.artifacts.manifest import (
     ManifestObject,
     RunManifest,
@@ -114,7 +120,7 @@ def store_contents(store: Store, contents: Contents, number: int) -> SyncReport:
     problems += _carry_over(entries, before)
     for line in (*contents.notes, *problems):
         _logger.warning("%s", line)
-    manifest = _manifest(contents.run, number, entries, before.chain)
+    manifest = _manifest(contents.run, number, entries, before)
     return SyncReport(
         store=store.url,
         run_id=manifest.run_id,
@@ -183,8 +189,12 @@ def _metadata(run: dict[str, Any], number: int) -> dict[str, str]:
 
 
 def _manifest(
-    run: dict[str, Any], number: int, entries: dict[str, ManifestObject], chain: list[StoredManifest]
+    run: dict[str, Any], number: int, entries: dict[str, ManifestObject], before: _Before
 ) -> RunManifest:
+    leftovers = [key for key in before.there if key not in entries and belongs_to_checkpoint(key)]
+    for key in leftovers:
+        _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
+    newest = before.chain[-1] if before.chain else None
     return RunManifest(
         run_id=str(run["run_id"]),
         run_number=number,
@@ -192,13 +202,15 @@ def _manifest(
         objects=tuple(entries[key] for key in sorted(entries)),
         provenance={key: value for key, value in run.items() if key != "outcome"},
         outcome=run.get("outcome", {}),
-        supersedes={"key": chain[-1].key, "sha256": chain[-1].sha256} if chain else {},
+        supersedes={"key": newest.key, "sha256": newest.sha256} if newest else {},
+        leftovers=tuple(sorted(leftovers)),
     )
 
 
 def _put_manifest(store: Store, manifest: RunManifest, chain: list[StoredManifest]) -> str:
     """Put the manifest unless the newest one says the same already; the key of the one that holds."""
-    if chain and chain[-1].manifest.objects == manifest.objects:
+    newest = chain[-1].manifest if chain else None
+    if newest and (newest.objects, newest.leftovers) == (manifest.objects, manifest.leftovers):
         return chain[-1].key
     key, content = manifest_key(manifest.run_number, len(chain) + 1), manifest_bytes(manifest, store.prefix)
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}

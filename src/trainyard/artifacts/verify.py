@@ -125,7 +125,8 @@ def verify_directory(directory: RunDirectory) -> LocalVerification:
 def _compare_names(manifest: RunManifest, listed: dict[str, StoredObject]) -> list[str]:
     """Objects that nobody declared, and the lack of any checkpoint. Missing ones are found one by one."""
     known = manifest.by_key()
-    problems = [f"{key}: extra, the manifest does not list it" for key in sorted(listed) if key not in known]
+    extra = sorted(listed.keys() - known.keys() - set(manifest.leftovers))
+    problems = [f"{key}: extra, the manifest does not list it" for key in extra]
     if not any(belongs_to_checkpoint(key) for key in known):
         problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
     return problems

@@ -1,19 +1,32 @@
-"""What the standard library can say of this machine: installed packages, free disk, sizes of folders.
+"""What the standard library can say of this machine: installed packages, memory, free disk, sizes of folders.
 
 GPUs are the gateway's, torch is the trainer's, the judgement is `preflight`'s.
 """
 
+import os
 import shutil
 from importlib import metadata
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
 
 def installed_versions() -> dict[str, str]:
     """Canonical name -> version of every distribution of the running environment."""
     found = ((d.metadata["Name"], d.version) for d in metadata.distributions())
     return {canonicalize_name(name): version for name, version in found if name}
+
+
+def memory_bytes(limit_file: Path = _MEMORY_LIMIT) -> int:
+    """Main memory, or what a container's control group (version 2) allows of it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = limit_file.read_text().strip()
+    except OSError:
+        return memory
+    return min(memory, int(limit)) if limit.isdigit() else memory
 
 
 def free_bytes(path: Path) -> int:

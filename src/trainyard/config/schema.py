@@ -133,7 +133,7 @@ class TrainingConfig(Section):
     validation_steps: Positive | None = None
     """Validate every so many steps; null validates at the end only."""
     validation_batches: Positive = 20
-    """Batches a validation."""
+    """Global batches a validation."""
 
 
 class ComputeConfig(Section):

@@ -1,4 +1,7 @@
-"""The model's weights out of one of our own checkpoints, verified first; moments and position stay behind."""
+"""The model's weights out of one of our own checkpoints; moments and position stay behind.
+
+Whether its files are whole is asked by the caller, first.
+"""
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping
@@ -7,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
+from trainyard.errors import CheckpointError
+from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.files import sha256_of_file
 from trainyard.training.checkpoint import read_state
 from trainyard.training.weight_fit import OUTPUT, layers_in
@@ -32,9 +37,7 @@ class CheckpointWeights:
     """A checkpoint's directory (`…/checkpoints/step-00000500`)."""
 
     def __init__(self, path: Path) -> None:
-        """Reads every byte. Raises CheckpointError when the checkpoint does not verify."""
         self.path = path
-        verify_checkpoint(path)
         entries = FileSystemReader(path).read_metadata().state_dict_metadata
         self._tensors = {
             name.removeprefix(_PART): entry
@@ -64,7 +67,10 @@ class CheckpointWeights:
         with warnings.catch_warnings():
             # Each process reads for itself, which is what was asked for.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            load({_PART + name: tensor}, storage_reader=FileSystemReader(self.path), no_dist=True)
+            try:
+                load({_PART + name: tensor}, storage_reader=FileSystemReader(self.path), no_dist=True)
+            except (OSError, CheckpointException) as error:
+                raise CheckpointError(f"{self.path}: {name} could not be read ({error})") from error
         return tensor.to(torch.float32)
 
     def contradictions(self, _architecture: ArchitectureConfig, /) -> Iterator[str]:

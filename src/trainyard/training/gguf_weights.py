@@ -18,6 +18,7 @@ from torch import Tensor
 from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
 from trainyard.training.model import rotary_frequencies
+from trainyard.training.native_dequantization import DEFAULT_TILE_BYTES, dequantize
 from trainyard.training.weight_source import digest_of_files
 
 if TYPE_CHECKING:
@@ -72,14 +73,16 @@ def rows_by_halves(weights: Floats, heads: int) -> Floats:
 
 
 class GgufWeights:
-    """A `.gguf` file."""
+    """A `.gguf` file; `tile_bytes` of it are dequantised at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> None:
         self.path = path
+        self._tile_bytes = tile_bytes
         reader = _open(path)
         self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
         self._frequencies = self._tensors.pop(_FREQUENCIES, None)
         self.declared: Mapping[str, Any] = self._declared(reader)
+        self._turned = _value(reader, "rope.dimension_count", 0)
         self._heads = {
             "attn_q": self.declared["num_attention_heads"],
             "attn_k": self.declared["num_key_value_heads"],
@@ -108,12 +111,15 @@ class GgufWeights:
 
     def read(self, name: str) -> Tensor:
         tensor = self._tensors[name]
-        values = _dequantised(tensor)
+        values = _dequantised(tensor, tile_bytes=self._tile_bytes)
         heads = self._heads.get(tensor.name.split(".")[-2])
         return torch.from_numpy(rows_by_halves(values, heads) if heads else values)
 
     def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
         yield from self._unreadable()
+        turned = 2 * rotary_frequencies(architecture).numel()
+        if (self._turned or turned) != turned:
+            yield f"the file turns {self._turned} numbers of a head by position, our model all {turned}"
         plain = rotary_frequencies(architecture.model_copy(update={"rope_scaling": RopeScalingConfig()}))
         ours = plain / rotary_frequencies(architecture)
         theirs = (
@@ -128,12 +134,12 @@ class GgufWeights:
 
     def _unreadable(self) -> Iterator[str]:
         """Types of tensors for which there is no dequantisation, each tried on one row."""
-        from gguf.quants import dequantize
+        from gguf.quants import dequantize as dequantize_by_numpy
 
         examples = {tensor.tensor_type: tensor for tensor in self._tensors.values()}
         for kind, tensor in examples.items():
             try:
-                dequantize(tensor.data[:1], kind)
+                dequantize_by_numpy(tensor.data[:1], kind)
             except NotImplementedError:
                 yield f"{tensor.name}: of type {kind.name}, which gguf cannot dequantise"
 
@@ -141,12 +147,9 @@ class GgufWeights:
         return digest_of_files([self.path])
 
 
-def _dequantised(tensor: "ReaderTensor") -> Floats:
+def _dequantised(tensor: "ReaderTensor", *, tile_bytes: int = DEFAULT_TILE_BYTES) -> Floats:
     """The values of a tensor in memory of their own, which the mapped file is not."""
-    from gguf.quants import dequantize
-
-    values = dequantize(tensor.data, tensor.tensor_type)
-    return np.array(values, dtype=np.float32, copy=None if values.flags.writeable else True)
+    return dequantize(tensor.data, tensor.tensor_type.name, tile_bytes=tile_bytes)
 
 
 def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:

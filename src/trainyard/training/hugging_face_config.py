@@ -24,6 +24,10 @@ def read_config(path: Path) -> dict[str, Any]:
     kind = value.get("model_type") if isinstance(value, dict) else None
     if kind != "llama":
         raise ConfigError(f"model.path: {path} has the model_type {kind!r}; this trainer has llama only")
+    if value.get("hidden_act", "silu") != "silu":
+        raise ConfigError(
+            f"model.path: {path} has the hidden_act {value['hidden_act']!r}; this trainer has silu"
+        )
     if "quantization_config" in value:
         raise ConfigError(f"model.path: {path} describes quantised weights; name a folder of float ones")
     return dict(value)
@@ -33,7 +37,7 @@ def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `model.architecture` that no shape shows; defaults are those of LlamaConfig."""
     heads = config.get("num_attention_heads", 32)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    declared = {
+    return {
         "num_layers": config.get("num_hidden_layers", 32),
         "num_attention_heads": heads,
         "num_key_value_heads": config.get("num_key_value_heads") or heads,
@@ -42,9 +46,6 @@ def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
         "rope_scaling": _declared_scaling(rope),
     }
-    if config.get("hidden_act", "silu") != "silu":
-        declared["hidden_act"] = config["hidden_act"]
-    return declared
 
 
 def _declared_scaling(rope: Mapping[str, Any]) -> dict[str, Any]:

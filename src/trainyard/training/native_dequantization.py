@@ -165,6 +165,8 @@ def _by_kernel(
 def _by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
     import gguf
 
+    if not rows.size:  # gguf cannot shape an array of no rows
+        return np.empty(_shape(rows, kind), np.float32) if out is None else out
     try:
         with np.errstate(all="ignore"):  # infinite scales are data; the kernels do not warn of them either
             values: np.ndarray = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(kind.number))

@@ -97,7 +97,10 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
         fully_shard,
         mesh=_mesh(compute, world, device),
         mp_policy=_precision(config),
-        offload_policy=CPUOffloadPolicy() if compute.cpu_offload else OffloadPolicy(),
+        # On a CPU everything is in its memory already.
+        offload_policy=CPUOffloadPolicy()
+        if compute.cpu_offload and device.type != "cpu"
+        else OffloadPolicy(),
     )
     for layer in model.model.layers:
         shard(layer)

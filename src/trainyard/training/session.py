@@ -5,8 +5,9 @@
 The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from trainyard.training.stop import StopRequest
 from trainyard.training.tokens import PreparedData
 from trainyard.training.trackers import close_trackers, open_trackers
 from trainyard.training.validation import Validation, first_windows
-from trainyard.training.vocabulary import Vocabulary, load_vocabulary
+from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.weight_source import WeightSource
 from trainyard.training.world import World, joined
 
@@ -88,39 +89,50 @@ class _Session:
         weights = None if point else open_starting_weights(config.model)
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: _write_identity(request, point, self._found(state, weights)))
+        parts = self._parts(run_id, parallel, state, (stop, listener))
         with OutcomeRecorder(directory, state, self._length, is_main=world.is_main) as recorder:
             _resume(directory, state, point, world)
-            trackers = (
-                open_trackers(config.monitoring, directory, run_id=run_id, resumed_at=state.step)
-                if world.is_main
-                else []
-            )
-            vocabulary = load_vocabulary(config.model)
-            parts = Parts(
-                config=config,
-                directory=directory,
-                run_id=run_id,
-                length=self._length,
-                fits=self._fits,
-                state=state,
-                device=self._device,
-                parallel=parallel,
-                world=world,
-                batches=self._batches,
-                validation=_validation(request, vocabulary),
-                trackers=trackers,
-                stop=stop,
-                listener=listener,
-                gpu_facts=request.gpu_facts,
-            )
-            started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
-            listener.on_event("started", started)
-            try:
-                _run(parts)
-                recorder.sample = _sample(request, vocabulary, parallel.model, self._device)
-            finally:
-                close_trackers(trackers)
+            with self._tracked(parts) as tracked:
+                started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
+                listener.on_event("started", started)
+                _run(tracked)
+                recorder.sample = _sample(request, parallel.model, self._device)
         return recorder.outcome
+
+    def _parts(
+        self, run_id: str, parallel: Parallel, state: TrainingState, watchers: tuple[StopRequest, Listener]
+    ) -> Parts:
+        stop, listener = watchers
+        return Parts(
+            config=self._request.config,
+            directory=self._request.directory,
+            run_id=run_id,
+            length=self._length,
+            fits=self._fits,
+            state=state,
+            device=self._device,
+            parallel=parallel,
+            world=self._world,
+            batches=self._batches,
+            validation=_validation(self._request, self._length.samples_per_step),
+            trackers=(),
+            stop=stop,
+            listener=listener,
+            gpu_facts=self._request.gpu_facts,
+        )
+
+    @contextmanager
+    def _tracked(self, parts: Parts) -> Iterator[Parts]:
+        """`parts` with their trackers, opened on the main process once the step to go on from is known."""
+        if not self._world.is_main:
+            yield parts
+            return
+        resumed_at, monitoring = parts.state.step, parts.config.monitoring
+        trackers = open_trackers(monitoring, parts.directory, run_id=parts.run_id, resumed_at=resumed_at)
+        try:
+            yield replace(parts, trackers=trackers)
+        finally:
+            close_trackers(trackers)
 
     def _new_state(self, weights: WeightSource | None) -> tuple[Parallel, TrainingState]:
         parallel = put_on_devices(self._request.config, self._world, self._device)
@@ -253,27 +265,27 @@ def _resume_records(directory: RunDirectory, state: TrainingState, point: Resume
     )
 
 
-def _validation(request: Request, vocabulary: Vocabulary) -> Validation | None:
+def _validation(request: Request, samples_per_step: int) -> Validation | None:
     """None when the validation tokens do not fill one sequence."""
     file, config = request.data.validation, request.config
     if file is None:
         return None
     size = config.training.batch_size
-    count = size * config.training.validation_batches
+    count = samples_per_step * config.training.validation_batches
     windows = first_windows(file.open(), length=config.data.sequence_length, count=count)
     if not len(windows):
         return None
     batches = [windows[i : i + size] for i in range(0, len(windows), size)]
-    return Validation(batches, text_bytes=vocabulary.text_bytes)
+    return Validation(batches, text_bytes=load_vocabulary(config.model).text_bytes)
 
 
-def _sample(request: Request, vocabulary: Vocabulary, model: nn.Module, device: torch.device) -> str:
+def _sample(request: Request, model: nn.Module, device: torch.device) -> str:
     """What the model writes after the first tokens of the validation data."""
     config = request.config
     file = request.data.validation or request.data.train
     return write_sample(
         model,
-        vocabulary,
+        load_vocabulary(config.model),
         device=device,
         prompt=file.open()[:_PROMPT_TOKENS].tolist(),
         context=config.data.sequence_length,

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoints import MANIFEST_NAME
+from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.gguf_weights import GgufWeights
 from trainyard.training.placement import place
@@ -57,6 +57,7 @@ def open_weights(path: Path) -> WeightSource:
 def _open_folder(path: Path) -> WeightSource:
     if (path / MANIFEST_NAME).exists() or (path / ".metadata").exists():
         try:
+            verify_checkpoint(path)
             return CheckpointWeights(path)
         except CheckpointError as error:
             raise CheckpointError(

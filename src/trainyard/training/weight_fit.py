@@ -76,7 +76,7 @@ def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
 
 
 def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
-    ours = architecture.model_dump() | {"hidden_act": "silu"}
+    ours = architecture.model_dump()
     for key, value in source.declared.items():
         if not _same(value, ours[key]):
             said, wanted = _shown(value), _shown(ours[key])
@@ -95,8 +95,12 @@ def _same(value: Any, ours: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, dict):  # rope_scaling, of which only a kind other than default has values
+        kind, rest = value.get("rope_type"), {k: v for k, v in value.items() if k != "rope_type"}
+        values = ", ".join(f"{key} {_shown(rest[key])}" for key in rest)
+        return f"{kind} ({values})" if values and kind != "default" else str(kind)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -126,12 +130,14 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 def _difference(source: WeightSource, name: str, expected: tuple[Dimension, ...] | None) -> str | None:
     stored = source.stored_name(name)
     if expected is None:
-        return f"{stored}: in the file {list(source.shape(name))}, but no part of the configured model"
-    wanted = tuple(dimension.size for dimension in expected)
-    keys = ", ".join(dict.fromkeys(dimension.keys for dimension in expected))
+        return f"{stored}: no part of the model; {list(source.shape(name))} in the file"
+    wanted = [dimension.size for dimension in expected]
     if name not in source.names():
-        return f"{stored}: not in the file; the configuration has {list(wanted)} ({keys})"
-    shape = source.shape(name)
+        return f"{stored}: not in the file; the configuration has {wanted}"
+    shape = list(source.shape(name))
     if shape == wanted:
         return None
-    return f"{stored}: {list(shape)} in the file, {list(wanted)} in the configuration ({keys})"
+    same_rank = len(shape) == len(wanted)
+    different = [d.keys for i, d in enumerate(expected) if not same_rank or shape[i] != d.size]
+    keys = ", ".join(dict.fromkeys(different))
+    return f"{stored}: {shape} in the file, {wanted} in the configuration ({keys})"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import SyncReport, size_text, sync_run
 from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import RunConflictError, ServiceError, TrainyardError
+from trainyard.gateways.local_store import LocalObject, LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 
@@ -161,6 +163,64 @@ def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
         "stored before, and now neither on this machine nor whole in the store",
     )
     assert not verify_run(store, 1, depth=Depth.LISTING).ok
+
+
+def test_what_a_sync_that_was_cut_short_left_is_accounted_for(
+    store: Store, folder: Path, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    (folder / "manifests/run-1-manifest.json").unlink()
+    shutil.rmtree(run.checkpoint(100))
+    sync_run(store, run, None)
+    assert len(manifest(folder)["leftovers"]) == 3
+    assert "run-1/checkpoint-100/.metadata: sent by a sync that was cut short" in caplog.text
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+    (folder / "run-1/checkpoint-100/planted").write_text("x")
+    assert not verify_run(store, 1, depth=Depth.FULL).ok
+
+
+class SilentStore(LocalStore):
+    """Computes no checksums, as some S3-compatible stores do."""
+
+    def describe(self, key: str) -> LocalObject | None:
+        found = super().describe(key)
+        return LocalObject(found.key, found.size) if found else None
+
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> Any:
+        return SilentUpload(super().stage(path, key, metadata=metadata))
+
+
+class SilentUpload:
+    def __init__(self, upload: LocalUpload) -> None:
+        self.sha256, self.size, self.abort = upload.sha256, upload.size, upload.abort
+        self._upload = upload
+
+    def commit(self) -> LocalObject:
+        stored = self._upload.commit()
+        if stored.key in DAMAGED_ON_THE_WAY:
+            flip(self._upload.target)
+        return LocalObject(stored.key, stored.size)
+
+
+DAMAGED_ON_THE_WAY = ("run-2/checkpoint-200/.metadata",)
+
+
+def test_a_store_without_checksums_is_read_back(folder: Path, make_run: Any) -> None:
+    silent = SilentStore(folder)
+    run = make_run()
+    assert sync_run(silent, run, 1).problems == ()
+    assert verify_run(silent, 1, depth=Depth.LISTING).ok
+    flip(folder / "run-1/checkpoint-200/__0_0.distcp")
+    found = verify_run(silent, 1, depth=Depth.LISTING).problems
+    assert len(found) == 1
+    assert found[0].startswith("run-1/checkpoint-200/__0_0.distcp: SHA-256")
+
+
+def test_bytes_that_change_on_the_way_are_noticed_without_checksums(folder: Path, make_run: Any) -> None:
+    report = sync_run(SilentStore(folder), make_run(), 2)
+    assert len(report.problems) == 1
+    assert "run-2/checkpoint-200/.metadata: read back with SHA-256" in report.problems[0]
 
 
 def test_a_run_without_a_checkpoint_stores_its_records(store: Store, folder: Path, make_run: Any) -> None:

@@ -36,7 +36,8 @@ def test_denied_access_names_who_and_the_permission() -> None:
     text = said(refusal("AccessDenied", f"User: {who} is not authorized to perform: s3:PutObject"))
     assert text == (
         f"The bucket ml-runs answers, but refuses PutObject for {who} (AccessDenied). "
-        "The missing permission is s3:PutObject on arn:aws:s3:::ml-runs/*."
+        "The missing permission is s3:PutObject on arn:aws:s3:::ml-runs/*. "
+        "The whole policy is in docs/runbooks/permissions.md#artifacts."
     )
 
 

@@ -13,6 +13,7 @@ from trainyard.training.starting_weights import open_weights
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
+TIED: dict[str, Any] = {"architecture": {"tie_word_embeddings": True}}
 
 
 @pytest.mark.parametrize("name", ["absent.gguf", "absent", "absent.safetensors"])
@@ -81,3 +82,12 @@ def test_a_checkpoint_with_a_flipped_byte_is_not_started_from(
     (path / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="the save was never completed"):
         open_weights(path)
+
+
+def test_tied_weights_are_read_from_a_checkpoint_that_holds_them_twice(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(model=TIED), "first")
+    path = tmp_path / "first/checkpoints/step-00000012"
+    config = tiny_config(model=TIED | {"path": str(path)}, training={"max_steps": 1})
+    assert run_training(config, "second")["first_loss"] < 4

@@ -1,7 +1,7 @@
 """The judge of weights and shapes: transformers' own Llama, on a shrunken copy of each preset."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from trainyard.config.load import load_config
-from trainyard.config.schema import ArchitectureConfig, ModelConfig
+from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
+from trainyard.run.directory import RunDirectory
 from trainyard.training import gguf_weights
+from trainyard.training.export import plan_export, write_export
 from trainyard.training.gguf_weights import gguf_name
 from trainyard.training.hugging_face_config import hugging_face_config
 from trainyard.training.model import Llama, build_model, rotary_frequencies
@@ -22,6 +24,7 @@ from trainyard.training.starting_weights import load_weights, open_starting_weig
 PRESETS = Path(__file__).resolve().parents[3] / "configs" / "models"
 FAMILIES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 HEAD = 16
+SCALED = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16}
 TYPES = gguf.GGMLQuantizationType
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
@@ -184,7 +187,9 @@ def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_pa
     architecture = shrunken("tinyllama-1b")
     judge = reference(transformers, architecture)
     write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.Q8_0)
-    theirs = load_gguf_checkpoint(tmp_path / "m.gguf", return_tensors=True, model_to_load=judge)["tensors"]
+    theirs = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+        tmp_path / "m.gguf", return_tensors=True, model_to_load=judge
+    )["tensors"]
     ours = loaded(tmp_path / "m.gguf", architecture).state_dict()
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
@@ -215,3 +220,30 @@ def test_a_config_of_transformers_4_declares_what_one_of_5_does(
     assert "rope_parameters" in new
     assert "rope_parameters" not in old
     assert declared_architecture(new) == declared_architecture(old)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True, "rope_scaling": SCALED}])
+def test_an_exported_run_is_loaded_by_transformers_with_the_same_logits(
+    transformers: Any,
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., Any],
+    tmp_path: Path,
+    changes: dict[str, Any],
+) -> None:
+    config = tiny_config(model={"architecture": changes}, training={"max_steps": 2})
+    run_training(config)
+    write_export(plan_export(RunDirectory(tmp_path / "run"), shard_bytes=20_000), tmp_path / "out")
+    judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ours = loaded(tmp_path / "run/checkpoints/step-00000002", config.model.architecture)
+    text = "the cat sat on mat 3, é"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    assert ids.tolist() == [list(text.encode())]
+    assert tokenizer.decode(ids[0]) == text
+    with torch.no_grad():
+        theirs = judge(ids).logits
+        torch.testing.assert_close(ours(ids), theirs, atol=1e-5, rtol=1e-4)
+    assert judge.dtype == torch.float32
+    assert (judge.config.eos_token_id, judge.config.bos_token_id) == (0, None)
+    assert judge.config.trainyard["step"] == 2
+    assert judge.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0).shape[1] <= ids.shape[1] + 3

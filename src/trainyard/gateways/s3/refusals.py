@@ -63,7 +63,8 @@ def _explain_denied(bucket: str, action: str, message: str) -> str:
     hint = " Without s3:ListBucket, S3 says this of missing objects too." if action == "GetObject" else ""
     return (
         f"The bucket {bucket} answers, but refuses {action}{f' for {who[0]}' if who else ''} (AccessDenied). "
-        f"The missing permission is s3:{action} on {resource}.{hint}"
+        f"The missing permission is s3:{action} on {resource}.{hint} "
+        "The whole policy is in docs/runbooks/permissions.md#artifacts."
     )
 
 

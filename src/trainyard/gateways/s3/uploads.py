@@ -202,7 +202,7 @@ def _fill(buffer: bytearray, file: FileIO) -> None:
 
 def _confirmed(bucket: Bucket, stored: S3Object, expected: str) -> S3Object:
     """The object, once S3's own checksum is the expected one; unchanged where S3 computes none."""
-    for _ in range(bucket.attempts):
+    for _ in range(1 + bucket.attempts):
         # Some stores leave out the number of parts that stands after a composite checksum ("-12").
         if str(stored.checksum.get("value", "")).partition("-")[0] == expected:
             return stored

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Export a run's model as a Hugging Face folder, which transformers.AutoModelForCausalLM loads.
+
+The checkpoint is verified first. The folder holds safetensors (several files above 2 GiB), config.json and
+the run's tokenizer; that of a run on bytes maps each byte of UTF-8 to its own number, and 0 ends a document.
+
+Reads:   the run directory (config.yaml, checkpoints/) and the tokenizer that its model.tokenizer names.
+Writes:  the folder --to, whole or not at all; nothing with --dry-run; with --json what it holds, on stdout.
+Exit codes: 0 exported; 1 no checkpoint verifies, or the folder cannot be written; 2 the run, the step or the
+         tokenizer is not there, or --to exists.
+Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to exported
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+
+if TYPE_CHECKING:
+    from trainyard.training.export import Export
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run")
+    parser.add_argument(
+        "--step",
+        type=step,
+        metavar="S|newest",
+        help="the checkpoint; newest, the default, is the newest that verifies",
+    )
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
+    )
+    parser.add_argument("--no-tokenizer", action="store_true", help="export the weights without a tokenizer")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be written, and stop")
+    parser.add_argument("--json", action="store_true", help="print what the folder holds as JSON")
+    return parser.parse_args(argv)
+
+
+def step(text: str) -> int | None:
+    """A step's number; None for `newest`."""
+    if text == "newest":
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a step nor newest")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.run.directory import RunDirectory
+    from trainyard.training.export import plan_export, require_absent, write_export
+
+    require_absent(args.to)
+    directory = RunDirectory(args.run_dir)
+    export = plan_export(directory, args.step, dtype=args.dtype, tokenizer=not args.no_tokenizer)
+    facts = {"to": str(args.to), **export.to_json()}
+    if args.dry_run:
+        command.announce("export", f"would write {summary(export)} → {args.to}")
+    else:
+        files = write_export(export, args.to)
+        facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
+        command.announce("export", f"{summary(export)} → {args.to}", "ok")
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    return 0
+
+
+def summary(export: "Export") -> str:
+    """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
+    facts = export.to_json()
+    files = "1 file" if len(export.shards) == 1 else f"{len(export.shards)} files"
+    size, parameters = facts["bytes"] / 1e6, facts["parameters"] / 1e6
+    return f"step {export.step}: {parameters:,.1f} M parameters, {size:,.1f} MB of {export.dtype} in {files}"
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

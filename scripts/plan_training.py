@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Say before a run starts what it takes: parameters, memory by part, whether it fits, tokens, time, cost.
+
+Planned is for one device of --instance-type, or for the device of this machine. Memory is computed from the
+model's operations; time and cost from an assumed share of the device's peak (--mfu), so they are as good as
+that. What is not known, such as the price of a machine that is here, is left out.
+
+Reads:      the configuration; without --instance-type nvidia-smi and the memory of this machine
+Writes:     the plan on stdout; --json as JSON
+Exit codes: 0 it fits, 1 it does not (what to change is said), 2 bad configuration or unknown instance type
+Example:    scripts/plan_training.py --config configs/training_configuration.yaml --instance-type g6.xlarge
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.plan.device import Device
+    from trainyard.plan.instances import InstanceType
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser.add_argument(
+        "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
+    )
+    parser.add_argument(
+        "--num-nodes", type=positive, default=1, metavar="N", help="machines that are paid for"
+    )
+    parser.add_argument("--mfu", type=share, metavar="SHARE", help="share of the device's peak, such as 0.4")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) == int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A number above 0 and up to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 0.4 (above 0, at most 1)")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+    from trainyard.plan.cost import Rented
+    from trainyard.plan.instances import find_instance
+    from trainyard.plan.training_plan import plan_training
+    from trainyard.report.plan_text import lines
+
+    config = load_config(args.config, args.set).config
+    instance = find_instance(args.instance_type) if args.instance_type else None
+    device = rented_device(config, instance) if instance else device_here(config)
+    plan = plan_training(config, device, rented=Rented(instance, args.num_nodes), mfu=args.mfu)
+    data = plan.to_json()
+    print(json.dumps(data, indent=2) if args.json else "\n".join(lines(data)))
+    return ExitCode.DONE if plan.fits else ExitCode.NO
+
+
+def rented_device(config: "Config", instance: "InstanceType") -> "Device":
+    """A GPU of the instance, or its processors when the configuration asks for them."""
+    from trainyard.plan.device import cpu_of, gpu_of
+
+    return cpu_of(instance) if config.model.device == "cpu" else gpu_of(instance)
+
+
+def device_here(config: "Config") -> "Device":
+    """The device of this machine that `model.device` means."""
+    from trainyard.cluster.machine import memory_bytes
+    from trainyard.gateways.nvidia import query_gpus
+    from trainyard.plan.device import cpu, gpu
+
+    wanted = config.model.device
+    gpus = () if wanted == "cpu" else query_gpus().gpus
+    index = int(wanted.partition(":")[2] or 0)
+    if index < len(gpus):
+        return gpu(gpus[index].name, gpus[index].memory_bytes)
+    if wanted.startswith("cuda"):
+        raise ConfigError(
+            f"model.device: {wanted} is not here ({len(gpus)} GPUs). Name a machine to plan for with "
+            "--instance-type, or plan for the processors of this one with --set model.device=cpu"
+        )
+    return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory_bytes())
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,1 @@
+"""What a configuration will take, before anything starts. Pure: config in, values out; no torch."""

@@ -1,0 +1,99 @@
+"""What a forward pass keeps for the backward pass: bytes a token, by the operations of the model.
+
+The terms are the tensors that autograd saves for `training.model` in torch 2.13, read off with its
+saved-tensor hooks on the CPU. On a GPU RMSNorm is one kernel, which keeps one tensor less (derivatives.yaml);
+compiled, cheap element-wise results are computed again. `benchmarks/memory_fit.py` compares the sums with
+what is measured.
+"""
+
+from dataclasses import dataclass
+
+from trainyard.config.schema import ArchitectureConfig
+from trainyard.plan.workload import Recomputation, Workload
+
+_FLOAT = 4
+"""Bytes: the residual stream, the norms and the loss are float32 whatever the precision of the products."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Numbers a token, by the tensors of one block."""
+
+    residual: int
+    key_value: int
+    """Keys; as many again for the values."""
+    inner: int
+    heads: int
+
+    @classmethod
+    def of(cls, shape: ArchitectureConfig) -> "Widths":
+        head = shape.hidden_size // shape.num_attention_heads
+        return cls(
+            residual=shape.hidden_size,
+            key_value=head * shape.num_key_value_heads,
+            inner=shape.intermediate_size,
+            heads=shape.num_attention_heads,
+        )
+
+
+def attention_kept(work: Workload) -> int:
+    """Bytes a token that the attention half of a block keeps: norm, input of the projections, q, k, v, o."""
+    width, wide = Widths.of(work.architecture), work.compute_bytes
+    if scores_are_kept(work):
+        # Scaled queries, and keys and values repeated for every query head, beside the result and the scores.
+        mixing = 4 * width.residual * wide + width.heads * work.sequence_length * wide
+    else:
+        mixing = 2 * (width.residual + width.key_value) * wide + width.heads * _FLOAT
+    return norm_kept(work) + _inputs_kept(work, projections=3) + mixing
+
+
+def feed_forward_kept(work: Workload) -> int:
+    """Bytes a token that the SwiGLU half keeps: its norm, gate, activated gate, up, product."""
+    inner = 3 if work.compiled else 4
+    width = Widths.of(work.architecture)
+    return norm_kept(work) + _inputs_kept(work, projections=2) + inner * width.inner * work.compute_bytes
+
+
+def norm_kept(work: Workload) -> int:
+    """Bytes a token: an RMSNorm's input and root; as separate operations also the quotient."""
+    quotient = 0 if work.compiled or work.on_gpu else 1
+    return (1 + quotient) * work.architecture.hidden_size * _FLOAT + _FLOAT
+
+
+def _inputs_kept(work: Workload, *, projections: int) -> int:
+    """A norm's result as the projections keep it: one tensor, but under eager autocast each casts its own."""
+    copies = projections if work.bfloat16 and not work.compiled else 1
+    return copies * work.architecture.hidden_size * work.compute_bytes
+
+
+def block_kept(work: Workload) -> int:
+    """Bytes a token that one block keeps from its forward to its backward pass."""
+    if work.recomputation is Recomputation.NONE:
+        return block_needed(work)
+    kept = work.architecture.hidden_size * _FLOAT
+    if work.recomputation is Recomputation.SELECTIVE:
+        width = Widths.of(work.architecture)
+        products = 4 * width.residual + 2 * width.key_value + 2 * width.inner
+        kept += products * work.compute_bytes + width.heads * _FLOAT
+    return kept
+
+
+def block_needed(work: Workload) -> int:
+    """Bytes a token that the backward pass of one block needs, kept or computed again."""
+    return attention_kept(work) + feed_forward_kept(work)
+
+
+def final_norm_kept(work: Workload) -> int:
+    """Bytes a token between the last block and the logits."""
+    return norm_kept(work) + _inputs_kept(work, projections=1)
+
+
+def scores_are_kept(work: Workload) -> bool:
+    """Whether attention runs without a fused kernel, so that the scores of all pairs of tokens exist.
+
+    On a GPU flash attention takes no float32 and, in torch 2.13, the memory-efficient kernel no grouped
+    queries (sdp_utils.cpp, supports_gqa).
+    """
+    shape = work.architecture
+    grouped = shape.num_attention_heads != shape.num_key_value_heads
+    return work.on_gpu and not work.bfloat16 and grouped

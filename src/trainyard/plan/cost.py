@@ -1,0 +1,77 @@
+"""How long a run takes and what it costs, from a share of the device's peak that is assumed, not measured."""
+
+from dataclasses import dataclass
+
+from trainyard.config.schema import TrainingConfig
+from trainyard.plan.device import Device
+from trainyard.plan.flops import flops_per_token
+from trainyard.plan.instances import InstanceType
+from trainyard.plan.workload import Workload
+
+_GPU_MFU_COMPILED, _GPU_MFU_EAGER, _CPU_MFU = 0.39, 0.33, 0.60
+"""Llama 3.1 8B on 8 × H100 with and without torch.compile (torchtitan, benchmarks/llama3_h100_202412); small
+models on a CPU reach 50 to 75 % of what its matrix products do."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A run in figures; None where something is not known."""
+
+    steps: int | None
+    """At most; None when only training.epochs ends the run, because the data is not read here."""
+    tokens: int | None
+    flops: int | None
+    flops_per_token: int
+    mfu: float
+    """The share of the peak that is assumed."""
+    peak_flops: float | None
+    """Of one device, a second."""
+    tokens_per_second: float | None
+    """Over all devices."""
+    seconds: float | None
+    usd: float | None
+    """For every machine that is rented, whether all of its GPUs work or not."""
+
+
+def default_mfu(work: Workload) -> float:
+    """The share of the peak to assume for a kind of device."""
+    if not work.on_gpu:
+        return _CPU_MFU
+    return _GPU_MFU_COMPILED if work.compiled else _GPU_MFU_EAGER
+
+
+@dataclass(frozen=True)
+class Rented:
+    """What is paid for."""
+
+    instance: InstanceType | None
+    """None for a machine that is here."""
+    nodes: int
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all nodes; None when no price is known."""
+        price = self.instance.usd_per_hour if self.instance else None
+        return None if price is None else price * self.nodes
+
+
+def estimate(
+    training: TrainingConfig, work: Workload, device: Device, *, rented: Rented, mfu: float
+) -> Estimate:
+    """Time and cost of the whole run on devices of this kind."""
+    each, peak = flops_per_token(work.architecture, work.sequence_length), device.peak(bfloat16=work.bfloat16)
+    tokens = None if training.max_steps is None else training.max_steps * work.tokens_per_step
+    speed = None if peak is None else work.layout.shards * work.layout.replicas * peak * mfu / each
+    seconds = tokens / speed if tokens is not None and speed is not None else None
+    price = rented.usd_per_hour
+    return Estimate(
+        steps=training.max_steps,
+        tokens=tokens,
+        flops=None if tokens is None else tokens * each,
+        flops_per_token=each,
+        mfu=mfu,
+        peak_flops=peak,
+        tokens_per_second=speed,
+        seconds=seconds,
+        usd=seconds / 3600 * price if seconds is not None and price is not None else None,
+    )

@@ -1,0 +1,85 @@
+"""The device that a plan is for: its memory, what of it training may take, how fast it can be at most.
+
+It looks at no machine: what is here is handed in, what can be rented stands in `instances`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from trainyard.plan.instances import InstanceType
+
+_MIB, _GIB = 2**20, 2**30
+_RESERVE_BYTES = _GIB
+_RESERVE_SHARE = 0.05
+_THREADS_A_CORE = 2
+
+_PEAKS: tuple[tuple[str, float, float | None], ...] = (
+    ("H100 PCIe", 756e12, 51e12),
+    ("H100 NVL", 835e12, 60e12),
+    ("H100", 989e12, 67e12),
+    ("H200", 989e12, 67e12),
+    ("A100", 312e12, 19.5e12),
+    ("GB200", 2.5e15, None),
+    ("B200", 2.25e15, None),
+    ("L40S", 362e12, 91.6e12),
+    ("L4", 121e12, 30.3e12),
+    ("A10G", 70e12, 35e12),
+)
+"""FLOP/s by GPU, particular before general. Dense bfloat16 as torchtitan counts it (tools/utils.py) where it
+knows the GPU, else by the maker's data sheet; float32, without tensor cores, by data sheet."""
+_CPU_CORE_FLOAT32, _CPU_CORE_BFLOAT16 = 100e9, 210e9
+"""FLOP/s of a core with AVX-512 and its bfloat16 products, measured with torch; a guess for any other."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that holds a model, or its share of one."""
+
+    name: str
+    on_gpu: bool
+    memory_bytes: int
+    peak_float32: float | None
+    """FLOP/s; None when not known."""
+    peak_bfloat16: float | None
+
+    @property
+    def reserve_bytes(self) -> int:
+        """For what is no tensor: process, CUDA context, NCCL's buffers, gaps in the allocator."""
+        return _RESERVE_BYTES + round(_RESERVE_SHARE * self.memory_bytes)
+
+    @property
+    def usable_bytes(self) -> int:
+        return max(0, self.memory_bytes - self.reserve_bytes)
+
+    def peak(self, *, bfloat16: bool) -> float | None:
+        """The most FLOP/s in that precision; None when not known."""
+        return self.peak_bfloat16 if bfloat16 else self.peak_float32
+
+
+def gpu(name: str, memory_bytes: int) -> Device:
+    """A GPU by the name that its driver or the catalogue gives it."""
+    words = set(re.findall(r"\w+", name))
+    peaks = next((row[1:] for row in _PEAKS if set(row[0].split()) <= words), (None, None))
+    return Device(name, on_gpu=True, memory_bytes=memory_bytes, peak_float32=peaks[1], peak_bfloat16=peaks[0])
+
+
+def cpu(*, cores: int, memory_bytes: int) -> Device:
+    """The processors of a machine, as one device."""
+    return Device(
+        f"{cores} CPU core{'' if cores == 1 else 's'}",
+        on_gpu=False,
+        memory_bytes=memory_bytes,
+        peak_float32=cores * _CPU_CORE_FLOAT32,
+        peak_bfloat16=cores * _CPU_CORE_BFLOAT16,
+    )
+
+
+def gpu_of(instance: InstanceType) -> Device:
+    """One GPU of an instance type."""
+    return gpu(instance.gpu, instance.gpu_memory_mib * _MIB)
+
+
+def cpu_of(instance: InstanceType) -> Device:
+    """The processors of an instance type."""
+    cores = max(1, instance.vcpus // _THREADS_A_CORE)
+    return cpu(cores=cores, memory_bytes=instance.memory_gib * _GIB)

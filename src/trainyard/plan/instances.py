@@ -1,0 +1,106 @@
+"""The instance types that training can be planned for, as data, and the search for one by its name.
+
+GPUs, memory and prices come from Karpenter's AWS provider (aws/karpenter-provider-aws, commit 1d927085:
+`website/content/en/preview/reference/instance-types.md` and `zz_generated.pricing_aws.go`). Types without
+GPUs are left out.
+"""
+
+import difflib
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError
+
+PRICES_AS_OF = "2026-07-20"
+"""Prices are those of us-east-1, on demand, in US dollars, on this day."""
+HYPERPOD = "ml."
+"""HyperPod's names are EC2's behind this prefix; its prices are others and not known here."""
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """A machine that can be rented."""
+
+    name: str
+    gpu: str
+    """What the maker calls it."""
+    gpus: int
+    gpu_memory_mib: int
+    """Of one GPU, as it reports it."""
+    vcpus: int
+    memory_gib: int
+    """Of the host."""
+    usd_per_hour: float | None
+    """None when no on-demand price is known."""
+
+
+_ROWS: tuple[tuple[str, str, int, int, int, int, float | None], ...] = (
+    ("g5.xlarge", "A10G", 1, 22888, 4, 16, 1.006),
+    ("g5.2xlarge", "A10G", 1, 22888, 8, 32, 1.212),
+    ("g5.4xlarge", "A10G", 1, 22888, 16, 64, 1.624),
+    ("g5.8xlarge", "A10G", 1, 22888, 32, 128, 2.448),
+    ("g5.12xlarge", "A10G", 4, 22888, 48, 192, 5.672),
+    ("g5.16xlarge", "A10G", 1, 22888, 64, 256, 4.096),
+    ("g5.24xlarge", "A10G", 4, 22888, 96, 384, 8.144),
+    ("g5.48xlarge", "A10G", 8, 22888, 192, 768, 16.288),
+    ("g6.xlarge", "L4", 1, 22888, 4, 16, 0.8048),
+    ("g6.2xlarge", "L4", 1, 22888, 8, 32, 0.9776),
+    ("g6.4xlarge", "L4", 1, 22888, 16, 64, 1.3232),
+    ("g6.8xlarge", "L4", 1, 22888, 32, 128, 2.0144),
+    ("g6.12xlarge", "L4", 4, 22888, 48, 192, 4.6016),
+    ("g6.16xlarge", "L4", 1, 22888, 64, 256, 3.3968),
+    ("g6.24xlarge", "L4", 4, 22888, 96, 384, 6.6752),
+    ("g6.48xlarge", "L4", 8, 22888, 192, 768, 13.3504),
+    ("gr6.4xlarge", "L4", 1, 22888, 16, 128, 1.5392),
+    ("gr6.8xlarge", "L4", 1, 22888, 32, 256, 2.4464),
+    ("g6e.xlarge", "L40S", 1, 45776, 4, 32, 1.861),
+    ("g6e.2xlarge", "L40S", 1, 45776, 8, 64, 2.24208),
+    ("g6e.4xlarge", "L40S", 1, 45776, 16, 128, 3.00424),
+    ("g6e.8xlarge", "L40S", 1, 45776, 32, 256, 4.52856),
+    ("g6e.12xlarge", "L40S", 4, 45776, 48, 384, 10.49264),
+    ("g6e.16xlarge", "L40S", 1, 45776, 64, 512, 7.57719),
+    ("g6e.24xlarge", "L40S", 4, 45776, 96, 768, 15.06559),
+    ("g6e.48xlarge", "L40S", 8, 45776, 192, 1536, 30.13118),
+    ("g7.2xlarge", "RTX PRO 4500", 1, 32768, 8, 32, 2.52),
+    ("g7.4xlarge", "RTX PRO 4500", 1, 32768, 16, 64, 3.04208),
+    ("g7.8xlarge", "RTX PRO 4500", 1, 32768, 32, 128, 4.08624),
+    ("g7.12xlarge", "RTX PRO 4500", 2, 32768, 48, 192, 7.12832),
+    ("g7.24xlarge", "RTX PRO 4500", 4, 32768, 96, 384, 14.25664),
+    ("g7.48xlarge", "RTX PRO 4500", 8, 32768, 192, 768, 28.51328),
+    ("g7e.2xlarge", "RTX PRO 6000 Server", 1, 98304, 8, 64, 3.36312),
+    ("g7e.4xlarge", "RTX PRO 6000 Server", 1, 98304, 16, 128, 3.99816),
+    ("g7e.8xlarge", "RTX PRO 6000 Server", 1, 98304, 32, 256, 5.26824),
+    ("g7e.12xlarge", "RTX PRO 6000 Server", 2, 98304, 48, 512, 8.28608),
+    ("g7e.24xlarge", "RTX PRO 6000 Server", 4, 98304, 96, 1024, 16.57216),
+    ("g7e.48xlarge", "RTX PRO 6000 Server", 8, 98304, 192, 2048, 33.14432),
+    ("p4d.24xlarge", "A100 40GB", 8, 40960, 96, 1152, 21.957642),
+    ("p4de.24xlarge", "A100 80GB", 8, 81920, 96, 1152, 27.44705),
+    ("p5.4xlarge", "H100", 1, 81920, 16, 256, 6.88),
+    ("p5.48xlarge", "H100", 8, 81920, 192, 2048, 55.04),
+    ("p5e.48xlarge", "H200", 8, 144384, 192, 2048, None),
+    ("p5en.48xlarge", "H200", 8, 144384, 192, 2048, 63.296),
+    ("p6-b200.48xlarge", "B200", 8, 183359, 192, 2048, 113.9328),
+    ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 142.416),
+)
+CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
+"""Every type, families together, small before large."""
+
+
+def find_instance(name: str) -> InstanceType:
+    """The type that is called `name`, HyperPod's `ml.` names included; ConfigError names the nearest."""
+    plain = name.removeprefix(HYPERPOD)
+    for instance in CATALOGUE:
+        if instance.name == plain:
+            return instance if name == plain else _on_hyperpod(instance)
+    raise ConfigError(f"{name}: unknown instance type{_suggestion(plain)}")
+
+
+def _on_hyperpod(instance: InstanceType) -> InstanceType:
+    facts = vars(instance) | {"name": HYPERPOD + instance.name, "usd_per_hour": None}
+    return InstanceType(**facts)
+
+
+def _suggestion(name: str) -> str:
+    names = [instance.name for instance in CATALOGUE]
+    near = difflib.get_close_matches(name, names, n=1) if len(name) < 100 else []
+    families = ", ".join(dict.fromkeys(known.partition(".")[0] for known in names))
+    return f"; did you mean {near[0]}?" if near else f"; known families: {families}"

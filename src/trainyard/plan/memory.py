@@ -1,0 +1,213 @@
+"""The memory of a training step on one device, by part, at the moments where it can be highest.
+
+    loss -> final norm's backward -> last block's backward -> ... -> first block's -> embedding's -> optimizer
+
+From block to block activations go and gradients come at an even rate, so that the blocks between the last and
+the first are never the highest. Counted are tensors: what a process, a driver or an allocator takes beside
+them is the device's reserve (`device`).
+"""
+
+from dataclasses import dataclass, fields
+
+from trainyard.config.parameters import count_parameters
+from trainyard.plan import activations
+from trainyard.plan.workload import Recomputation, Workload
+
+_FLOAT = 4
+_CUBLAS_WORKSPACE = 8 * 4096 * 1024
+"""Bytes; `scripts/train.py` sets CUBLAS_WORKSPACE_CONFIG=:4096:8, which repeatable products need."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Bytes by what they are for."""
+
+    weights: int
+    """Float32 parameters, and the rotary tables."""
+    moments: int
+    """AdamW's two, float32."""
+    gradients: int = 0
+    """Float32; they come as the activations go."""
+    copies: int = 0
+    """Bfloat16 copies of the weights, which autocast keeps from the forward to the backward pass."""
+    activations: int = 0
+    """What the blocks and the last norm keep for the backward pass."""
+    logits: int = 0
+    """The logits, and what the loss makes of them."""
+    workspace: int = 0
+    """What single operations hold for a while; weights gathered from other devices."""
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The memory at one place of the step."""
+
+    name: str
+    parts: Parts
+
+
+def moments_of(work: Workload) -> tuple[Moment, ...]:
+    """Every moment that can be the highest, in the order of the step."""
+    blocks = work.architecture.num_layers
+    return (
+        Moment("loss", _at_loss(work)),
+        Moment("backward pass of the final norm", _at_final_norm(work)),
+        Moment("backward pass of the last feed-forward", _at_feed_forward(work, left=blocks)),
+        Moment("backward pass of the last attention", _at_attention(work, left=blocks)),
+        Moment("backward pass of the first feed-forward", _at_feed_forward(work, left=1)),
+        Moment("backward pass of the first attention", _at_attention(work, left=1)),
+        Moment("end of the backward pass", _at_end(work)),
+        Moment("optimizer step", _at_optimizer(work)),
+    )
+
+
+def highest_moment(work: Workload) -> Moment:
+    """Where the memory peaks."""
+    return max(moments_of(work), key=lambda moment: moment.parts.total)
+
+
+def _resident(work: Workload) -> dict[str, int]:
+    """Weights and moments: there at every moment."""
+    shape, shards = work.architecture, work.layout.shards
+    weights = _FLOAT * count_parameters(shape).total // shards
+    tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
+    return {"weights": weights + tables, "moments": 2 * weights}
+
+
+def _at_loss(work: Workload) -> Parts:
+    """All is kept; the logits have float32 logarithms and two gradients beside them (`loss.summed_loss`)."""
+    count, shape = count_parameters(work.architecture), work.architecture
+    kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
+    copied = count.head + _copied_blocks(work) * count.block
+    return Parts(
+        **_resident(work),
+        gradients=_gradients(work, so_far=0),
+        copies=_copies(work, copied),
+        activations=work.tokens * kept,
+        logits=work.tokens * shape.vocab_size * (work.compute_bytes + 3 * _FLOAT),
+        workspace=_lasting_workspace(work),
+    )
+
+
+def _at_final_norm(work: Workload) -> Parts:
+    count, shape = count_parameters(work.architecture), work.architecture
+    floats = 3 if work.compiled or work.on_gpu else 5
+    return Parts(
+        **_resident(work),
+        gradients=_gradients(work, so_far=count.head),
+        copies=_copies(work, _copied_blocks(work) * count.block),
+        activations=work.tokens
+        * (shape.num_layers * activations.block_kept(work) + shape.hidden_size * _FLOAT),
+        logits=_logits_left(work),
+        workspace=work.tokens * floats * shape.hidden_size * _FLOAT + _lasting_workspace(work),
+    )
+
+
+def _at_feed_forward(work: Workload, *, left: int) -> Parts:
+    """In the last of `left` blocks: the residual's gradient, two of the inner width beside what it needs."""
+    count, shape = count_parameters(work.architecture), work.architecture
+    done = count.head + (shape.num_layers - left) * count.block
+    held = shape.hidden_size * _FLOAT + 2 * shape.intermediate_size * work.compute_bytes
+    return Parts(
+        **_resident(work),
+        gradients=_gradients(work, so_far=done + count.feed_forward // 3),
+        copies=_copies(work, _copied_blocks(work, left=left) * count.block),
+        activations=work.tokens * (left * activations.block_kept(work) + _computed_again(work)),
+        logits=_logits_left(work),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_gradients(work),
+    )
+
+
+def _at_attention(work: Workload, *, left: int) -> Parts:
+    """Its feed-forward half is done; the gradients of q, k, v and of the scores where they exist."""
+    count, shape = count_parameters(work.architecture), work.architecture
+    widths, done = activations.Widths.of(shape), count.head + (shape.num_layers - left) * count.block
+    held = widths.residual * _FLOAT + 2 * (widths.residual + widths.key_value) * work.compute_bytes
+    if activations.scores_are_kept(work):
+        held += 2 * widths.heads * work.sequence_length * work.compute_bytes
+    kept = left * activations.block_kept(work) + _computed_again(work) - activations.feed_forward_kept(work)
+    return Parts(
+        **_resident(work),
+        gradients=_gradients(work, so_far=done + count.feed_forward),
+        copies=_copies(work, _copied_blocks(work, left=left) * count.block - count.feed_forward),
+        activations=work.tokens * kept,
+        logits=_logits_left(work),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_gradients(work),
+    )
+
+
+def _at_end(work: Workload) -> Parts:
+    count, shape = count_parameters(work.architecture), work.architecture
+    # The tables' gradient is dense; a tied one is added to the gradient that the logits left.
+    tied = _FLOAT * count.embedding // work.layout.shards if shape.tie_word_embeddings else 0
+    # A compiled backward pass gives all gradients at once, beside those of earlier passes.
+    again = _all_gradients(work) if work.compiled and _gradients_stay(work) else 0
+    return Parts(
+        **_resident(work),
+        gradients=_all_gradients(work) + max(tied, again),
+        logits=_logits_left(work),
+        workspace=work.tokens * shape.hidden_size * _FLOAT + _lasting_workspace(work),
+    )
+
+
+def _at_optimizer(work: Workload) -> Parts:
+    workspace = _CUBLAS_WORKSPACE if work.on_gpu else 0
+    return Parts(**_resident(work), gradients=_all_gradients(work), workspace=workspace)
+
+
+def _all_gradients(work: Workload) -> int:
+    return _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+
+
+def _gradients(work: Workload, *, so_far: int) -> int:
+    """Bytes of gradients when the last accumulated pass has made those of `so_far` parameters."""
+    return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.shards
+
+
+def _gradients_stay(work: Workload) -> bool:
+    """Whether the highest forward pass starts with gradients: those of earlier passes, or DDP's buckets."""
+    return work.accumulation > 1 or work.layout.gradient_buckets
+
+
+def _computed_again(work: Workload) -> int:
+    return activations.block_needed(work) - activations.block_kept(work)
+
+
+def _copied_blocks(work: Workload, *, left: int | None = None) -> int:
+    """Blocks whose bfloat16 copies exist while `left` are to go; with recomputation only the one at work."""
+    if work.recomputation is Recomputation.NONE:
+        return work.architecture.num_layers if left is None else left
+    return 0 if left is None else 1
+
+
+def _copies(work: Workload, parameters: int) -> int:
+    """Bytes of bfloat16 copies; sharded weights are gathered in bfloat16 instead (`_gathered_weights`)."""
+    return work.compute_bytes * parameters if work.bfloat16 and work.layout.shards == 1 else 0
+
+
+def _logits_left(work: Workload) -> int:
+    """The training loop's own name for the logits keeps them until the pass is over."""
+    return work.tokens * work.architecture.vocab_size * work.compute_bytes
+
+
+def _lasting_workspace(work: Workload) -> int:
+    return _gathered_weights(work) + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
+
+
+def _gathered_weights(work: Workload) -> int:
+    """Whole weights on a device that keeps a shard: two blocks (one is fetched ahead), tables, norms."""
+    if work.layout.shards == 1:
+        return 0
+    count = count_parameters(work.architecture)
+    return work.compute_bytes * (2 * count.block + count.embedding + count.output + count.norms)
+
+
+def _gathered_gradients(work: Workload) -> int:
+    """Whole gradients of a block before they are summed and scattered, and the float32 buffer for that."""
+    if work.layout.shards == 1:
+        return 0
+    return (work.compute_bytes + _FLOAT) * count_parameters(work.architecture).block

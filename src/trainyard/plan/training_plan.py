@@ -1,0 +1,129 @@
+"""The plan of a training run as one value: parameters, memory, whether it fits, time, cost, advice.
+
+    Config + Device + what is rented ──plan_training──> TrainingPlan
+
+How people read it is `report.plan_text`'s affair.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import Config
+from trainyard.plan import activations
+from trainyard.plan.advice import Change, changes_that_fit, fits
+from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
+from trainyard.plan.device import Device
+from trainyard.plan.instances import PRICES_AS_OF
+from trainyard.plan.memory import Moment, highest_moment, moments_of
+from trainyard.plan.workload import Workload, workload_of
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What a configuration takes on a kind of device."""
+
+    config: Config
+    device: Device
+    rented: Rented
+    work: Workload
+    estimate: Estimate
+    advice: tuple[Change, ...]
+    """Empty when it fits, and when nothing helps."""
+
+    @property
+    def fits(self) -> bool:
+        return fits(self.work, self.device)
+
+    @property
+    def peak(self) -> Moment:
+        return highest_moment(self.work)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; what is not known is absent."""
+        count = count_parameters(self.work.architecture)
+        return _known(
+            {
+                "fits": self.fits,
+                "model": self.config.model.name,
+                "parameters": asdict(count) | {"total": count.total, "multiplied": count.multiplied},
+                "device": self._device(),
+                "memory": self._memory(),
+                "run": self._run(),
+                "estimate": _known(asdict(self.estimate)),
+                "advice": [_change(change) for change in self.advice],
+            }
+        )
+
+    def _device(self) -> dict[str, Any]:
+        instance, device = self.rented.instance, self.device
+        return _known(
+            {
+                "name": device.name,
+                "kind": "gpu" if device.on_gpu else "cpu",
+                "memory_bytes": device.memory_bytes,
+                "reserve_bytes": device.reserve_bytes,
+                "usable_bytes": device.usable_bytes,
+                "instance_type": instance.name if instance else None,
+                "nodes": self.rented.nodes,
+                "devices": instance.gpus * self.rented.nodes if instance and device.on_gpu else None,
+                "devices_used": self.work.layout.shards * self.work.layout.replicas,
+                "usd_per_hour": self.rented.usd_per_hour,
+                "prices_as_of": PRICES_AS_OF if self.rented.usd_per_hour is not None else None,
+            }
+        )
+
+    def _memory(self) -> dict[str, Any]:
+        work, peak = self.work, self.peak
+        return {
+            "peak_bytes": peak.parts.total,
+            "peak_at": peak.name,
+            "parts": asdict(peak.parts),
+            "block_activation_bytes": work.tokens * activations.block_kept(work),
+            "attention_scores_kept": activations.scores_are_kept(work),
+            "moments": [
+                {"at": moment.name, "bytes": moment.parts.total} | asdict(moment.parts)
+                for moment in moments_of(work)
+            ],
+        }
+
+    def _run(self) -> dict[str, Any]:
+        work = self.work
+        return {
+            "dtype": "bfloat16" if work.bfloat16 else "float32",
+            "compiled": work.compiled,
+            "strategy": self.config.compute.strategy,
+            "batch_size": work.batch_size,
+            "gradient_accumulation_steps": work.accumulation,
+            "sequence_length": work.sequence_length,
+            "tokens_per_step": work.tokens_per_step,
+        }
+
+
+def plan_training(
+    config: Config, device: Device, *, rented: Rented, mfu: float | None = None
+) -> TrainingPlan:
+    """The plan of `config` on `device`; `mfu` replaces the share of the peak that is assumed for its kind."""
+    work = workload_of(config, on_gpu=device.on_gpu)
+    expected = estimate(
+        config.training, work, device, rented=rented, mfu=default_mfu(work) if mfu is None else mfu
+    )
+    advice = () if fits(work, device) else changes_that_fit(work, device)
+    return TrainingPlan(config, device, rented, work, expected, advice)
+
+
+def _change(change: Change) -> dict[str, Any]:
+    instance = change.instance
+    return _known(
+        {
+            "set": list(change.overrides),
+            "instance_type": instance.name if instance else None,
+            "gpu": instance.gpu if instance else None,
+            "usd_per_hour": instance.usd_per_hour if instance else None,
+            "peak_bytes": change.peak_bytes,
+        }
+    )
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,119 @@
+"""The plan of a training run as people read it: whether it fits, then why, then what to change.
+
+It reads `plan.training_plan`'s JSON and knows no more; what is absent there is not mentioned.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.report.quantities import counted, duration, percent, scaled, size
+
+Plan = Mapping[str, Any]
+_PARTS = {
+    "weights": "float32 parameters, rotary tables",
+    "moments": "AdamW's two, float32",
+    "gradients": "float32",
+    "copies": "bfloat16 copies of the weights",
+    "activations": "kept for the backward pass",
+    "logits": "logits and loss",
+    "workspace": "of single operations",
+}
+
+
+def lines(plan: Plan) -> list[str]:
+    """The whole plan, the result first."""
+    rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
+    text = [headline(plan), "", *(f"  {name:<13} {value}" for name, value in rows)]
+    advice = list(_advice(plan))
+    return [*text, "", *advice] if advice else text
+
+
+def headline(plan: Plan) -> str:
+    """`tinyllama-1b fits on one L4 (g6.xlarge): 19.1 GB at the peak, 21.7 GB usable`."""
+    device, peak = plan["device"], plan["memory"]["peak_bytes"]
+    verdict = "fits on" if plan["fits"] else "does not fit on"
+    where = f"one {device['name']}" if device["kind"] == "gpu" else device["name"]
+    if "instance_type" in device:
+        where += f" ({device['instance_type']})"
+    text = (
+        f"{plan['model']} {verdict} {where}: {size(peak)} at the peak, {size(device['usable_bytes'])} usable"
+    )
+    return text if plan["fits"] else f"{text}, {size(peak - device['usable_bytes'])} too much"
+
+
+def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
+    run = plan["run"]
+    compiled = ", compiled" if run["compiled"] else ""
+    shape = f"{run['batch_size']} × {run['sequence_length']:,} tokens a forward pass"
+    yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
+
+
+def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
+    memory = plan["memory"]
+    yield "memory", f"highest at the {memory['peak_at']}"
+    for part, bytes_ in memory["parts"].items():
+        if bytes_:
+            yield f"  {part}", f"{size(bytes_):>9}   {_PARTS[part]}{_detail(part, plan)}"
+
+
+def _detail(part: str, plan: Plan) -> str:
+    if part != "activations":
+        return ""
+    memory = plan["memory"]
+    scores = (
+        "; float32 attention with grouped heads keeps every score" if memory["attention_scores_kept"] else ""
+    )
+    return f", {size(memory['block_activation_bytes'])} a block{scores}"
+
+
+def _device(device: Plan) -> Iterator[tuple[str, str]]:
+    reserve = f"{size(device['reserve_bytes'])} of it for what is no tensor"
+    yield "device", f"{device['name']}, {size(device['memory_bytes'])}, {reserve}"
+    idle = device.get("devices", device["devices_used"]) - device["devices_used"]
+    if idle > 0:
+        yield "idle", f"{idle} of {counted(device['devices'], 'GPU')}: the run uses {device['devices_used']}"
+
+
+def _length(plan: Plan) -> Iterator[tuple[str, str]]:
+    run, expected = plan["run"], plan["estimate"]
+    a_step = f"{run['tokens_per_step']:,} tokens"
+    if "steps" not in expected:
+        yield "run", f"{a_step} a step; its length is not known (training.max_steps is not set)"
+        return
+    steps = counted(expected["steps"], "step")
+    flops = f"{expected['flops']:.2g}".replace("e+", "e")
+    total = f"{scaled(expected['tokens'])} tokens, {flops} FLOP"
+    yield "run", f"at most {steps} of {a_step}: {total}"
+
+
+def _time(plan: Plan) -> Iterator[tuple[str, str]]:
+    expected, device = plan["estimate"], plan["device"]
+    if "tokens_per_second" not in expected:
+        yield "time", f"not known: no peak is on record for {device['name']} in {plan['run']['dtype']}"
+        return
+    assumed = f"{percent(expected['mfu'])} MFU assumed of {scaled(expected['peak_flops'])}FLOP/s (--mfu)"
+    speed = f"{scaled(expected['tokens_per_second'])} tok/s"
+    if "seconds" in expected:
+        yield "time", f"about {duration(expected['seconds'])}, {speed} at {assumed}"
+    else:
+        yield "speed", f"about {speed} at {assumed}"
+    if "usd" in expected:
+        rate = f"{device['instance_type']} at $ {device['usd_per_hour'] / device['nodes']:,.2f} an hour"
+        nodes = f"{device['nodes']} × " if device["nodes"] > 1 else ""
+        source = f"us-east-1, on demand, {device['prices_as_of']}"
+        yield "cost", f"about $ {expected['usd']:,.2f}: {nodes}{rate} ({source})"
+
+
+def _advice(plan: Plan) -> Iterator[str]:
+    if plan["fits"]:
+        return
+    if not plan["advice"]:
+        yield "Nothing helps: take a smaller model.architecture or a shorter data.sequence_length."
+    for change in plan["advice"]:
+        arguments = [f"--set {override}" for override in change["set"]]
+        where = "here"
+        if "instance_type" in change:
+            arguments.append(f"--instance-type {change['instance_type']}")
+            where = f"on one {change['gpu']}, $ {change['usd_per_hour']:,.2f} an hour"
+        yield f"It fits {where} with {size(change['peak_bytes'])}:"
+        yield f"  {' '.join(arguments)}"

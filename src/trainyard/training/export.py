@@ -1,0 +1,221 @@
+"""A run's model as a Hugging Face folder: verified checkpoint in, safetensors and `config.json` out.
+
+    checkpoint --verify, tensor by tensor--> .NAME.tmp/ --fsync, rename--> NAME/
+
+No model is built and no moments are read. The tokenizer beside the weights is the run's own; that of a run on
+bytes maps each byte to its own number (`exported_tokenizer`). Nothing is uploaded.
+"""
+
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainyard.config.load import load_config
+from trainyard.config.schema import ModelConfig
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.checkpoints import ManifestFile, describe_files, read_manifest, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sync_directory
+from trainyard.training.checkpoint import newest_good_checkpoint
+from trainyard.training.checkpoint_weights import CheckpointWeights
+from trainyard.training.exported_tokenizer import write_tokenizer
+from trainyard.training.hugging_face_config import CONFIG_NAME, hugging_face_config
+from trainyard.training.safetensors_weights import INDEX_NAME, WEIGHTS_NAME
+from trainyard.training.vocabulary import load_vocabulary
+from trainyard.training.weight_fit import parameters_of, require_fit
+
+SHARD_BYTES = 2 << 30
+"""A file of weights has at most so many bytes, or one tensor; one file is held in memory at a time."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of weights."""
+
+    name: str
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is to be written; everything that could be wrong with it has been checked."""
+
+    run_id: str
+    step: int
+    weights: CheckpointWeights
+    model: ModelConfig
+    eos: int | None
+    """The token that ends a document."""
+    dtype: str
+    """Type of the exported numbers, a key of DTYPES."""
+    sizes: dict[str, int]
+    """Bytes of each tensor, in order of the model."""
+    shards: tuple[Shard, ...]
+    tokenizer: bool
+    """Whether tokenizer files are written too."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "step": self.step,
+            "checkpoint": str(self.weights.path),
+            "manifest_sha256": self.weights.digest(),
+            "dtype": self.dtype,
+            "parameters": sum(self.sizes.values()) // DTYPES[self.dtype].itemsize,
+            "bytes": sum(self.sizes.values()),
+            "weights": [shard.name for shard in self.shards],
+            "tokenizer": self.tokenizer,
+        }
+
+
+def plan_export(
+    directory: RunDirectory,
+    step: int | None = None,
+    *,
+    dtype: str = "float32",
+    tokenizer: bool = True,
+    shard_bytes: int = SHARD_BYTES,
+) -> Export:
+    """What exporting the checkpoint of `step` (None: the newest that verifies) would write.
+
+    Raises ConfigError when the directory holds no run or the tokenizer is gone, CheckpointError when there is
+    no checkpoint that verifies.
+    """
+    if not directory.config_file.is_file():
+        raise ConfigError(f"{directory.path} is no run directory: {directory.config_file} does not exist")
+    model = load_config(directory.config_file).config.model
+    path = _newest(directory) if step is None else _of_step(directory, step)
+    weights = CheckpointWeights(path)
+    require_fit(weights, model.architecture)
+    width = DTYPES[dtype].itemsize
+    shapes = {name: weights.shape(name) for name in parameters_of(model.architecture)}
+    sizes = {name: math.prod(shape) * width for name, shape in shapes.items()}
+    manifest = read_manifest(path)
+    return Export(
+        run_id=manifest.run_id,
+        step=manifest.step,
+        weights=weights,
+        model=model,
+        eos=load_vocabulary(model).eos if tokenizer else None,
+        dtype=dtype,
+        sizes=sizes,
+        shards=tuple(_shards(sizes, shard_bytes)),
+        tokenizer=tokenizer,
+    )
+
+
+def _newest(directory: RunDirectory) -> Path:
+    def reject(step: int, reason: str) -> None:
+        _logger.warning("checkpoint of step %d passed over: %s", step, reason)
+
+    path = newest_good_checkpoint(directory, reject)
+    if path is None:
+        raise CheckpointError(f"{directory.checkpoints} holds no checkpoint that verifies; nothing to export")
+    return path
+
+
+def _of_step(directory: RunDirectory, step: int) -> Path:
+    path = directory.checkpoint(step)
+    if not path.is_dir():
+        known = ", ".join(map(str, directory.checkpoint_steps())) or "none"
+        raise ConfigError(f"{directory.checkpoints} has no checkpoint of step {step}; there are: {known}")
+    verify_checkpoint(path)
+    return path
+
+
+def _shards(sizes: dict[str, int], limit: int) -> Iterator[Shard]:
+    """Tensors in order, a new file where one more would pass `limit` bytes."""
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if groups[-1] and filled + size > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += size
+    for number, group in enumerate(groups, 1):
+        name = WEIGHTS_NAME if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
+        yield Shard(name, tuple(group))
+
+
+def require_absent(target: Path) -> None:
+    """Raise ConfigError when `target` exists: an export replaces nothing."""
+    if os.path.lexists(target):
+        raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
+
+
+def write_export(export: Export, target: Path) -> tuple[ManifestFile, ...]:
+    """Write the folder `target`, whole or not at all; returns its files with their digests.
+
+    Raises ConfigError when it exists already, CheckpointError when it cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    require_absent(target)
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        _write_files(export, temporary)
+        files = describe_files(temporary)
+        for file in files:
+            _sync(temporary / file.path)
+        sync_directory(temporary)
+        temporary.rename(target)
+        sync_directory(target.parent)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{target} was not written ({error}); the checkpoint is untouched") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return files
+
+
+def _write_files(export: Export, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    origin = {"format": "pt", "run_id": export.run_id, "step": str(export.step)}
+    for shard in export.shards:
+        kind = DTYPES[export.dtype]
+        save_file({n: export.weights.read(n).to(kind) for n in shard.tensors}, folder / shard.name, origin)
+    if len(export.shards) > 1:
+        names = {name: shard.name for shard in export.shards for name in shard.tensors}
+        index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": names}
+        _write_json(folder / INDEX_NAME, index)
+    _write_json(folder / CONFIG_NAME, _config(export))
+    if export.tokenizer:
+        write_tokenizer(folder, export.model)
+
+
+def _config(export: Export) -> dict[str, Any]:
+    """`config.json`, with where the weights come from; readers pass over what they do not know."""
+    return {
+        **hugging_face_config(export.model.architecture),
+        "torch_dtype": export.dtype,
+        "bos_token_id": None,
+        "eos_token_id": export.eos,
+        "trainyard": {
+            "run_id": export.run_id,
+            "step": export.step,
+            "manifest_sha256": export.weights.digest(),
+            "vocabulary": "bytes" if export.model.tokenizer is None else "tokenizer",
+        },
+    }
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
