@@ -239,6 +239,13 @@ TEST(Values, AnInfiniteScaleMakesInfinitiesAndNaNs) {
     EXPECT_EQ(values[2], -INFINITE);
 }
 
+TEST(Values, WhereTwoNaNsMeetTheOneOfTheScaleIsKept) {
+    Bytes block = random_bytes(20, 6);
+    put_half(block, 0, 0x7e01);
+    put_half(block, 2, 0xfe02);
+    EXPECT_EQ(bits_of(both_paths(TRAINYARD_Q4_1, block)), std::vector<std::uint32_t>(32, 0x7fc02000U));
+}
+
 TEST(Values, ANegativeScaleKeepsTheSignOfZero) {
     Bytes block(34);
     put_half(block, 0, HALF_MINUS_3);

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import Config
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 """First and last minor release the lock is resolved for."""
@@ -94,27 +95,18 @@ def worst(findings: tuple[Finding, ...]) -> Verdict:
     return next((v for v in (Verdict.FAILED, Verdict.DEGRADED) if v in verdicts), Verdict.OK)
 
 
-def parameter_count(shape: ArchitectureConfig) -> int:
-    """How many numbers the model of this shape learns."""
-    head = shape.hidden_size // shape.num_attention_heads
-    attention = 2 * shape.hidden_size * (shape.hidden_size + head * shape.num_key_value_heads)
-    layer = attention + 3 * shape.hidden_size * shape.intermediate_size + 2 * shape.hidden_size
-    embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
-    return embeddings + shape.num_layers * layer + shape.hidden_size
-
-
 def gpu_bytes_needed(config: Config) -> int:
     """The least GPU memory a step takes: 16 bytes a parameter, and the logits with their gradient in float32.
 
     Activations come on top and depend on the kernels, so they are left out.
     """
     logits = config.training.batch_size * config.data.sequence_length * config.model.architecture.vocab_size
-    return TRAINING_BYTES_PER_PARAMETER * parameter_count(config.model.architecture) + 2 * 4 * logits
+    return TRAINING_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total + 2 * 4 * logits
 
 
 def disk_bytes_needed(config: Config, data_bytes: int) -> int:
     """Room for the checkpoints that are kept, the one being written, and the prepared data."""
-    checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * parameter_count(config.model.architecture)
+    checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
     return (config.checkpointing.keep_last + 1) * checkpoint + data_bytes
 
 
@@ -228,7 +220,7 @@ def _gpu_memory(config: Config, facts: Facts) -> Iterator[Finding]:
         "gpu memory",
         Verdict.FAILED,
         f"{gigabytes(has)}, but {config.model.name} needs at least {gigabytes(needs)} "
-        f"({parameter_count(config.model.architecture) / 1e6:,.0f} M parameters, "
+        f"({count_parameters(config.model.architecture).total / 1e6:,.0f} M parameters, "
         f"batch {config.training.batch_size})",
         "take a larger GPU, a smaller model.architecture, or lower training.batch_size and raise "
         "training.gradient_accumulation_steps",

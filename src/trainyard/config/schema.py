@@ -206,14 +206,14 @@ class MonitoringConfig(Section):
 
 
 class KernelOptimizationConfig(Section):
-    """Settings of the C++ kernels. They are on record; training does not use them."""
+    """Settings of the kernels. A start from GGUF weights uses `tile_bytes`; the others are on record."""
 
     rlvr_depth: Positive = 3
     """RLVR depth."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """30.0 means 30:1."""
     tile_bytes: Positive = 256
-    """Bytes of a tile."""
+    """Bytes of quantised weights that a native kernel turns into floats at a time."""
     simd_bits: Literal[128, 256, 512] = 256
     """Width of the vector registers."""
 

@@ -5,6 +5,7 @@
 The tokenizer that such a file also carries is not read; `model.tokenizer` names one.
 """
 
+import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,7 +150,8 @@ class GgufWeights:
 
 def _dequantised(tensor: "ReaderTensor", *, tile_bytes: int = DEFAULT_TILE_BYTES) -> Floats:
     """The values of a tensor in memory of their own, which the mapped file is not."""
-    return dequantize(tensor.data, tensor.tensor_type.name, tile_bytes=tile_bytes)
+    kind, threads = tensor.tensor_type.name, torch.get_num_threads()
+    return dequantize(tensor.data, kind, tile_bytes=tile_bytes, threads=threads)
 
 
 def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:
@@ -157,10 +159,10 @@ def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:
 
 
 def _open(path: Path) -> "GGUFReader":
-    from gguf import GGUFReader
+    from trainyard.training.gguf_header import GgufHeader
 
     with _explained(path):
-        reader = GGUFReader(path)
+        reader = GgufHeader(path)
         field = reader.get_field("general.architecture")
         kind = field.contents() if field else None
     if reader.byte_order != "I":
@@ -174,7 +176,7 @@ def _open(path: Path) -> "GGUFReader":
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, IndexError, KeyError, OSError) as error:
+    except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
         raise ConfigError(f"model.path: {path} is not a whole GGUF file ({error}); fetch it again") from None
 
 

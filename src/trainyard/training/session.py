@@ -86,7 +86,7 @@ class _Session:
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             return done
-        weights = None if point else open_starting_weights(config.model)
+        weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: _write_identity(request, point, self._found(state, weights)))
         parts = self._parts(run_id, parallel, state, (stop, listener))
@@ -158,9 +158,12 @@ def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
     length = _length(request, _training_batches(request, world_size), world_size)
     fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
     point = find_resume_point(request.directory, request.resume, fits)
+    if point is None:
+        _starting_weights(config)  # refuses what does not fit
     return {
         "run_dir": str(request.directory.path),
         "resumes": str(point.path) if point else None,
+        "starts_from": None if point else config.model.path,
         "plan": length.to_json(),
         "data": request.data.to_json(),
     }
@@ -212,6 +215,10 @@ def _finished_before(request: Request, length: RunLength, point: ResumePoint | N
             "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
         )
     return outcome
+
+
+def _starting_weights(config: Config) -> WeightSource | None:
+    return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
 
 
 def _write_identity(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.gguf_weights import GgufWeights
+from trainyard.training.native_dequantization import DEFAULT_TILE_BYTES
 from trainyard.training.placement import place
 from trainyard.training.safetensors_weights import SafetensorsWeights
 from trainyard.training.weight_fit import require_fit
@@ -25,20 +26,22 @@ _FORMS = (
 )
 
 
-def open_starting_weights(model: ModelConfig) -> WeightSource | None:
+def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource | None:
     """The weights of `model.path`, None for random ones; headers are read, tensors are not.
+
+    Quantised ones are dequantised `tile_bytes` at a time.
 
     Raises ConfigError when the file is missing, of no known form or does not fit `model.architecture`, and
     CheckpointError when it is a checkpoint that does not verify.
     """
     if model.path is None:
         return None
-    source = open_weights(Path(model.path))
+    source = open_weights(Path(model.path), tile_bytes=tile_bytes)
     require_fit(source, model.architecture)
     return source
 
 
-def open_weights(path: Path) -> WeightSource:
+def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource:
     """The reader for the form of `path`."""
     if not path.exists():
         raise ConfigError(
@@ -48,7 +51,7 @@ def open_weights(path: Path) -> WeightSource:
     if path.is_dir():
         return _open_folder(path)
     if path.suffix == ".gguf":
-        return GgufWeights(path)
+        return GgufWeights(path, tile_bytes=tile_bytes)
     if path.suffix == ".safetensors":
         return SafetensorsWeights(path)
     raise _unknown(path)

@@ -4,7 +4,7 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-from trainyard.cluster.machine import free_bytes, installed_versions, size_of
+from trainyard.cluster.machine import free_bytes, installed_versions, memory_bytes, size_of
 
 
 def test_installed_versions_are_keyed_by_canonical_name() -> None:
@@ -25,3 +25,14 @@ def test_a_folder_weighs_what_its_files_weigh(tmp_path: Path) -> None:
     assert size_of(tmp_path) == 15
     assert size_of(tmp_path / "a") == 10
     assert size_of(tmp_path / "missing") == 0
+
+
+def test_the_limit_of_a_container_counts_where_it_is_lower(tmp_path: Path) -> None:
+    everything = memory_bytes(tmp_path / "missing")
+    limit = tmp_path / "memory.max"
+    limit.write_text("1048576\n")
+    assert memory_bytes(limit) == 1_048_576
+    limit.write_text(f"{2 * everything}\n")
+    assert memory_bytes(limit) == everything
+    limit.write_text("max\n")
+    assert memory_bytes(limit) == everything

@@ -8,15 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DataError
+from trainyard.training import gguf_weights
 from trainyard.training import native_dequantization as native
+from trainyard.training.gguf_weights import gguf_name
 from trainyard.training.native_dequantization import LIBRARY_VARIABLE, NATIVE_TYPES, Backend, dequantize
+from trainyard.training.weight_fit import parameters_of
 
 ROOT = Path(__file__).resolve().parents[3]
 ELEMENTS = 1_000_000
@@ -371,3 +376,52 @@ def test_neither_torch_nor_a_compiler_is_needed(no_kernels: Path) -> None:
     )
     environment = os.environ | {"PATH": str(no_kernels), LIBRARY_VARIABLE: "none"}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+
+
+@pytest.fixture
+def quantised_start(tiny_config: Callable[..., Config], tmp_path: Path) -> Config:
+    """A run of one step that starts from a Q8_0 file, with tiles of 512 bytes."""
+    path = tmp_path / "start.gguf"
+    config = tiny_config(
+        model={"path": str(path), "architecture": {"intermediate_size": 64}},
+        training={"max_steps": 1},
+        kernel_optimization={"tile_bytes": 512},
+    )
+    architecture, kinds = config.model.architecture, gguf.GGMLQuantizationType
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(architecture.num_layers)
+    writer.add_head_count(architecture.num_attention_heads)
+    writer.add_head_count_kv(architecture.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(architecture.rms_norm_eps)
+    random = np.random.default_rng(0)
+    for name, dimensions in parameters_of(architecture).items():
+        values = random.standard_normal([d.size for d in dimensions], dtype=np.float32) * np.float32(0.1)
+        kind = kinds.F32 if values.ndim == 1 else kinds.Q8_0
+        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return config
+
+
+def test_a_run_is_the_same_run_with_kernels_and_without(
+    quantised_start: Config,
+    run_training: Callable[..., dict[str, Any]],
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiles = []
+
+    def noted(data: np.ndarray, type_name: str, *, tile_bytes: int, **more: Any) -> np.ndarray:
+        tiles.append((native.backend() is Backend.NUMPY, tile_bytes))
+        return dequantize(data, type_name, tile_bytes=tile_bytes, **more)
+
+    monkeypatch.setattr(gguf_weights, "dequantize", noted)
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+    by_kernels = run_training(quantised_start, "kernels")
+    monkeypatch.setenv(LIBRARY_VARIABLE, "none")
+    by_numpy = run_training(quantised_start, "numpy")
+    assert set(tiles) == {(False, 512), (True, 512)}
+    assert by_kernels["first_loss"] == by_numpy["first_loss"]
+    assert by_kernels["state_sha256"] == by_numpy["state_sha256"]

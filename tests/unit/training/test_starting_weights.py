@@ -6,10 +6,13 @@ import pytest
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
+from trainyard.training.session import Request, describe
 from trainyard.training.starting_weights import open_weights
+from trainyard.training.tokens import prepare_data
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
@@ -61,6 +64,17 @@ def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_ag
     path.rename(path.with_name("gone"))
     run_training(tiny_config(model={"path": str(path)}, training={"max_steps": 14}), "second")
     assert read_run(tmp_path / "second/run.json")["model"] == record
+
+
+def test_what_would_be_trained_is_said_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
+    def said(**model: Any) -> dict[str, Any]:
+        config = tiny_config(model=model)
+        data = prepare_data(config.data, config.model)
+        return describe(Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {}))
+
+    assert said()["starts_from"] is None
+    with pytest.raises(ConfigError, match="does not exist"):
+        said(path=str(tmp_path / "absent.gguf"))
 
 
 def test_random_weights_leave_no_record(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Fit before launch, as people ask for it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.config.load import load_config
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SMOKE, LARGE = CONFIGS / "smoke.yaml", CONFIGS / "training_configuration.yaml"
+Program = Callable[..., subprocess.CompletedProcess[str]]
+Plan = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def plan(program: Program) -> Plan:
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return program("plan_training.py", "--config", *arguments)
+
+    return run
+
+
+def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Plan) -> None:
+    done = plan(SMOKE, "--set", "model.device=cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("smoke-llama fits on ")
+    assert "$" not in done.stdout
+
+
+def test_json_is_the_whole_of_stdout(plan: Plan) -> None:
+    done = plan(LARGE, "--instance-type", "p5.48xlarge", "--set", "model.dtype=bfloat16", "--json")
+    assert done.returncode == 0
+    data = json.loads(done.stdout)
+    assert data["parameters"]["total"] == 1_100_048_384
+    assert data["device"]["instance_type"] == "p5.48xlarge"
+    assert data["estimate"]["usd"] > 0
+
+
+def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Plan) -> None:
+    refused = plan(LARGE, "--instance-type", "g6.xlarge", "--json")
+    assert refused.returncode == 1
+    advice = json.loads(refused.stdout)["advice"]
+    assert advice
+    for way in advice:
+        load_config(LARGE, way["set"])
+        settings = [argument for override in way["set"] for argument in ("--set", override)]
+        done = plan(LARGE, *settings, "--instance-type", way["instance_type"], "--json")
+        assert done.returncode == 0, done.stdout
+        assert json.loads(done.stdout)["memory"]["peak_bytes"] == way["peak_bytes"]
+
+
+def test_an_instance_can_be_planned_for_by_its_processors(plan: Plan) -> None:
+    done = plan(SMOKE, "--set", "model.device=cpu", "--instance-type", "g6.4xlarge", "--json")
+    device = json.loads(done.stdout)["device"]
+    assert (device["kind"], device["name"]) == ("cpu", "8 CPU cores")
+
+
+def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Plan) -> None:
+    line = (LARGE, "--set", "model.dtype=bfloat16", "--instance-type", "p5.48xlarge", "--json", "--mfu")
+    slow = json.loads(plan(*line, "0.2").stdout)["estimate"]
+    fast = json.loads(plan(*line, "0.4", "--num-nodes", "3").stdout)["estimate"]
+    assert slow["seconds"] == pytest.approx(2 * fast["seconds"])
+    assert fast["usd"] == pytest.approx(3 / 2 * slow["usd"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--instance-type", "p5.48xlrge"), "did you mean p5.48xlarge?"),
+        (("--set", "training.max_step=5"), "did you mean training.max_steps?"),
+        (("--num-nodes", "0"), "'0' is not a whole number above 0"),
+        (("--num-nodes", "²"), "is not a whole number above 0"),
+        (("--mfu", "40"), "'40' is not a share such as 0.4"),
+        (("--mfu", "nan"), "'nan' is not a share such as 0.4"),
+        (("--set", "model.device=cuda:97"), "--instance-type"),
+    ],
+)
+def test_wrong_usage_is_named(plan: Plan, arguments: tuple[str, ...], said: str) -> None:
+    done = plan(SMOKE, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""

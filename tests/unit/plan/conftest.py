@@ -1,0 +1,43 @@
+"""Workloads and configurations to plan for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.load import load_config
+from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.plan.workload import Workload
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+TINYLLAMA = ArchitectureConfig(
+    vocab_size=32_000,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_layers=22,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+)
+
+
+@pytest.fixture
+def workload() -> Callable[..., Workload]:
+    """TinyLlama on a GPU, 4 × 2,048 tokens in compiled bfloat16, with changes: `workload(batch_size=1)`."""
+    base = Workload(TINYLLAMA, 4, 1, 2048, bfloat16=True, compiled=True, on_gpu=True)
+
+    def build(**changes: Any) -> Workload:
+        return replace(base, **changes)
+
+    return build
+
+
+@pytest.fixture
+def load() -> Callable[..., Config]:
+    """A shipped configuration under overrides: `load("smoke", "training.batch_size=2")`."""
+
+    def build(name: str, *overrides: str) -> Config:
+        return load_config(CONFIGS / f"{name}.yaml", overrides).config
+
+    return build

@@ -1,0 +1,54 @@
+"""The device that is planned for."""
+
+import pytest
+
+from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of
+from trainyard.plan.instances import CATALOGUE, find_instance
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA B200", 2.25e15),
+        ("NVIDIA GB200", 2.5e15),
+        ("NVIDIA GeForce GTX 1080", None),
+    ],
+)
+def test_the_peak_is_found_by_the_name_that_the_driver_gives(name: str, peak: float | None) -> None:
+    assert gpu(name, GIB).peak(bfloat16=True) == peak
+
+
+def test_float32_has_its_own_peak() -> None:
+    assert gpu("A100 80GB", GIB).peak(bfloat16=False) == 19.5e12
+
+
+def test_part_of_the_memory_is_reserved_and_never_all_of_it_is_less_than_nothing() -> None:
+    device = gpu("L4", 24 * GIB)
+    assert device.usable_bytes == 24 * GIB - GIB - round(0.05 * 24 * GIB)
+    assert gpu("tiny", GIB // 2).usable_bytes == 0
+
+
+def test_an_instance_gives_one_of_its_gpus_or_its_processors() -> None:
+    instance = find_instance("g6.12xlarge")
+    assert gpu_of(instance).memory_bytes == 22888 * 2**20
+    processors = cpu_of(instance)
+    assert (processors.name, processors.memory_bytes) == ("24 CPU cores", 192 * GIB)
+
+
+def test_every_gpu_of_the_catalogue_has_memory_for_something() -> None:
+    assert all(gpu_of(instance).usable_bytes > 20 * 10**9 for instance in CATALOGUE)
+
+
+def test_more_cores_are_faster() -> None:
+    one, two = cpu(cores=1, memory_bytes=GIB), cpu(cores=2, memory_bytes=GIB)
+    assert one.name == "1 CPU core"
+    assert two.peak(bfloat16=False) == 2 * (one.peak(bfloat16=False) or 0)

@@ -1,0 +1,124 @@
+"""The memory of a step: held to what real steps take, and to what must follow from the way it is laid out."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.parameters import count_parameters
+from trainyard.plan import activations
+from trainyard.plan.memory import Parts, highest_moment, moments_of
+from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
+
+BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_fit.py"
+SHAPES = ("small-float32", "small-bfloat16")
+Build = Callable[..., Workload]
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, dict[str, Any]]:
+    """Real training steps of small models, measured and planned, by the name of the shape."""
+    shapes = [argument for name in SHAPES for argument in ("--shape", name)]
+    line = [sys.executable, str(BENCHMARK), "--device", "cpu", "--json", *shapes]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr
+    return {result["shape"]: result for result in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("part", ["peak", "resident", "before_backward", "gradients"])
+def test_the_plan_is_within_a_tenth_of_a_real_step(
+    measured: dict[str, dict[str, Any]], shape: str, part: str
+) -> None:
+    result = measured[shape]
+    assert result["planned"][part] == pytest.approx(result["measured"][part], rel=0.10)
+    assert result["measured"][part] > 1_000_000
+
+
+def at(work: Workload, name: str) -> Parts:
+    return next(moment.parts for moment in moments_of(work) if moment.name == name)
+
+
+def test_weights_and_moments_are_there_at_every_moment(workload: Build) -> None:
+    work = workload()
+    weights = 4 * count_parameters(work.architecture).total
+    tables = 2 * 4 * 2048 * 64
+    assert {m.parts.weights for m in moments_of(work)} == {weights + tables}
+    assert {m.parts.moments for m in moments_of(work)} == {2 * weights}
+
+
+def test_the_optimizer_sees_every_gradient(workload: Build) -> None:
+    assert at(workload(), "optimizer step").gradients == 4 * 1_100_048_384
+
+
+def test_accumulated_passes_start_with_the_gradients_of_the_one_before(workload: Build) -> None:
+    assert at(workload(accumulation=1), "loss").gradients == 0
+    assert at(workload(accumulation=2), "loss").gradients == 4 * 1_100_048_384
+    buckets = workload(layout=Layout(replicas=2, gradient_buckets=True))
+    assert at(buckets, "loss").gradients == 4 * 1_100_048_384
+
+
+def test_activations_grow_with_the_batch_and_weights_do_not(workload: Build) -> None:
+    one, four = at(workload(batch_size=1), "loss"), at(workload(batch_size=4), "loss")
+    assert four.activations == 4 * one.activations
+    assert four.logits == 4 * one.logits
+    assert four.weights == one.weights
+
+
+def test_each_stronger_recomputation_keeps_less(workload: Build) -> None:
+    kept = [activations.block_kept(workload(recomputation=mode)) for mode in Recomputation]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 3
+    assert kept[-1] == 4 * 2048
+    peaks = [highest_moment(workload(recomputation=mode)).parts.total for mode in Recomputation]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_shards_divide_the_state_and_gather_two_blocks(workload: Build) -> None:
+    whole, eighth = workload(), workload(layout=Layout(shards=8))
+    optimizer = at(eighth, "optimizer step")
+    assert optimizer.moments == at(whole, "optimizer step").moments // 8
+    assert optimizer.gradients == at(whole, "optimizer step").gradients // 8
+    block = count_parameters(whole.architecture).block
+    assert at(eighth, "loss").workspace - at(whole, "loss").workspace > 2 * 2 * block
+    assert at(eighth, "loss").copies == 0
+    assert highest_moment(eighth).parts.total < highest_moment(whole).parts.total
+
+
+def test_replicas_change_no_memory(workload: Build) -> None:
+    assert moments_of(workload(layout=Layout(replicas=4))) == moments_of(workload())
+
+
+def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -> None:
+    grouped = workload(bfloat16=False)
+    scores = 4 * 32 * 2048
+    assert activations.scores_are_kept(grouped)
+    assert activations.attention_kept(grouped) > scores
+    assert not activations.scores_are_kept(workload())
+    assert not activations.scores_are_kept(replace(grouped, on_gpu=False))
+    shape = grouped.architecture.model_copy(update={"num_key_value_heads": 32})
+    assert not activations.scores_are_kept(replace(grouped, architecture=shape))
+
+
+def test_autocast_copies_the_weights_and_halves_the_products(workload: Build) -> None:
+    half, full = workload(), workload(bfloat16=False, on_gpu=False)
+    assert at(half, "loss").copies == 2 * count_parameters(half.architecture).multiplied
+    assert at(full, "loss").copies == 0
+    assert activations.block_kept(half) < activations.block_kept(full)
+
+
+def test_a_step_counts_the_tokens_of_every_device(workload: Build) -> None:
+    work = workload(accumulation=3, layout=Layout(shards=4, replicas=2))
+    assert work.tokens == 4 * 2048
+    assert work.tokens_per_step == 4 * 2048 * 3 * 8
+
+
+def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
+    work = workload_of(load("training_configuration", "model.dtype=bfloat16"), on_gpu=True)
+    assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
+    assert (work.bfloat16, work.compiled, work.on_gpu) == (True, False, True)

@@ -1,0 +1,42 @@
+"""The plan as one value."""
+
+import json
+from collections.abc import Callable
+
+from trainyard.config.schema import Config
+from trainyard.plan.cost import Rented
+from trainyard.plan.device import cpu, gpu_of
+from trainyard.plan.instances import find_instance
+from trainyard.plan.training_plan import plan_training
+
+Load = Callable[..., Config]
+
+
+def test_what_is_not_known_is_absent(load: Load) -> None:
+    plan = plan_training(load("smoke"), cpu(cores=2, memory_bytes=2**35), rented=Rented(None, 1))
+    data = json.loads(json.dumps(plan.to_json()))
+    assert plan.fits
+    assert data["fits"] is True
+    assert data["advice"] == []
+    assert not {"instance_type", "usd_per_hour", "prices_as_of", "devices"} & set(data["device"])
+    assert "usd" not in data["estimate"]
+    assert data["parameters"]["total"] == 803_968
+
+
+def test_the_parts_are_those_of_the_peak_and_add_up(load: Load) -> None:
+    instance = find_instance("p5.48xlarge")
+    config = load("training_configuration", "model.dtype=bfloat16")
+    data = plan_training(config, gpu_of(instance), rented=Rented(instance, 3)).to_json()
+    memory = data["memory"]
+    assert sum(memory["parts"].values()) == memory["peak_bytes"]
+    assert memory["peak_bytes"] == max(moment["bytes"] for moment in memory["moments"])
+    assert data["device"]["devices"] == 24
+    assert data["device"]["devices_used"] == 1
+    assert data["device"]["usd_per_hour"] == 3 * 55.04
+
+
+def test_a_given_share_of_the_peak_replaces_the_assumed_one(load: Load) -> None:
+    device, rented = cpu(cores=2, memory_bytes=2**35), Rented(None, 1)
+    assumed = plan_training(load("smoke"), device, rented=rented).estimate
+    half = plan_training(load("smoke"), device, rented=rented, mfu=assumed.mfu / 2).estimate
+    assert half.seconds == 2 * (assumed.seconds or 0)

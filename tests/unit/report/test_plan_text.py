@@ -1,0 +1,81 @@
+"""The plan as people read it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.load import load_config
+from trainyard.plan.cost import Rented
+from trainyard.plan.device import cpu, gpu, gpu_of
+from trainyard.plan.instances import find_instance
+from trainyard.plan.training_plan import plan_training
+from trainyard.report.plan_text import lines
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+
+
+@pytest.fixture
+def plan() -> Callable[..., dict[str, Any]]:
+    """The plan of a shipped configuration on an instance type, or on a device."""
+
+    def build(name: str, *overrides: str, on: Any, nodes: int = 1) -> dict[str, Any]:
+        config = load_config(CONFIGS / f"{name}.yaml", overrides).config
+        instance = find_instance(on) if isinstance(on, str) else None
+        device = gpu_of(instance) if instance else on
+        return plan_training(config, device, rented=Rented(instance, nodes)).to_json()
+
+    return build
+
+
+def test_the_first_line_is_the_answer(plan: Callable[..., dict[str, Any]]) -> None:
+    yes = lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
+    assert yes[0] == "smoke-llama fits on 2 CPU cores: 201.0 MB at the peak, 15.2 GB usable"
+    no = lines(plan("training_configuration", on="g6e.xlarge"))
+    assert no[0].startswith(
+        "tinyllama-1b does not fit on one L40S (g6e.xlarge): 97.6 GB at the peak, 44.5 GB"
+    )
+    assert no[0].endswith(" too much")
+
+
+def test_every_part_that_takes_memory_has_a_line(plan: Callable[..., dict[str, Any]]) -> None:
+    data = plan("training_configuration", "model.dtype=bfloat16", on="p5.48xlarge")
+    text = "\n".join(lines(data))
+    shown = {name for name, size in data["memory"]["parts"].items() if f"\n    {name} " in text}
+    assert shown == {name for name, size in data["memory"]["parts"].items() if size}
+    assert {"weights", "moments", "copies", "activations", "logits"} <= shown
+
+
+def test_cost_names_the_price_its_day_and_every_node(plan: Callable[..., dict[str, Any]]) -> None:
+    text = "\n".join(lines(plan("training_configuration", "model.dtype=bfloat16", on="p5.48xlarge", nodes=2)))
+    assert "2 × p5.48xlarge at $ 55.04 an hour (us-east-1, on demand, 2026-07-20)" in text
+    assert "idle          15 of 16 GPUs: the run uses 1" in text
+
+
+def test_the_advice_is_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> None:
+    text = lines(plan("training_configuration", on="g6e.xlarge"))
+    where = text.index("It fits here with 37.6 GB:")
+    assert text[where + 1] == "  --set training.batch_size=1 --set training.gradient_accumulation_steps=16"
+    assert text[-1] == "  --instance-type p5en.48xlarge"
+    assert any(line.startswith("It fits on one H200, $ 63.30 an hour") for line in text)
+
+
+def test_what_is_not_known_is_said_and_not_invented(plan: Callable[..., dict[str, Any]]) -> None:
+    text = "\n".join(
+        lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on=gpu("Some GPU", 2**36)))
+    )
+    assert "its length is not known" in text
+    assert "no peak is on record for Some GPU" in text
+    assert "cost" not in text
+    assert "$" not in text
+
+
+def test_a_run_without_a_length_still_has_a_speed(plan: Callable[..., dict[str, Any]]) -> None:
+    text = "\n".join(lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on="g6.xlarge")))
+    assert "  speed         about " in text
+
+
+def test_a_model_that_no_machine_holds_is_told_so(plan: Callable[..., dict[str, Any]]) -> None:
+    text = lines(plan("training_configuration", "model.architecture.num_layers=10000", on="p6-b300.48xlarge"))
+    assert text[-1].startswith("Nothing helps: ")
