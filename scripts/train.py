@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Train a model into a run directory, or go on with one.
 
-Reads:   --config and --set; --resume none|auto|CHECKPOINT; --deadline (8h, 25m, 90s), before which it saves
-         and stops; TRAINYARD_RUN_ID (the identity of a new run), TRAINYARD_IMAGE_DIGEST, GitHub's variables,
-         WANDB_API_KEY.
+Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
+         TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
          --json prints the outcome.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
@@ -18,49 +17,39 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainyard import command
 
+if TYPE_CHECKING:
+    from trainyard.training.session import Request
+
 HOUSE = Path(__file__).resolve().parent.parent
 LOCK = HOUSE / "requirements-training.txt"
+IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="change one value; may be repeated",
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; repeats"
     )
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    parser.add_argument("--deadline", type=duration, metavar="DURATION", help="8h, 25m, 90s from now")
+    parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="8h, 25m, 90s from now")
+    parser.add_argument("--nproc-per-node", type=int, metavar="N", help="processes on this machine")
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
 
 
-def duration(text: str) -> float:
-    """Seconds of `8h`, `25m` or `90s`."""
-    seconds = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
-    try:
-        value = float(text[:-1]) * seconds if seconds else 0.0
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 8h, 25m or 90s")
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     start = time.monotonic()
-    command.configure_logging(args.log_level)
+    command.configure_logging(args.log_level if IS_MAIN else "error")
+    if args.nproc_per_node and "WORLD_SIZE" not in os.environ:
+        return launch_workers(args, sys.argv[1:] if argv is None else argv)
     # Torch reads it once, at its start; with it, matrix products on a GPU repeat to the bit.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -70,50 +59,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.dry_run:
         stop.listen()
 
-    from trainyard.config.load import load_config
-    from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.report.progress import ProgressDisplay, summary_line
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import choose_run_id
-    from trainyard.training.session import Request, describe, train
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.session import describe, train
 
-    config = load_config(args.config, args.overrides).config
-    run_id = choose_run_id(args.run_dir)
-    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
-    data = prepare_data(config.data, config.model)
-    facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
-    request = Request(config, directory, data, args.resume, run_id, provenance(args.config), facts)
+    request = requested(args)
     if args.dry_run:
         print(json.dumps(describe(request), indent=2))
         return 0
-    display = ProgressDisplay(sys.stderr if command.on_terminal() else None)
+    display = ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)
     try:
         outcome = train(request, stop=stop, listener=display)
     finally:
         display.close()
-    command.announce("training", summary_line(outcome), "ok")
-    if args.json:
+    if IS_MAIN:
+        command.announce("training", summary_line(outcome), "ok")
+    if IS_MAIN and args.json:
         print(json.dumps(outcome, indent=2))
     return 0
 
 
-def provenance(config_file: Path) -> dict[str, Any]:
-    """Where the code and the environment come from."""
-    from trainyard import __version__
-    from trainyard.gateways.git import git_facts
-    from trainyard.run.files import sha256_of_file
-    from trainyard.run.identity import ci_facts
+def launch_workers(args: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Start the same command in several processes, which agree on one run."""
+    from trainyard.gateways.torchrun import launch
+    from trainyard.run.identity import choose_run_id
 
-    return {
-        "version": __version__,
-        "config_file": str(config_file),
-        "git": git_facts(HOUSE),
-        "lock_sha256": sha256_of_file(LOCK) if LOCK.is_file() else None,
-        "ci": ci_facts(),
-        "image_digest": os.environ.get("TRAINYARD_IMAGE_DIGEST"),
-    }
+    os.environ["TRAINYARD_RUN_ID"] = choose_run_id(args.run_dir)
+    return launch([__file__, *arguments], processes=args.nproc_per_node)
+
+
+def requested(args: argparse.Namespace) -> "Request":
+    """The configuration and the data, checked and ready."""
+    from trainyard.config.load import load_config
+    from trainyard.errors import ConfigError
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.nvidia import gpu_sampler
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import choose_run_id, provenance
+    from trainyard.training.session import Request
+    from trainyard.training.tokens import prepare_data
+
+    config = load_config(args.config, args.set).config
+    run_id = choose_run_id(args.run_dir)
+    if args.run_dir is None and "WORLD_SIZE" in os.environ and "TRAINYARD_RUN_ID" not in os.environ:
+        raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
+    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    data = prepare_data(config.data, config.model)
+    origin = provenance(git_facts(HOUSE), lock=LOCK, config_file=args.config)
+    facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
+    return Request(config, directory, data, args.resume, run_id, origin, facts)
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    from trainyard.gateways.torchrun import leave_exit_code
+
+    sys.exit(leave_exit_code(command.exit_code_of(main)))

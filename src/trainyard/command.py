@@ -24,6 +24,18 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return result
 
 
+def duration(text: str) -> float:
+    """Seconds of `8h`, `25m` or `90s`."""
+    seconds = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    try:
+        value = float(text[:-1]) * seconds if seconds else 0.0
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 8h, 25m or 90s")
+    return value
+
+
 class _LineFormatter(logging.Formatter):
     """Level names of at most five letters, so that the messages of a log stand below each other."""
 

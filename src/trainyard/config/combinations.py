@@ -34,6 +34,11 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
             ("model.architecture.vocab_size", "model.tokenizer"),
             f"{shape.vocab_size} is too small for bytes, which need 256",
         )
+    if config.compute.cpu_offload and config.compute.strategy not in ("fsdp", "hsdp"):
+        yield Impossible(
+            ("compute.cpu_offload", "compute.strategy"),
+            f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
+        )
     if training.epochs is None and training.max_steps is None:
         yield Impossible(
             ("training.max_steps", "training.epochs"),

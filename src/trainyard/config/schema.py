@@ -133,14 +133,20 @@ class TrainingConfig(Section):
     validation_steps: Positive | None = None
     """Validate every so many steps; null validates at the end only."""
     validation_batches: Positive = 20
-    """Batches a validation."""
+    """Global batches a validation."""
 
 
 class ComputeConfig(Section):
     """How the work is put on the hardware."""
 
-    strategy: Literal["single"] = "single"
-    """One process, one device."""
+    strategy: Literal["single", "ddp", "fsdp", "hsdp"] = "single"
+    """single: one device; ddp: a copy on each; fsdp: shards over all; hsdp: shards within each replica."""
+    replicas: Annotated[int, Field(gt=0, le=65536)] = 1
+    """With hsdp: how many whole copies of the model, each sharded over its part of the devices."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Compute activations again in the backward pass: all but the dear ones, or all; saves memory."""
+    cpu_offload: bool = False
+    """With fsdp and hsdp: keep parameters, gradients and moments in the memory of the CPU."""
     compile: bool = False
     """torch.compile: faster steps, a slower start."""
     deterministic: bool = True

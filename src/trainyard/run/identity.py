@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainyard import __version__
 from trainyard.errors import TrainyardError
-from trainyard.run.files import write_json_atomically
+from trainyard.run.files import sha256_of_file, write_json_atomically
 
 SCHEMA = 1
 ORIGIN_KEYS = ("commit", "diff_sha256", "lock_sha256", "config_sha256")
@@ -52,6 +53,18 @@ def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         return {}
     return {
         name: environment[variable] for name, variable in CI_VARIABLES.items() if environment.get(variable)
+    }
+
+
+def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:
+    """Where code and environment come from: what git says, the lock's digest, CI and image."""
+    return {
+        "version": __version__,
+        "config_file": str(config_file),
+        "git": dict(git),
+        "lock_sha256": sha256_of_file(lock) if lock.is_file() else None,
+        "ci": ci_facts(),
+        "image_digest": os.environ.get("TRAINYARD_IMAGE_DIGEST"),
     }
 
 

@@ -32,6 +32,7 @@ from trainyard.run.checkpoints import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sync_directory, write_json_atomically
 from trainyard.training.state import TrainingState, generator_states, restore_generators
+from trainyard.training.world import ALONE, World, peers_expected
 
 STATE_NAME = "trainer_state.json"
 _logger = logging.getLogger(__name__)
@@ -48,42 +49,72 @@ class SavedCheckpoint:
     """How long training waited."""
 
 
+@dataclass(frozen=True)
+class SaveOrigin:
+    """Whose checkpoint it is, and what it is good for."""
+
+    run_id: str
+    fits: Mapping[str, Any]
+    """What a configuration must agree with to resume from it."""
+
+
 def save_checkpoint(
-    directory: RunDirectory, state: TrainingState, *, run_id: str, fits: Mapping[str, Any]
+    directory: RunDirectory, state: TrainingState, *, origin: SaveOrigin, world: World = ALONE
 ) -> SavedCheckpoint:
     """Write the checkpoint of `state.step`, replacing a broken or older one of that step.
 
-    `fits` is what a configuration must agree with to resume from it. Raises CheckpointError when it cannot be
-    written; the temporary files are then removed and the checkpoints that exist are untouched.
+    All processes of the world write their shards, the main one the rest. When it cannot be written all raise
+    CheckpointError; the temporary files are then removed and existing checkpoints untouched.
     """
     start = time.perf_counter()
     final = directory.checkpoint(state.step)
     temporary = final.with_name(f".{final.name}.tmp")
     try:
-        _remove(temporary)
-        temporary.mkdir(parents=True)
-        _write_files(temporary, state, fits)
-        files = describe_files(temporary)
-        _remove(final)
-        temporary.rename(final)
-        sync_directory(final.parent)
-        write_manifest(final, CheckpointManifest(state.step, run_id, time.time(), files))
+        world.on_main(lambda: _make_empty(temporary))
+        _write_shards(temporary, state, world)
+        generators = world.gather(generator_states())
+        size = world.on_main(lambda: _complete(temporary, final, state, (origin, generators)))
     except (OSError, CheckpointException) as error:
-        _remove(temporary)
+        if world.is_main:
+            _remove(temporary)
         raise CheckpointError(_save_failure(directory, state.step, error)) from error
-    size = sum(file.size for file in files)
     return SavedCheckpoint(final, size, time.perf_counter() - start)
 
 
-def _write_files(path: Path, state: TrainingState, fits: Mapping[str, Any]) -> None:
+def _make_empty(path: Path) -> None:
+    _remove(path)
+    path.mkdir(parents=True)
+
+
+def _complete(
+    temporary: Path, final: Path, state: TrainingState, record: tuple[SaveOrigin, list[Any]]
+) -> int:
+    """Add the trainer's record, name the checkpoint and mark it as whole; returns its size in bytes."""
+    origin, generators = record
+    _write_record(temporary, state, origin.fits, generators)
+    files = describe_files(temporary)
+    _remove(final)
+    temporary.rename(final)
+    sync_directory(final.parent)
+    write_manifest(final, CheckpointManifest(state.step, origin.run_id, time.time(), files))
+    return sum(file.size for file in files)
+
+
+def _write_shards(path: Path, state: TrainingState, world: World) -> None:
     writer = FileSystemWriter(path, sync_files=True)
-    with _single_process():
-        save(state.tensors(), storage_writer=writer, no_dist=True)
+    with _single_process(), peers_expected():
+        save(
+            state.tensors(), storage_writer=writer, process_group=world.control, no_dist=world.control is None
+        )
+
+
+def _write_record(path: Path, state: TrainingState, fits: Mapping[str, Any], generators: list[Any]) -> None:
     extra = {
         "step": state.step,
         "fits": dict(fits),
         "seconds": state.seconds,
-        "generators": generator_states(),
+        "generators": generators[0],
+        "generators_of_other_ranks": generators[1:],
         "pending_row": state.pending_row,
     }
     write_json_atomically(path / STATE_NAME, extra)
@@ -180,15 +211,24 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
         )
 
 
-def load_checkpoint(path: Path, state: TrainingState) -> None:
-    """Load the verified checkpoint at `path` into `state`, random generators included."""
+def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> None:
+    """Load the verified checkpoint at `path` into `state`, random generators included.
+
+    It may have been written by another number of processes: every process reads the parts it needs.
+    """
     try:
-        with _single_process():
-            load(state.tensors(), storage_reader=FileSystemReader(path), no_dist=True)
+        with _single_process(), peers_expected():
+            load(
+                state.tensors(),
+                storage_reader=FileSystemReader(path),
+                process_group=world.control,
+                no_dist=world.control is None,
+            )
     except (OSError, CheckpointException) as error:
         raise CheckpointError(f"{path}: could not be loaded ({error})") from error
     record = read_state(path)
-    restore_generators(record["generators"])
+    generators = [record["generators"], *record.get("generators_of_other_ranks", [])]
+    restore_generators(generators[min(world.rank, len(generators) - 1)])
     state.step = int(record["step"])
     state.seconds = float(record.get("seconds", 0.0))
     state.pending_row = record.get("pending_row")

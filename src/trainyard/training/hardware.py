@@ -18,18 +18,29 @@ from trainyard.training.state import seed_everything
 def prepare_device(config: Config) -> torch.device:
     """Choose the device; set threads, determinism and seeds. Raises ConfigError if it does not exist."""
     _set_determinism(config.compute)
-    torch.set_num_threads(config.compute.threads or os.cpu_count() or 1)
-    name = config.model.device
-    if name == "auto":
-        name = "cuda:0" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
+    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(config.compute.threads or max(1, (os.cpu_count() or 1) // neighbours))
+    device = _own_device(config.model.device, neighbours)
+    name = str(device)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"model.device: {name} was asked for, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
             "scripts/check_environment.py to see why. Nothing was started."
         )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     seed_everything(config.training.seed)
+    return device
+
+
+def _own_device(name: str, neighbours: int) -> torch.device:
+    """The device that `name` means for this process; of several on a machine each has its own GPU."""
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (neighbours > 1 or device.index is None):
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
 
 
@@ -40,14 +51,14 @@ def _set_determinism(config: ComputeConfig) -> None:
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def hardware_facts(device: torch.device) -> dict[str, Any]:
+def hardware_facts(device: torch.device, world_size: int) -> dict[str, Any]:
     """The `hardware` of `run.json`."""
     facts: dict[str, Any] = {
         "device": str(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "world_size": 1,
+        "world_size": world_size,
         "platform": platform.platform(),
     }
     if device.type == "cuda":

@@ -23,16 +23,18 @@ class RunLength:
         return asdict(self)
 
 
-def global_batch(config: TrainingConfig) -> int:
-    """Sequences an optimizer step, over all accumulated forward passes."""
-    return config.batch_size * config.gradient_accumulation_steps
+def global_batch(config: TrainingConfig, world_size: int) -> int:
+    """Sequences an optimizer step, over all processes and accumulated forward passes."""
+    return config.batch_size * config.gradient_accumulation_steps * world_size
 
 
-def plan_length(training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int) -> RunLength:
+def plan_length(
+    training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int, world_size: int
+) -> RunLength:
     """The earlier of `max_steps` and `epochs` ends the run."""
     limits = [training.max_steps, training.epochs and training.epochs * steps_per_epoch]
     steps = min(limit for limit in limits if limit is not None)
-    samples = global_batch(training)
+    samples = global_batch(training, world_size)
     return RunLength(
         steps=steps,
         steps_per_epoch=steps_per_epoch,

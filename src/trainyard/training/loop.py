@@ -20,14 +20,17 @@ from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import RecordWriter, Row, append_event
-from trainyard.training.checkpoint import remove_old_checkpoints, save_checkpoint
+from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint
 from trainyard.training.length import RunLength
 from trainyard.training.loss import summed_loss
 from trainyard.training.optimizer import learning_rate, set_learning_rate
+from trainyard.training.parallel import Parallel
+from trainyard.training.placement import whole
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest, children_shielded
 from trainyard.training.trackers import Tracker
 from trainyard.training.validation import Validation
+from trainyard.training.world import World, peers_expected
 
 _SAVE_GUESS_SECONDS = 5.0
 """What a save is assumed to take before the first one was measured."""
@@ -58,8 +61,10 @@ class Parts:
     fits: dict[str, Any]
     """What a later configuration must agree with to resume."""
     state: TrainingState
-    model: nn.Module
-    """What computes logits: the state's model, or that model compiled."""
+    device: torch.device
+    parallel: Parallel
+    """The state's model on the devices of the world."""
+    world: World
     batches: Batches
     validation: Validation | None
     trackers: Sequence[Tracker]
@@ -75,10 +80,10 @@ class Loop:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._state = parts.state
-        self._device = next(parts.state.model.parameters()).device
-        bfloat16 = parts.config.model.dtype == "bfloat16"
+        self._device = parts.device
+        bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
-        self._metrics = RecordWriter(parts.directory.metrics_file)
+        self._metrics = RecordWriter(parts.directory.metrics_file) if parts.world.is_main else None
         self._saved_step = parts.state.step if parts.state.step else None
         self._save_seconds = _SAVE_GUESS_SECONDS
         self._slowest_step = 0.0
@@ -96,7 +101,8 @@ class Loop:
                 self._advance()
             self._save_unless_saved()
         finally:
-            self._metrics.close()
+            if self._metrics is not None:
+                self._metrics.close()
 
     def _advance(self) -> None:
         start = time.perf_counter()
@@ -110,14 +116,15 @@ class Loop:
         self._parts.stop.before_deadline(self._slowest_step * 1.5 + self._save_seconds * 1.5)
 
     def _train_step(self) -> Row:
-        with self._shield():
+        with self._shield(), peers_expected():
             loss = self._forward_backward()
-        grad_norm = self._clip()
+            grad_norm = self._clip()
         self._require_finite(loss, grad_norm)
         config, optimizer = self._parts.config.training, self._state.optimizer
         rate = learning_rate(self._state.step, self._parts.length.steps, config)
         set_learning_rate(optimizer, rate)
-        optimizer.step()
+        with peers_expected():
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         self._state.step += 1
         return {
@@ -130,26 +137,31 @@ class Loop:
 
     def _forward_backward(self) -> float:
         """Gradients of the mean loss over all tokens of the step, however it is cut into forward passes."""
-        batch = torch.from_numpy(self._parts.batches.batch(self._state.step)).to(self._device)
+        parallel, world = self._parts.parallel, self._parts.world
+        batch = torch.from_numpy(self._parts.batches.batch(self._state.step))
         tokens = batch.shape[0] * (batch.shape[1] - 1)
+        # Forward pass by forward pass, the processes share the batch in order of rank.
+        own = torch.split(batch, self._parts.config.training.batch_size)[world.rank :: world.size]
         total = torch.zeros((), device=self._device)
-        for micro in torch.split(batch, self._parts.config.training.batch_size):
-            with self._autocast:
-                logits = self._parts.model(micro[:, :-1])
-            loss = summed_loss(logits, micro[:, 1:]) / tokens
-            loss.backward()  # type: ignore[no-untyped-call]
+        for number, sequences in enumerate(own, start=1):
+            micro = sequences.to(self._device)
+            with parallel.accumulating(last=number == len(own)):
+                with self._autocast:
+                    logits = parallel.forward(micro[:, :-1])
+                loss = summed_loss(logits, micro[:, 1:]) / tokens
+                (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-        return total.item()
+        return world.total(total.item())
 
     def _forward(self, tokens: Tensor) -> Tensor:
         """Logits of validation tokens, computed as those of training are."""
         with self._shield(), self._autocast:
-            logits: Tensor = self._parts.model(tokens.to(self._device))
+            logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
         return logits
 
     def _clip(self) -> float:
         limit = self._parts.config.training.max_grad_norm or math.inf
-        return nn.utils.clip_grad_norm_(self._state.model.parameters(), limit).item()
+        return whole(nn.utils.clip_grad_norm_(self._state.model.parameters(), limit)).item()
 
     def _require_finite(self, loss: float, grad_norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(grad_norm):
@@ -178,7 +190,7 @@ class Loop:
     def _finish_row(self, row: Row) -> None:
         """Validate if it is time, then write the row; a stop during validation saves first and is raised."""
         if self._is_due(self._parts.config.training.validation_steps) and self._parts.validation:
-            result = self._parts.validation.run(self._forward, self._parts.stop)
+            result = self._parts.validation.run(self._forward, self._stop_reason, self._parts.world)
             if result is None:
                 self._state.pending_row = row
                 self._stop_if_asked()
@@ -196,6 +208,8 @@ class Loop:
     def _write(self, row: Row) -> None:
         row |= self._memory() | self._parts.gpu_facts()
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
+        if self._metrics is None:
+            return
         self._metrics.write(row)
         for tracker in self._parts.trackers:
             tracker.write(row)
@@ -207,8 +221,13 @@ class Loop:
         free, total = torch.cuda.mem_get_info(self._device)
         return {"gpu_memory_bytes": total - free, "gpu_memory_total_bytes": total}
 
+    def _stop_reason(self) -> str | None:
+        """Why to stop, as all processes agree on it: a signal to one of them is enough."""
+        self._parts.stop.reason = self._parts.world.first_reason(self._parts.stop.reason)
+        return self._parts.stop.reason
+
     def _stop_if_asked(self) -> None:
-        if not self._parts.stop.reason:
+        if not self._stop_reason():
             return
         self._save_unless_saved()
         step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
@@ -226,16 +245,21 @@ class Loop:
             return
         parts, step = self._parts, self._state.step
         try:
-            saved = save_checkpoint(parts.directory, self._state, run_id=parts.run_id, fits=parts.fits)
+            origin = SaveOrigin(parts.run_id, parts.fits)
+            saved = save_checkpoint(parts.directory, self._state, origin=origin, world=parts.world)
         except CheckpointError as error:
             self._event("checkpoint_failed", step=step, reason=str(error))
             raise
         self._saved_step, self._save_seconds = step, max(saved.seconds, 0.1)
+        if not parts.world.is_main:
+            return
         keep = parts.config.checkpointing.keep_last
         self._event("checkpoint_saved", step=step, bytes=saved.size, seconds=round(saved.seconds, 4))
         for old in remove_old_checkpoints(parts.directory, keep, newest=step):
             self._event("checkpoint_removed", step=old, keep_last=keep)
 
     def _event(self, event: str, **fields: Any) -> None:
+        if not self._parts.world.is_main:
+            return
         append_event(self._parts.directory.events_file, event, **fields)
         self._parts.listener.on_event(event, fields)

@@ -5,12 +5,14 @@ weights fit. It computes logits; loss, precision and device belong to the loop.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainyard.config.schema import ArchitectureConfig
+from trainyard.training.placement import place
 
 
 def rotary_frequencies(architecture: ArchitectureConfig) -> Tensor:
@@ -101,11 +103,18 @@ class Block(nn.Module):
         return result
 
 
+def _run_layer(layer: Block, *inputs: Tensor) -> Tensor:
+    result: Tensor = layer(*inputs)
+    return result
+
+
 class Decoder(nn.Module):
     """Embedding, layers and final norm."""
 
     cosines: Tensor
     sines: Tensor
+    run_layer: Callable[..., Tensor] = staticmethod(_run_layer)
+    """How a layer is applied; replaced where activations are computed again in the backward pass."""
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -120,7 +129,7 @@ class Decoder(nn.Module):
         length = tokens.shape[1]
         cosines, sines = self.cosines[:length], self.sines[:length]
         for layer in self.layers:
-            x = layer(x, cosines, sines)
+            x = self.run_layer(layer, x, cosines, sines)
         result: Tensor = self.norm(x)
         return result
 
@@ -141,23 +150,32 @@ class Llama(nn.Module):
 
 
 def build_model(architecture: ArchitectureConfig, *, seed: int) -> Llama:
-    """A model on the CPU with random weights that are a pure function of shape and seed.
+    """A model on the CPU with random weights that are a pure function of shape and seed."""
+    model = Llama(architecture)
+    initialize(model, architecture, seed=seed)
+    return model
+
+
+@torch.no_grad()
+def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> None:
+    """Fill every parameter and table of `model`, sharded or not, one at a time.
 
     Normal of `initializer_range`; the projections into the residual stream are smaller by the square root
     of twice the number of layers (GPT-2, section 2.3).
     """
-    model = Llama(architecture)
     generator = torch.Generator().manual_seed(seed)
     residual = architecture.initializer_range / math.sqrt(2 * architecture.num_layers)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim < 2:
-                parameter.fill_(1.0)
-                continue
+    for name, parameter in model.named_parameters():
+        values = torch.ones(parameter.shape)
+        if parameter.ndim >= 2:
             into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-            std = residual if into_residual else architecture.initializer_range
-            parameter.normal_(0.0, std, generator=generator)
-    return model
+            values.normal_(
+                0.0, residual if into_residual else architecture.initializer_range, generator=generator
+            )
+        place(parameter, values)
+    cosines, sines = rotary_table(architecture)
+    model.model.cosines.copy_(cosines)
+    model.model.sines.copy_(sines)
 
 
 def parameter_count(model: nn.Module) -> int:

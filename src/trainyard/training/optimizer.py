@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -29,8 +30,9 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> AdamW:
 
 
 def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
-    zeros = parameter.detach().new_zeros
-    return {"step": zeros(()), "exp_avg": zeros(parameter.shape), "exp_avg_sq": zeros(parameter.shape)}
+    values = parameter.detach()
+    step = torch.zeros((), dtype=torch.float32, device=values.device)
+    return {"step": step, "exp_avg": torch.zeros_like(values), "exp_avg_sq": torch.zeros_like(values)}
 
 
 def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:

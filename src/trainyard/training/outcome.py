@@ -21,7 +21,11 @@ _logger = logging.getLogger(__name__)
 class OutcomeRecorder:
     """A context around the training: takes an old outcome out at the start, writes the new one at the end."""
 
-    def __init__(self, directory: RunDirectory, state: TrainingState, length: RunLength) -> None:
+    def __init__(
+        self, directory: RunDirectory, state: TrainingState, length: RunLength, *, is_main: bool = True
+    ) -> None:
+        """Only the main process writes; the digests of a sharded state are made by all."""
+        self._is_main = is_main
         self._directory = directory
         self._state = state
         self._length = length
@@ -29,7 +33,8 @@ class OutcomeRecorder:
         self.outcome: dict[str, Any] = {}
 
     def __enter__(self) -> "OutcomeRecorder":
-        write_outcome(self._directory.run_file, None)
+        if self._is_main:
+            write_outcome(self._directory.run_file, None)
         return self
 
     def __exit__(
@@ -41,6 +46,8 @@ class OutcomeRecorder:
         self.outcome = {key: value for key, value in facts.items() if value is not None}
         if status != "failed":
             self.outcome["state_sha256"] = self._state.digests()
+        if not self._is_main:
+            return
         try:
             event = "preempted" if status == "stopped" else "finished"
             append_event(

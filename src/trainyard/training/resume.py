@@ -13,7 +13,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.records import append_event
 from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state
-from trainyard.training.length import global_batch
 
 _logger = logging.getLogger(__name__)
 
@@ -76,13 +75,12 @@ def _named(path: Path) -> Path:
     return path
 
 
-def what_must_fit(config: Config, fingerprint: str) -> dict[str, Any]:
+def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
     """What decides the meaning of a checkpoint: the model's shape, the data and its order."""
     shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
     return shape | {
         "data fingerprint": fingerprint,
         "data.sequence_length": config.data.sequence_length,
-        "global batch (batch_size × gradient_accumulation_steps)": global_batch(config.training),
+        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
         "training.seed": config.training.seed,
-        "world size": 1,
     }

@@ -18,13 +18,18 @@ class TextCodec(Protocol):
 
 @torch.no_grad()
 def write_sample(
-    model: nn.Module, codec: TextCodec, *, prompt: Sequence[int], context: int, seed: int
+    model: nn.Module,
+    codec: TextCodec,
+    *,
+    device: torch.device,
+    prompt: Sequence[int],
+    context: int,
+    seed: int,
 ) -> str:
     """Continue `prompt` (token ids) by 300 characters; a pure function of weights, prompt and seed.
 
     `context` is the longest input the model takes. The run's own random generators are not touched.
     """
-    device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     tokens = list(prompt)
     model.eval()

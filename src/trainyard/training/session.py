@@ -5,15 +5,16 @@
 The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainyard.config.load import config_sha256, dump_yaml
-from trainyard.config.schema import Config, ModelConfig
+from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import write_bytes_atomically
@@ -24,9 +25,10 @@ from trainyard.training.checkpoint import load_checkpoint, remove_leftovers
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
 from trainyard.training.loop import Listener, Loop, Parts
-from trainyard.training.model import build_model, parameter_count
+from trainyard.training.model import parameter_count
 from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
+from trainyard.training.parallel import Parallel, put_on_devices
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
 from trainyard.training.starting_weights import load_weights, open_starting_weights
@@ -35,8 +37,9 @@ from trainyard.training.stop import StopRequest
 from trainyard.training.tokens import PreparedData
 from trainyard.training.trackers import close_trackers, open_trackers
 from trainyard.training.validation import Validation, first_windows
-from trainyard.training.vocabulary import Vocabulary, load_vocabulary
+from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.weight_source import WeightSource
+from trainyard.training.world import World, joined
 
 _PROMPT_TOKENS = 16
 
@@ -60,53 +63,100 @@ class Request:
 
 def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
-    config, directory = request.config, request.directory
-    device, batches = prepare_device(config), _training_batches(request)
-    length = plan_length(config.training, config.data, steps_per_epoch=batches.steps_per_epoch)
-    fits = what_must_fit(config, request.data.fingerprint)
-    point = find_resume_point(directory, request.resume, fits)
-    if (done := _finished_before(request, length, point)) is not None:
-        listener.on_event("finished_before", {"step": done["steps"]})
-        return done
-    weights = None if point else _starting_weights(config)
-    state = _new_state(config, device, weights)
-    plan = length.to_json() | {"parameters": parameter_count(state.model)}
-    found = {"plan": plan, "hardware": hardware_facts(device), **_origin(config.model, weights)}
-    run_id = _write_identity(request, point, found)
-    with OutcomeRecorder(directory, state, length) as recorder:
-        _resume(directory, state, point)
-        trackers = open_trackers(config.monitoring, directory, run_id=run_id, resumed_at=state.step)
-        vocabulary = load_vocabulary(config.model)
-        parts = Parts(
-            config=config,
-            directory=directory,
+    device = prepare_device(request.config)
+    with joined(device.type, request.config.compute.strategy) as world:
+        return _Session(request, world, device).train(stop, listener)
+
+
+class _Session:
+    """A segment of a run in its world: what is the same for all of its steps."""
+
+    def __init__(self, request: Request, world: World, device: torch.device) -> None:
+        self._request, self._world, self._device = request, world, device
+        self._batches = _training_batches(request, world.size)
+        self._length = _length(request, self._batches, world.size)
+        fingerprint = request.data.fingerprint
+        self._fits = what_must_fit(request.config, fingerprint, self._length.samples_per_step)
+
+    def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
+        request, world = self._request, self._world
+        directory, config = request.directory, request.config
+        point = world.on_main(lambda: find_resume_point(directory, request.resume, self._fits))
+        done = world.on_main(lambda: _finished_before(request, self._length, point))
+        if done is not None:
+            listener.on_event("finished_before", {"step": done["steps"]})
+            return done
+        weights = None if point else _starting_weights(config)
+        parallel, state = self._new_state(weights)
+        run_id = world.on_main(lambda: _write_identity(request, point, self._found(state, weights)))
+        parts = self._parts(run_id, parallel, state, (stop, listener))
+        with OutcomeRecorder(directory, state, self._length, is_main=world.is_main) as recorder:
+            _resume(directory, state, point, world)
+            with self._tracked(parts) as tracked:
+                started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
+                listener.on_event("started", started)
+                _run(tracked)
+                recorder.sample = _sample(request, parallel.model, self._device)
+        return recorder.outcome
+
+    def _parts(
+        self, run_id: str, parallel: Parallel, state: TrainingState, watchers: tuple[StopRequest, Listener]
+    ) -> Parts:
+        stop, listener = watchers
+        return Parts(
+            config=self._request.config,
+            directory=self._request.directory,
             run_id=run_id,
-            length=length,
-            fits=fits,
+            length=self._length,
+            fits=self._fits,
             state=state,
-            model=torch.compile(state.model) if config.compute.compile else state.model,  # type: ignore[arg-type]
-            batches=batches,
-            validation=_validation(request, vocabulary),
-            trackers=trackers,
+            device=self._device,
+            parallel=parallel,
+            world=self._world,
+            batches=self._batches,
+            validation=_validation(self._request, self._length.samples_per_step),
+            trackers=(),
             stop=stop,
             listener=listener,
-            gpu_facts=request.gpu_facts,
+            gpu_facts=self._request.gpu_facts,
         )
-        listener.on_event("started", {"step": state.step, "steps": length.steps, "run_id": run_id})
+
+    @contextmanager
+    def _tracked(self, parts: Parts) -> Iterator[Parts]:
+        """`parts` with their trackers, opened on the main process once the step to go on from is known."""
+        if not self._world.is_main:
+            yield parts
+            return
+        resumed_at, monitoring = parts.state.step, parts.config.monitoring
+        trackers = open_trackers(monitoring, parts.directory, run_id=parts.run_id, resumed_at=resumed_at)
         try:
-            _run(parts)
-            recorder.sample = _sample(request, vocabulary, state.model)
+            yield replace(parts, trackers=trackers)
         finally:
             close_trackers(trackers)
-    return recorder.outcome
+
+    def _new_state(self, weights: WeightSource | None) -> tuple[Parallel, TrainingState]:
+        parallel = put_on_devices(self._request.config, self._world, self._device)
+        if weights:
+            load_weights(parallel.model, weights)
+        optimizer = build_optimizer(parallel.model, self._request.config.training)
+        return parallel, TrainingState(parallel.model, optimizer)
+
+    def _found(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
+        """What `run.json` says beside the request: plan, hardware, where the weights come from."""
+        model = self._request.config.model
+        return {
+            "plan": self._length.to_json() | {"parameters": parameter_count(state.model)},
+            "hardware": hardware_facts(self._device, self._world.size),
+            # Random weights follow from the seed.
+            "model": {"path": model.path, "sha256": weights.digest()} if weights else None,
+        }
 
 
-def describe(request: Request) -> dict[str, Any]:
+def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
     """What `train` would do: the length of the run and the checkpoint it would go on from."""
     config = request.config
-    batches = _training_batches(request)
-    length = plan_length(config.training, config.data, steps_per_epoch=batches.steps_per_epoch)
-    fits = what_must_fit(config, request.data.fingerprint)
+    length = _length(request, _training_batches(request, world_size), world_size)
+    fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
     point = find_resume_point(request.directory, request.resume, fits)
     if point is None:
         _starting_weights(config)  # refuses what does not fit
@@ -132,12 +182,17 @@ def _run(parts: Parts) -> None:
         ) from error
 
 
-def _training_batches(request: Request) -> TokenBatches:
+def _length(request: Request, batches: TokenBatches, world_size: int) -> RunLength:
+    config, steps = request.config, batches.steps_per_epoch
+    return plan_length(config.training, config.data, steps_per_epoch=steps, world_size=world_size)
+
+
+def _training_batches(request: Request, world_size: int) -> TokenBatches:
     data, training = request.config.data, request.config.training
     return TokenBatches(
         request.data.train.open(),
         sequence_length=data.sequence_length,
-        batch_size=global_batch(training),
+        batch_size=global_batch(training, world_size),
         seed=training.seed,
     )
 
@@ -162,20 +217,8 @@ def _finished_before(request: Request, length: RunLength, point: ResumePoint | N
     return outcome
 
 
-def _new_state(config: Config, device: torch.device, weights: WeightSource | None) -> TrainingState:
-    model: nn.Module = build_model(config.model.architecture, seed=config.training.seed).to(device)
-    if weights:
-        load_weights(model, weights)
-    return TrainingState(model, build_optimizer(model, config.training))
-
-
 def _starting_weights(config: Config) -> WeightSource | None:
     return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
-
-
-def _origin(model: ModelConfig, weights: WeightSource | None) -> dict[str, Any]:
-    """Where a fresh run's weights come from; nothing for random ones, which follow from the seed."""
-    return {"model": {"path": model.path, "sha256": weights.digest()}} if weights else {}
 
 
 def _write_identity(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
@@ -206,15 +249,19 @@ def _write_identity(request: Request, point: ResumePoint | None, found: Mapping[
     return run_id
 
 
-def _resume(directory: RunDirectory, state: TrainingState, point: ResumePoint | None) -> None:
+def _resume(directory: RunDirectory, state: TrainingState, point: ResumePoint | None, world: World) -> None:
     """Bring state and records to the resume point, or to step 0."""
+    if point is not None:
+        load_checkpoint(point.path, state, world)
+    world.on_main(lambda: _resume_records(directory, state, point))
+
+
+def _resume_records(directory: RunDirectory, state: TrainingState, point: ResumePoint | None) -> None:
     remove_leftovers(directory)
+    dropped = keep_rows_up_to(directory.metrics_file, state.step)
     if point is None:
-        dropped = keep_rows_up_to(directory.metrics_file, 0)
         append_event(directory.events_file, "started", step=0, dropped_rows=dropped or None)
         return
-    load_checkpoint(point.path, state)
-    dropped = keep_rows_up_to(directory.metrics_file, state.step)
     append_event(
         directory.events_file,
         "resumed",
@@ -225,27 +272,28 @@ def _resume(directory: RunDirectory, state: TrainingState, point: ResumePoint | 
     )
 
 
-def _validation(request: Request, vocabulary: Vocabulary) -> Validation | None:
+def _validation(request: Request, samples_per_step: int) -> Validation | None:
     """None when the validation tokens do not fill one sequence."""
     file, config = request.data.validation, request.config
     if file is None:
         return None
     size = config.training.batch_size
-    count = size * config.training.validation_batches
+    count = samples_per_step * config.training.validation_batches
     windows = first_windows(file.open(), length=config.data.sequence_length, count=count)
     if not len(windows):
         return None
     batches = [windows[i : i + size] for i in range(0, len(windows), size)]
-    return Validation(batches, text_bytes=vocabulary.text_bytes)
+    return Validation(batches, text_bytes=load_vocabulary(config.model).text_bytes)
 
 
-def _sample(request: Request, vocabulary: Vocabulary, model: nn.Module) -> str:
+def _sample(request: Request, model: nn.Module, device: torch.device) -> str:
     """What the model writes after the first tokens of the validation data."""
     config = request.config
     file = request.data.validation or request.data.train
     return write_sample(
         model,
-        vocabulary,
+        load_vocabulary(config.model),
+        device=device,
         prompt=file.open()[:_PROMPT_TOKENS].tolist(),
         context=config.data.sequence_length,
         seed=config.training.seed,

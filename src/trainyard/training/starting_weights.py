@@ -7,9 +7,7 @@ A run that is resumed does not come here: its weights are those of its checkpoin
 
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import nn
 
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
@@ -17,6 +15,7 @@ from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.gguf_weights import GgufWeights
 from trainyard.training.native_dequantization import DEFAULT_TILE_BYTES
+from trainyard.training.placement import place
 from trainyard.training.safetensors_weights import SafetensorsWeights
 from trainyard.training.weight_fit import require_fit
 from trainyard.training.weight_source import WeightSource
@@ -81,16 +80,5 @@ def _unknown(path: Path) -> ConfigError:
 
 def load_weights(model: nn.Module, source: WeightSource) -> None:
     """Read every parameter of `model` from `source`, one at a time; a sharded one keeps its own part only."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            _fill(parameter, source.read(name))
-
-
-def _fill(parameter: Tensor, values: Tensor) -> None:
-    if not isinstance(parameter, DTensor):
-        parameter.copy_(values)
-        return
-    # Every process reads the file itself (src_data_rank=None), so nothing is sent.
-    mesh, placements = parameter.device_mesh, parameter.placements
-    own = distribute_tensor(values.to(mesh.device_type), mesh, placements, src_data_rank=None)
-    parameter.copy_(own)
+    for name, parameter in model.named_parameters():
+        place(parameter, source.read(name))

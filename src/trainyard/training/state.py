@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainyard.training.placement import whole
+
 Tensors = dict[str, Tensor]
 
 
@@ -49,10 +51,13 @@ class TrainingState:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over name, dtype, shape and bytes of each tensor, in order of name."""
+    """SHA-256 over name, dtype, shape and bytes of each tensor, in order of name.
+
+    Sharded tensors are gathered one at a time; all processes must call it and all get the digest.
+    """
     total = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = whole(tensors[name].detach()).cpu().contiguous()
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()

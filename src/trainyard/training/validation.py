@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainyard.training.loss import summed_loss
-from trainyard.training.stop import StopRequest
+from trainyard.training.world import World
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,24 @@ class Validation:
         self._bytes = sum(text_bytes(batch[:, 1:]) for batch in batches)
 
     @torch.no_grad()
-    def run(self, forward: Callable[[Tensor], Tensor], stop: StopRequest) -> ValidationResult | None:
-        """The result, or None when a stop was asked for in between: it is then done again after the resume.
+    def run(
+        self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], world: World
+    ) -> ValidationResult | None:
+        """The result, or None when a stop was asked for in between; the resumed run does it again.
 
-        `forward` takes token ids `[batch, seq]` and gives logits `[batch, seq, vocab]`.
+        `forward` takes token ids `[batch, seq]` and gives logits `[batch, seq, vocab]`. The processes share
+        the batches; those left without one in the last round take part with one that does not count.
         """
         total = 0.0
-        for batch in self._batches:
-            if stop.reason:
+        for first in range(0, len(self._batches), world.size):
+            if stop_reason():
                 return None
+            index = first + world.rank
+            batch = self._batches[min(index, len(self._batches) - 1)]
             logits = forward(batch[:, :-1])
-            total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
-        return self._result(total)
+            if index < len(self._batches):
+                total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
+        return self._result(world.total(total))
 
     def _result(self, total: float) -> ValidationResult:
         bits = total / math.log(2) / self._bytes if self._bytes else None

@@ -11,6 +11,7 @@ from trainyard.config.schema import ArchitectureConfig, TrainingConfig
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint import (
+    SaveOrigin,
     check_fit,
     load_checkpoint,
     newest_good_checkpoint,
@@ -45,7 +46,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def save(directory: RunDirectory, step: int) -> Path:
-    return save_checkpoint(directory, state_after(step), run_id="r", fits={"seed": 1}).path
+    return save_checkpoint(directory, state_after(step), origin=SaveOrigin("r", {"seed": 1})).path
 
 
 def rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
@@ -56,7 +57,7 @@ def rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
 def test_a_loaded_state_has_the_digests_of_the_saved_one(directory: RunDirectory) -> None:
     saved = state_after(3)
     saved.seconds, saved.pending_row = 12.5, {"step": 3, "loss": 1.25}
-    path = save_checkpoint(directory, saved, run_id="r", fits={}).path
+    path = save_checkpoint(directory, saved, origin=SaveOrigin("r", {})).path
     loaded = state_after(0)
     assert loaded.digests() != saved.digests()
     load_checkpoint(path, loaded)
@@ -92,7 +93,9 @@ def test_a_torn_checkpoint_is_passed_over_for_the_next_older_one(
         victim.unlink()
     else:
         content[len(content) // 2] ^= damage == "flip"
-        victim.write_bytes({"truncate": content[: len(content) // 2], "grow": content + b"x"}.get(damage, content))
+        victim.write_bytes(
+            {"truncate": content[: len(content) // 2], "grow": content + b"x"}.get(damage, content)
+        )
     found, reasons = rejected(directory)
     assert found == older
     assert list(reasons) == [2]
@@ -159,7 +162,7 @@ def test_a_save_that_finds_no_room_leaves_the_previous_checkpoint_whole(director
 
 
 def test_every_difference_is_named_when_a_checkpoint_does_not_fit(directory: RunDirectory) -> None:
-    path = save_checkpoint(directory, state_after(1), run_id="r", fits={"a": 1, "b": 2, "c": 3}).path
+    path = save_checkpoint(directory, state_after(1), origin=SaveOrigin("r", {"a": 1, "b": 2, "c": 3})).path
     check_fit(path, {"a": 1, "b": 2, "c": 3})
     with pytest.raises(IncompatibleCheckpointError) as failure:
         check_fit(path, {"a": 1, "b": 5, "d": 4})

@@ -270,7 +270,7 @@ def test_each_change_that_a_checkpoint_cannot_bear_is_named(
         "model.architecture.hidden_size: the checkpoint has 32, this run has 64",
         "data fingerprint",
         "data.sequence_length: the checkpoint has 16, this run has 32",
-        "global batch (batch_size × gradient_accumulation_steps): the checkpoint has 4, this run has 2",
+        "global batch (batch_size × gradient_accumulation_steps × processes): the checkpoint has 4, this run has 2",
         "training.seed: the checkpoint has 42, this run has 1",
     ):
         assert name in str(failure.value)

@@ -1,0 +1,147 @@
+"""A model put on the devices of the world, in one order: recompute, compile, shard or copy.
+
+Sharding is FSDP2 (`fully_shard`) over a device mesh, copying DDP. What differs between them afterwards is in
+`Parallel`; the loop knows no strategy.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
+
+from trainyard.config.schema import ComputeConfig, Config
+from trainyard.errors import ConfigError
+from trainyard.training.model import Block, Llama, build_model, initialize
+from trainyard.training.world import World
+
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+"""What selective recomputation keeps: the results that cost most to make again."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A model ready to train on this process's device."""
+
+    model: Llama
+    """Holds the parameters under their plain names, sharded or whole."""
+    forward: Callable[[Tensor], Tensor]
+    """Token ids `[batch, seq]` to logits."""
+    loss_scale: float
+    """What the loss is multiplied by: DDP and FSDP average gradients over processes, the loop sums them."""
+    autocast: bool
+    """Whether bfloat16 comes from autocast; sharding casts parameters itself."""
+
+    def accumulating(self, last: bool) -> AbstractContextManager[Any]:
+        """Around one forward and backward pass: gradients are exchanged in the last one of a step only."""
+        if isinstance(self.forward, DistributedDataParallel) and not last:
+            return self.forward.no_sync()
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+
+def put_on_devices(config: Config, world: World, device: torch.device) -> Parallel:
+    """Build the model of `config` with its initial weights and spread it over the world."""
+    compute, shape = config.compute, config.model.architecture
+    if compute.strategy in ("fsdp", "hsdp"):
+        return _sharded(config, world, device)
+    model = build_model(shape, seed=config.training.seed).to(device)
+    _recompute(model, compute)
+    forward: nn.Module = model
+    if compute.compile:
+        forward = torch.compile(model)  # type: ignore[assignment]
+    if compute.strategy == "ddp" and world.size > 1:
+        forward = DistributedDataParallel(
+            forward,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+        )
+    return Parallel(model, forward, loss_scale=float(world.size), autocast=True)
+
+
+def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
+    """FSDP2, layer by layer, then the rest; made empty, sharded, then filled: no process holds it whole."""
+    compute = config.compute
+    with torch.device("meta"):
+        model = Llama(config.model.architecture)
+    _recompute(model, compute)
+    if compute.compile:
+        for layer in model.model.layers:
+            layer.compile()
+    shard = partial(
+        fully_shard,
+        mesh=_mesh(compute, world, device),
+        mp_policy=_precision(config),
+        # On a CPU everything is in its memory already.
+        offload_policy=CPUOffloadPolicy()
+        if compute.cpu_offload and device.type != "cpu"
+        else OffloadPolicy(),
+    )
+    for layer in model.model.layers:
+        shard(layer)
+    shard(model)
+    model.to_empty(device="cpu" if compute.cpu_offload else device)
+    initialize(model, config.model.architecture, seed=config.training.seed)
+    return Parallel(model, model, loss_scale=float(world.size), autocast=False)
+
+
+def _mesh(compute: ComputeConfig, world: World, device: torch.device) -> DeviceMesh:
+    if compute.strategy == "fsdp":
+        return init_device_mesh(device.type, (world.size,), mesh_dim_names=("shard",))
+    replicas = compute.replicas
+    if world.size % replicas:
+        raise ConfigError(
+            f"compute.replicas: {replicas} does not divide the {world.size} processes of this run. "
+            "Nothing was started."
+        )
+    shape = (replicas, world.size // replicas)
+    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _precision(config: Config) -> MixedPrecisionPolicy:
+    """Computation in `model.dtype`, gradients exchanged in float32."""
+    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else None
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+
+
+def _recompute(model: Llama, compute: ComputeConfig) -> None:
+    """Make the layers compute their activations again in the backward pass instead of keeping them."""
+    if compute.activation_checkpointing == "none":
+        return
+    selective = partial(create_selective_checkpoint_contexts, _keep_the_dear)
+    contexts = noop_context_fn if compute.activation_checkpointing == "full" else selective
+
+    def run(layer: Block, *inputs: Tensor) -> Tensor:
+        result: Tensor = checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts)
+        return result
+
+    model.model.run_layer = run
+
+
+def _keep_the_dear(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,21 @@
+"""Values put into a parameter that may be sharded: each process keeps its own part, and nothing is sent."""
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+@torch.no_grad()
+def place(parameter: Tensor, values: Tensor) -> None:
+    """Copy the whole `values`, which every process has, into `parameter`."""
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(values)
+        return
+    mesh, placements = parameter.device_mesh, parameter.placements
+    own = distribute_tensor(values.to(mesh.device_type), mesh, placements, src_data_rank=None)
+    parameter.copy_(own)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of `tensor`, gathered from all processes when it is sharded; each of them must call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,196 @@
+"""The same run on one and on two processes: same numbers, resharded resumes, stops and deaths. CPU, gloo."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+STEPS = 12
+CONFIG = f"""
+extends: {HOUSE}/configs/smoke.yaml
+model:
+  device: cpu
+  architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
+training: {{batch_size: 4, max_steps: {STEPS}, warmup_steps: 3, validation_steps: 5, validation_batches: 3}}
+compute: {{threads: 1}}
+data: {{sequence_length: 16}}
+checkpointing: {{save_steps: 4, keep_last: 3}}
+monitoring: {{tensorboard: false}}
+"""
+ALONE = ("training.gradient_accumulation_steps=2",)
+KINDS = {
+    "ddp": ("compute.strategy=ddp",),
+    "fsdp": ("compute.strategy=fsdp",),
+    "hsdp": ("compute.strategy=hsdp", "compute.replicas=2"),
+    "fsdp-full": (
+        "compute.strategy=fsdp",
+        "compute.activation_checkpointing=full",
+        "compute.cpu_offload=true",
+    ),
+    "ddp-small": ("compute.strategy=ddp", "training.batch_size=1", "training.gradient_accumulation_steps=4"),
+}
+
+
+class Runs:
+    """Runs of the shipped trainer in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
+        (folder / "train.txt").write_text(text)
+        (folder / "validation.txt").write_text(text[:3000])
+        (folder / "config.yaml").write_text(CONFIG)
+
+    def start(
+        self, name: str, *settings: str, processes: int, more: tuple[str, ...] = ()
+    ) -> "subprocess.Popen[str]":
+        command = [
+            sys.executable,
+            str(HOUSE / "scripts" / "train.py"),
+            "--config",
+            f"{self.folder}/config.yaml",
+        ]
+        paths = {
+            "train_path": "train.txt",
+            "validation_path": "validation.txt",
+            "prepared_directory": "prepared",
+        }
+        settings = (*settings, *(f"data.{key}={self.folder}/{value}" for key, value in paths.items()))
+        command += [word for setting in settings for word in ("--set", setting)]
+        command += ["--run-dir", str(self.folder / name), *more]
+        if processes > 1:
+            command += ["--nproc-per-node", str(processes)]
+        environment = {**os.environ, "CI": "true"}
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment)
+
+    def finish(
+        self, name: str, *settings: str, processes: int, more: tuple[str, ...] = ()
+    ) -> tuple[int, str]:
+        process = self.start(name, *settings, processes=processes, more=more)
+        _, errors = process.communicate(timeout=240)
+        return process.returncode, errors
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def outcome(self, name: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.folder / name / "run.json").read_text())["outcome"]
+        return result
+
+    def wait_for_rows(self, name: str, process: "subprocess.Popen[str]") -> None:
+        path = self.folder / name / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while (
+            process.poll() is None
+            and time.monotonic() < deadline
+            and not (path.exists() and path.stat().st_size)
+        ):
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    result = Runs(tmp_path_factory.mktemp("runs"))
+    code, errors = result.finish("alone", *ALONE, processes=1)
+    assert code == 0, errors
+    return result
+
+
+def assert_same_numbers(runs: Runs, name: str) -> None:
+    for one, other in zip(runs.rows("alone"), runs.rows(name), strict=True):
+        assert one["step"] == other["step"]
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert other.get(key) == (pytest.approx(one[key], rel=2e-5) if key in one else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_give_the_numbers_of_one_step_by_step(runs: Runs, kind: str) -> None:
+    code, errors = runs.finish(kind, *KINDS[kind], processes=2)
+    assert code == 0, errors
+    assert_same_numbers(runs, kind)
+    run = json.loads((runs.folder / kind / "run.json").read_text())
+    assert run["hardware"]["world_size"] == 2
+    assert run["plan"]["samples_per_step"] == 8
+    assert runs.outcome(kind)["sample"] == runs.outcome("alone")["sample"]
+
+
+@pytest.mark.slow
+def test_a_sharded_world_of_one_is_bitwise_the_plain_one(runs: Runs) -> None:
+    code, errors = runs.finish("fsdp-alone", *ALONE, "compute.strategy=fsdp", processes=1)
+    assert code == 0, errors
+    assert runs.outcome("fsdp-alone")["state_sha256"] == runs.outcome("alone")["state_sha256"]
+
+
+@pytest.mark.slow
+def test_a_run_goes_from_two_processes_to_one_and_back(runs: Runs) -> None:
+    two, one = KINDS["fsdp"], (*ALONE, "compute.strategy=single")
+    for settings, processes, steps in ((two, 2, 4), (one, 1, 8), (two, 2, STEPS)):
+        limit = f"training.max_steps={steps}"
+        # A shorter run has another schedule: keep the rate constant.
+        constant = ("training.lr_scheduler=constant", "training.validation_steps=null", limit)
+        code, errors = runs.finish("resharded", *settings, *constant, processes=processes)
+        assert code == 0, errors
+    code, errors = runs.finish("constant", *ALONE, "training.lr_scheduler=constant", processes=1)
+    assert code == 0, errors
+    for one_row, other in zip(runs.rows("constant"), runs.rows("resharded"), strict=True):
+        assert other["loss"] == pytest.approx(one_row["loss"], rel=2e-5)
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(runs: Runs) -> None:
+    more = ("training.max_steps=60",)
+    whole = runs.finish("sharded-whole", *KINDS["fsdp"], *more, processes=2)
+    assert whole[0] == 0, whole[1]
+    process = runs.start("sharded", *KINDS["fsdp"], *more, processes=2)
+    runs.wait_for_rows("sharded", process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 75, errors
+    assert runs.outcome("sharded")["status"] == "stopped"
+    code, errors = runs.finish("sharded", *KINDS["fsdp"], *more, processes=2)
+    assert code == 0, errors
+    assert runs.outcome("sharded")["state_sha256"] == runs.outcome("sharded-whole")["state_sha256"]
+
+
+@pytest.mark.slow
+def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> None:
+    process = runs.start("dead", *KINDS["ddp"], "training.max_steps=100000", processes=2)
+    runs.wait_for_rows("dead", process)
+    workers = subprocess.run(
+        ["pgrep", "-f", str(runs.folder / "dead")], capture_output=True, text=True
+    ).stdout.split()
+    ranks = {int(pid): environment_of(int(pid)).get("RANK") for pid in workers}
+    (victim,) = (pid for pid, rank in ranks.items() if rank == "1")
+    start = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    assert time.monotonic() - start < 60
+    assert re.search(r"lost another process of this run", errors), errors
+    assert runs.outcome("dead")["status"] == "failed"
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+@pytest.mark.slow
+def test_several_processes_for_a_strategy_of_one_are_refused(runs: Runs) -> None:
+    code, errors = runs.finish("refused", processes=2)
+    assert code == 2, errors
+    assert "compute.strategy is single" in errors
+    assert not (runs.folder / "refused").exists()
