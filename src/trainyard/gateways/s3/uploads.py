@@ -188,7 +188,7 @@ def part_bytes(size: int) -> int:
 
 
 def _part_workers() -> int:
-    return min(8, max(2, os.cpu_count() or 1))
+    return min(8, max(4, os.cpu_count() or 1))
 
 
 def _fill(buffer: bytearray, file: FileIO) -> None:
