@@ -6,13 +6,15 @@ Reads:   the configuration, the data, a checkpoint; torchrun's variables where t
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
          --json prints the outcome.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
-         75 stopped early with a good checkpoint, run it again to go on; 130 interrupted twice.
+         75 stopped early with a good checkpoint, run it again to go on; 130 interrupted twice, or by any
+         signal while the data is still being prepared.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 from trainyard import command
 
 if TYPE_CHECKING:
-    from trainyard.training.session import Request
+    from trainyard.training.segment import Request
 
 HOUSE = Path(__file__).resolve().parent.parent
 LOCK = HOUSE / "requirements-training.txt"
@@ -53,19 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Torch reads it once, at its start; with it, matrix products on a GPU repeat to the bit.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-    from trainyard.training.stop import StopRequest
-
-    stop = StopRequest(None if args.deadline is None else start + args.deadline)
-    if not args.dry_run:
-        stop.listen()
+    # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     from trainyard.report.progress import ProgressDisplay, summary_line
     from trainyard.training.session import describe, train
+    from trainyard.training.stop import StopRequest
 
     request = requested(args)
+    stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
         print(json.dumps(describe(request), indent=2))
         return 0
+    stop.listen()
     display = ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)
     try:
         outcome = train(request, stop=stop, listener=display)
@@ -95,7 +97,7 @@ def requested(args: argparse.Namespace) -> "Request":
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, provenance
-    from trainyard.training.session import Request
+    from trainyard.training.segment import Request
     from trainyard.training.tokens import prepare_data
 
     config = load_config(args.config, args.set).config
