@@ -1,8 +1,11 @@
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from trainyard.gateways import git as gateway
 from trainyard.gateways.git import git_facts
 
 
@@ -58,3 +61,105 @@ def test_outside_a_repository_nothing_is_known(tmp_path: Path) -> None:
 def test_a_detached_head_has_no_branch(repository: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
     assert "branch" not in git_facts(repository)
+
+
+@pytest.fixture
+def stubborn(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first in PATH; a `git` written there refuses what its test names, and is git for the rest."""
+    folder = tmp_path_factory.mktemp("bin")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def write_stubborn_git(folder: Path, refused: str, act: str) -> None:
+    real = shutil.which("git")
+    program = folder / "git"
+    program.write_text(f'#!/bin/sh\n[ "$3" = {refused} ] && {act}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("refused", ["status", "ls-files", "diff"])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_state_that_git_does_not_tell_is_not_clean(
+    repository: Path, stubborn: Path, refused: str, changed: bool
+) -> None:
+    if changed:
+        (repository / "src" / "a.py").write_text("a = 2\n")
+    write_stubborn_git(stubborn, refused, "exit 128")
+    facts = git_facts(repository)
+    assert {"dirty", "diff_sha256"} & facts.keys() == set()
+    assert len(facts["commit"]) == 40
+
+
+def test_a_state_that_takes_git_too_long_is_not_clean(
+    repository: Path, stubborn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "_SECONDS", 1)
+    write_stubborn_git(stubborn, "status", "exec sleep 20")
+    assert "dirty" not in git_facts(repository)
+
+
+def test_a_broken_index_is_not_a_clean_tree(repository: Path) -> None:
+    (repository / ".git" / "index").write_bytes(b"torn")
+    assert git_facts(repository).keys() == {"commit", "branch"}
+
+
+def test_the_content_of_untracked_code_is_in_the_digest(repository: Path) -> None:
+    digests = []
+    for content in ("b = 1\n", "b = 2\n", "b = 1\n"):
+        (repository / "src" / "new file.py").write_text(content)
+        digests.append(git_facts(repository)["diff_sha256"])
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_untracked_code_whose_content_is_not_known_is_not_on_record(repository: Path) -> None:
+    (repository / "src" / "linked").symlink_to("/usr", target_is_directory=True)
+    assert "dirty" not in git_facts(repository)
+    (repository / "src" / "linked").unlink()
+    git(repository, "init", "-q", "src/inner")
+    (repository / "src" / "inner" / "b.py").write_text("b = 1\n")
+    assert "dirty" not in git_facts(repository)
+
+
+def test_a_link_to_nothing_is_known_by_where_it_leads(repository: Path) -> None:
+    digests = set()
+    for target in ("nothing", "nowhere"):
+        (repository / "src" / ".#a.py").symlink_to(target)
+        digests.add(git_facts(repository)["diff_sha256"])
+        (repository / "src" / ".#a.py").unlink()
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("contents", [(b"\xe4\n", b"\xe9\n"), (b"\0\xe4", b"\0\xe9")], ids=["text", "binary"])
+def test_bytes_that_are_no_text_are_told_apart(repository: Path, contents: tuple[bytes, bytes]) -> None:
+    digests = set()
+    for content in contents:
+        (repository / "src" / "a.py").write_bytes(content)
+        digests.add(git_facts(repository)["diff_sha256"])
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.external=echo", "color.ui=always"),
+        *("diff.context=9", "diff.algorithm=histogram", "diff.renames=copies", "status.renames=true"),
+        *("status.branch=true", "status.short=true", "diff.relative=true", "core.pager=cat"),
+    ],
+)
+def test_the_users_configuration_does_not_change_the_digest(repository: Path, setting: str) -> None:
+    lines = [f"a{number} = {number}\n" for number in range(30)]
+    (repository / "src" / "b.py").write_text("".join(lines))
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "More")
+    git(repository, "mv", "src/b.py", "src/c.py")
+    (repository / "src" / "c.py").write_text("".join([*lines[5:15], "x = 1\n", *lines[:5], *lines[15:]]))
+    before = git_facts(repository)
+    git(repository, "config", *setting.split("=", 1))
+    assert git_facts(repository) == before
+
+
+def test_a_filter_of_the_user_does_not_hide_a_change(repository: Path) -> None:
+    (repository / ".git" / "info" / "attributes").write_text("*.py diff=same\n")
+    git(repository, "config", "diff.same.textconv", "echo same; true")
+    test_changed_code_is_dirty_and_its_difference_has_a_digest(repository)
