@@ -77,10 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary(export: "Export") -> str:
     """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
+    from trainyard.report.progress import thousands
+
     facts = export.to_json()
     files = "1 file" if len(export.shards) == 1 else f"{len(export.shards)} files"
-    size, parameters = facts["bytes"] / 1e6, facts["parameters"] / 1e6
-    return f"step {export.step}: {parameters:,.1f} M parameters, {size:,.1f} MB of {export.dtype} in {files}"
+    size, parameters = facts["bytes"] / 1e6, thousands(facts["parameters"])
+    return f"step {export.step}: {parameters} parameters, {size:,.1f} MB of {export.dtype} in {files}"
 
 
 if __name__ == "__main__":
