@@ -6,9 +6,10 @@ Each is a phase and a text for `command.announce`; nothing is written here.
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from trainyard.report.commands import again_command, tensorboard_command
+from trainyard.report.commands import tensorboard_command
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Verdict, headline
+from trainyard.run.commands import again_command
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100

@@ -1,18 +1,8 @@
-"""The commands that the reports propose, ready to be pasted into a shell."""
+"""The commands that only the reports propose, ready to be pasted into a shell."""
 
 import shlex
 import sys
 from pathlib import Path
-
-
-def resume_command(directory: Path) -> str:
-    """Go on with the run in `directory` from its newest checkpoint that verifies."""
-    return f"{again_command(directory)} --run-dir {_quoted(directory)} --resume auto"
-
-
-def again_command(directory: Path) -> str:
-    """Train the same configuration once more, as a new run."""
-    return f"scripts/train.py --config {_quoted(directory / 'config.yaml')}"
 
 
 def prove_command(directory: Path) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.report.commands import prove_command, resume_command
+from trainyard.report.commands import prove_command
 from trainyard.report.facts import RunFacts
 from trainyard.report.quantities import counted, duration, loss, percent
 from trainyard.report.status import Status
+from trainyard.run.commands import resume_command
 
 
 class Verdict(StrEnum):

@@ -7,12 +7,12 @@ where nothing does its numbers can still be read. Text of the run is escaped: it
 import re
 from collections.abc import Iterable
 
-from trainyard.report.commands import resume_command
 from trainyard.report.curve import averaged
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline
 from trainyard.report.quantities import size
 from trainyard.report.text import utc
+from trainyard.run.commands import resume_command
 
 _CHART_POINTS = 60
 _CONFIG_CHARACTERS = 20_000
@@ -94,7 +94,7 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    command = resume_command(facts.directory).replace("--resume auto", f"--resume {shown[-1].path}")
+    command = resume_command(facts.directory, checkpoint=shown[-1].path)
     return _folded(f"Checkpoints ({len(facts.checkpoints)})", f"{table}\n\n{fenced(command, 'sh')}")
 
 

@@ -4,11 +4,14 @@ Pure: records in, a value out. It reads no file and asks no store; the verificat
 A fact that is missing or of the wrong type never counts as holding: a false green is the worst bug there is.
 """
 
+import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from trainyard.run.commands import again_command, resume_command
 from trainyard.watch.completion import completion_problem, retries
 from trainyard.watch.facts import Facts, integer, section
 from trainyard.watch.provenance import missing_facts, mixed_origin, provenance_line
@@ -39,16 +42,13 @@ class Place:
 
     @property
     def resume_command(self) -> str:
-        return (
-            f"scripts/train.py --config {self.run_directory}/config.yaml"
-            f" --run-dir {self.run_directory} --resume auto"
-        )
+        return resume_command(Path(self.run_directory))
 
     @property
     def sync_command(self) -> str:
         return (
-            f"scripts/training_artifact_sync.py --run-dir {self.run_directory}"
-            f" --store {self.store or 'URL'} --run-number {self.run_number or 'auto'} --once"
+            f"scripts/training_artifact_sync.py --run-dir {shlex.quote(self.run_directory)}"
+            f" --store {shlex.quote(self.store or 'URL')} --run-number {self.run_number or 'auto'} --once"
         )
 
 
@@ -199,7 +199,7 @@ def _repeatable(run: Facts, place: Place, config_digests: frozenset[str] | None)
             f"restore {place.run_directory}/config.yaml, for example from the store",
         )
     if not missing and (mixture := mixed_origin(run)) is not None:
-        step = f"train it in one piece: scripts/train.py --config {place.run_directory}/config.yaml"
+        step = f"train it in one piece: {again_command(Path(place.run_directory))}"
         return Part("repeatable", False, mixture, step)
     if not missing:
         return Part("repeatable", True, provenance_line(run))

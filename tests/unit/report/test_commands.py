@@ -11,12 +11,7 @@ from trainyard.report import commands
 
 @pytest.mark.parametrize("name", ["runs/a", "/mnt/my runs/it's; rm -rf $HOME"])
 def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
-    directory = Path(name)
-    words = shlex.split(commands.resume_command(directory))
-    assert words == [
-        *("scripts/train.py", "--config", f"{name}/config.yaml", "--run-dir", name, "--resume", "auto")
-    ]
-    assert shlex.split(commands.prove_command(directory))[2] == name
+    assert shlex.split(commands.prove_command(Path(name)))[2] == name
 
 
 def test_tensorboard_is_that_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -258,6 +259,21 @@ def test_without_a_store_the_next_step_leaves_its_address_to_be_filled_in() -> N
     stored = part(prove(proven_run(), whole_rows(), [], None, place=Place("runs/a")), "stored")
     assert stored.evidence == "no store was named"
     assert "--store URL --run-number auto" in str(stored.next_step)
+
+
+def test_the_proposed_commands_can_be_pasted_whatever_the_names() -> None:
+    directory, store = "/mnt/my runs/it's; rm -rf $HOME", "file:///my store"
+    place = Place(directory, store, 7)
+    run = changed("outcome", "status", to="failed")
+    run["history"] = [{"until": 100, "commit": "0" * 40}]
+    proof = prove(run, whole_rows(), EVENTS, None, place=place)
+    config = ["--config", f"{directory}/config.yaml"]
+    resume = shlex.split(str(part(proof, "trained").next_step))
+    assert resume[1:] == [*config, "--run-dir", directory, "--resume", "auto"]
+    assert shlex.split(str(part(proof, "stored").next_step))[1:5] == [
+        *("--run-dir", directory, "--store", store)
+    ]
+    assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[1:] == config
 
 
 def test_a_dirty_tree_holds_with_the_hash_of_its_difference_and_is_shown_as_dirty() -> None:
