@@ -120,7 +120,8 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
 
 def run_steps(config: Config, folder: Path) -> None:
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.session import Request, train
+    from trainyard.training.segment import Request
+    from trainyard.training.session import train
     from trainyard.training.stop import StopRequest
     from trainyard.training.tokens import prepare_data
 

@@ -103,7 +103,8 @@ def bare_loop(config: Any, steps: int) -> float:
 def shipped_loop(config: Any) -> float:
     """Tokens a second between the rows that the shipped trainer writes, whatever it does in between."""
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.session import Request, train
+    from trainyard.training.segment import Request
+    from trainyard.training.session import train
     from trainyard.training.stop import StopRequest
     from trainyard.training.tokens import prepare_data
 

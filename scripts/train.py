@@ -2,9 +2,10 @@
 """Train a model into a run directory, or go on with one.
 
 Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
-         TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
+         TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_JOB_STARTED (Unix seconds: the deadline counts from
+         there), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
-         --json prints the outcome.
+         --json prints the outcome; in GitHub Actions the step output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
          75 stopped early with a good checkpoint, run it again to go on; 130 interrupted twice, or by any
          signal while the data is still being prepared.
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,19 +29,18 @@ if TYPE_CHECKING:
     from trainyard.training.segment import Request
 
 HOUSE = Path(__file__).resolve().parent.parent
-LOCK = HOUSE / "requirements-training.txt"
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; repeats"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one value; repeats")
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="8h, 25m, 90s from now")
+    parser.add_argument(
+        "--deadline", type=command.duration, metavar="DURATION", help="8h, 25m, 90s; see above"
+    )
     parser.add_argument("--nproc-per-node", type=int, metavar="N", help="processes on this machine")
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -47,14 +48,23 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
+    from trainyard.gateways.github import set_output
+    from trainyard.gateways.torchrun import leave_exit_code
+
+    code = command.exit_code_of(lambda: run(argv))
+    set_output("exit_code", str(int(code)))
+    return leave_exit_code(code)
+
+
+def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
-    start = time.monotonic()
+    start = time.monotonic() - command.job_seconds()
     command.configure_logging(args.log_level if IS_MAIN else "error")
     if args.nproc_per_node and "WORLD_SIZE" not in os.environ:
         return launch_workers(args, sys.argv[1:] if argv is None else argv)
     # Torch reads it once, at its start; with it, matrix products on a GPU repeat to the bit.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
     # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -68,11 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(describe(request), indent=2))
         return 0
     stop.listen()
-    display = ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)
-    try:
+    with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)
-    finally:
-        display.close()
     if IS_MAIN:
         command.announce("training", summary_line(outcome), "ok")
     if IS_MAIN and args.json:
@@ -106,12 +113,10 @@ def requested(args: argparse.Namespace) -> "Request":
         raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     data = prepare_data(config.data, config.model)
-    origin = provenance(git_facts(HOUSE), lock=LOCK, config_file=args.config)
+    origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
     return Request(config, directory, data, args.resume, run_id, origin, facts)
 
 
 if __name__ == "__main__":
-    from trainyard.gateways.torchrun import leave_exit_code
-
-    sys.exit(leave_exit_code(command.exit_code_of(main)))
+    sys.exit(command.exit_code_of(main))

@@ -59,6 +59,10 @@ class TrainingFailedError(TrainyardError):
     """Training cannot go on, for example because the loss is not finite."""
 
 
+class RecordError(TrainyardError):
+    """A record of the run could not be written, for example because the disk is full."""
+
+
 class CheckpointError(TrainyardError):
     """A checkpoint could not be written or does not verify."""
 

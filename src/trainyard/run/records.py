@@ -6,9 +6,11 @@ Writing appends whole lines; reading bears a last line that a crash cut off. Unk
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainyard.errors import RecordError
 from trainyard.run.files import write_bytes_atomically
 
 Row = dict[str, Any]
@@ -18,17 +20,22 @@ class RecordWriter:
     """Appends rows to a JSON-lines file; each row is handed to the system before `write` returns."""
 
     def __init__(self, path: Path) -> None:
-        _drop_torn_line(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
+        with _explained(path):
+            _drop_torn_line(path)
+            self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, row: Row) -> None:
         """Append `row` without its unknown (None) values, with `time` (Unix seconds) if it has none."""
         known = {key: value for key, value in row.items() if value is not None}
         known.setdefault("time", time.time())
-        self._file.write(json.dumps(known, allow_nan=False, ensure_ascii=False) + "\n")
+        line = json.dumps(known, allow_nan=False, ensure_ascii=False) + "\n"
+        with _explained(self._path):
+            self._file.write(line)
 
     def close(self) -> None:
-        self._file.close()
+        with _explained(self._path):
+            self._file.close()
 
 
 def append_event(path: Path, event: str, **fields: Any) -> None:
@@ -38,6 +45,18 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
         writer.write({"event": event, **fields})
     finally:
         writer.close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn a refusal of the system into a RecordError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"{path}: cannot be written ({error.strerror}). The checkpoints are untouched. Free space or "
+            "mend it, then go on with --resume auto."
+        ) from error
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -131,7 +131,7 @@ def _single_process() -> Iterator[None]:
 
 def _save_failure(directory: RunDirectory, step: int, error: BaseException) -> str:
     free = shutil.disk_usage(directory.path).free / 1e9
-    cause = str(error).strip().splitlines()[-1]
+    cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
     whole = whole_steps(directory)
     kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
     return (
@@ -165,9 +165,25 @@ def remove_old_checkpoints(directory: RunDirectory, keep_last: int, *, newest: i
 
 
 def remove_leftovers(directory: RunDirectory) -> None:
-    """Clear what a killed save left under a temporary name."""
+    """Clear what killed saves left: temporary names, and directories that never got their manifest."""
     for path in directory.checkpoints.glob(".step-*.tmp"):
         _remove(path)
+    for step in set(directory.checkpoint_steps()) - set(whole_steps(directory)):
+        _remove(directory.checkpoint(step))
+
+
+def set_aside_after(directory: RunDirectory, step: int) -> list[int]:
+    """Take the checkpoints after `step` out of the run: broken ones, or those of an abandoned future.
+
+    They are kept under hidden names, neither resumed from nor stored any more. Returns their steps.
+    """
+    later = [other for other in directory.checkpoint_steps() if other > step]
+    for other in later:
+        path = directory.checkpoint(other)
+        aside = path.with_name(f".set-aside-{path.name}")
+        _remove(aside)
+        path.rename(aside)
+    return later
 
 
 def newest_good_checkpoint(directory: RunDirectory, reject: Callable[[int, str], None]) -> Path | None:

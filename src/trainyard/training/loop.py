@@ -8,7 +8,7 @@ A row is written before the checkpoint of its step: resuming from a checkpoint f
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.config.schema import Config
-from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
+from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import RecordWriter, Row, append_event
 from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint
@@ -25,7 +25,7 @@ from trainyard.training.length import RunLength
 from trainyard.training.loss import summed_loss
 from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parallel import Parallel
-from trainyard.training.placement import whole
+from trainyard.training.placement import own_part, whole
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest, children_shielded
 from trainyard.training.trackers import Tracker
@@ -113,7 +113,6 @@ class Loop:
         self._finish_row(row | self._speed(seconds))
         if self._state.step % self._parts.config.checkpointing.save_steps == 0:
             self._save_unless_saved()
-        self._parts.stop.before_deadline(self._slowest_step * 1.5 + self._save_seconds * 1.5)
 
     def _train_step(self) -> Row:
         with self._shield(), peers_expected():
@@ -194,6 +193,11 @@ class Loop:
             if result is None:
                 self._state.pending_row = row
                 self._stop_if_asked()
+            elif not math.isfinite(result.loss):
+                raise TrainingFailedError(
+                    f"Step {self._state.step}: the validation loss, {result.loss}, is not finite.\n"
+                    f"Lower training.learning_rate. From the last checkpoint: {self._command_to_go_on()}"
+                )
             else:
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
         self._state.pending_row = None
@@ -222,7 +226,12 @@ class Loop:
         return {"gpu_memory_bytes": total - free, "gpu_memory_total_bytes": total}
 
     def _stop_reason(self) -> str | None:
-        """Why to stop, as all processes agree on it: a signal to one of them is enough."""
+        """Why to stop, as all processes agree on it: a signal to one of them is enough.
+
+        The deadline counts from the first step on, so that every segment moves on.
+        """
+        if self._slowest_step:
+            self._parts.stop.before_deadline(1.5 * (self._slowest_step + self._save_seconds))
         self._parts.stop.reason = self._parts.world.first_reason(self._parts.stop.reason)
         return self._parts.stop.reason
 
@@ -244,11 +253,13 @@ class Loop:
         if self._saved_step == self._state.step:
             return
         parts, step = self._parts, self._state.step
+        self._require_finite_weights()
         try:
             origin = SaveOrigin(parts.run_id, parts.fits)
             saved = save_checkpoint(parts.directory, self._state, origin=origin, world=parts.world)
         except CheckpointError as error:
-            self._event("checkpoint_failed", step=step, reason=str(error))
+            with suppress(RecordError):
+                self._event("checkpoint_failed", step=step, reason=str(error))
             raise
         self._saved_step, self._save_seconds = step, max(saved.seconds, 0.1)
         if not parts.world.is_main:
@@ -257,6 +268,16 @@ class Loop:
         self._event("checkpoint_saved", step=step, bytes=saved.size, seconds=round(saved.seconds, 4))
         for old in remove_old_checkpoints(parts.directory, keep, newest=step):
             self._event("checkpoint_removed", step=old, keep_last=keep)
+
+    def _require_finite_weights(self) -> None:
+        """A state that cannot be trained from must not replace one that can."""
+        named = self._state.model.named_parameters()
+        bad = next((name for name, values in named if not torch.isfinite(own_part(values)).all()), None)
+        if (bad := self._parts.world.first_reason(bad)) is not None:
+            raise TrainingFailedError(
+                f"Step {self._state.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
+                f"Lower training.learning_rate. From the last checkpoint: {self._command_to_go_on()}"
+            )
 
     def _event(self, event: str, **fields: Any) -> None:
         if not self._parts.world.is_main:

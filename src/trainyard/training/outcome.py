@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from trainyard.errors import ExitCode, StoppedError, TrainyardError
+from trainyard.errors import ExitCode, RecordError, StoppedError, TrainyardError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
@@ -54,8 +54,11 @@ class OutcomeRecorder:
                 self._directory.events_file, event, step=self._state.step, status=status, reason=reason
             )
             write_outcome(self._directory.run_file, self.outcome)
-        except OSError as problem:
-            _logger.warning("the outcome could not be written to %s: %s", self._directory.run_file, problem)
+        except (OSError, RecordError) as problem:
+            message = f"{self._directory.run_file}: the outcome could not be written ({problem})"
+            if error is None:
+                raise RecordError(message) from problem
+            _logger.warning("%s", message)
 
     def _figures(self) -> dict[str, Any]:
         rows = read_rows(self._directory.metrics_file)

@@ -16,6 +16,11 @@ def place(parameter: Tensor, values: Tensor) -> None:
     parameter.copy_(own)
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """The part of `tensor` that this process holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def whole(tensor: Tensor) -> Tensor:
     """All of `tensor`, gathered from all processes when it is sharded; each of them must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -11,6 +11,7 @@ from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
+from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
 from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state
 
@@ -26,35 +27,55 @@ class ResumePoint:
     manifest_sha256: str
 
 
-def find_resume_point(directory: RunDirectory, resume: str, fits: Mapping[str, Any]) -> ResumePoint | None:
+def find_resume_point(
+    directory: RunDirectory, resume: str, fits: Mapping[str, Any], *, record: bool = True
+) -> ResumePoint | None:
     """The checkpoint that `resume` (`none`, `auto` or a checkpoint's directory) asks for; None starts at 0.
 
-    Nothing is written but the events of checkpoints that `auto` passes over. Raises ConfigError when the
-    directory holds a run and `none` was asked for, CheckpointError when the named checkpoint does not verify,
-    and IncompatibleCheckpointError when the one found does not fit.
+    Nothing is written but, with `record`, the events of checkpoints that `auto` passes over. Raises
+    ConfigError when the directory holds a run that what was asked for would mix with another, CheckpointError
+    when the named checkpoint does not verify, IncompatibleCheckpointError when the one found does not fit.
     """
     if resume == "none":
-        _require_unused(directory)
+        _require_unused(directory, "--resume none")
         return None
-    path = _newest(directory) if resume == "auto" else _named(Path(resume))
+    path = _newest(directory, record=record) if resume == "auto" else _named(Path(resume))
+    if resume != "auto" and not belongs_to(directory, path):
+        path = _foreign(directory, path, record=record)
     if path is None:
         return None
     check_fit(path, fits)
     return ResumePoint(path, int(read_state(path)["step"]), sha256_of_file(path / MANIFEST_NAME))
 
 
-def _require_unused(directory: RunDirectory) -> None:
+def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
+    """Whether the checkpoint at `path` is one of the run's own."""
+    return path is not None and directory.checkpoints.resolve() in path.resolve().parents
+
+
+def _foreign(directory: RunDirectory, path: Path | None, *, record: bool) -> Path | None:
+    """Another run's checkpoint starts a run of its own; the same command again goes on with that one."""
+    if path is not None and directory.run_file.exists():
+        parent = read_run(directory.run_file).get("parent", {})
+        if parent.get("manifest_sha256") == sha256_of_file(path / MANIFEST_NAME):
+            return _newest(directory, record=record) or path
+    _require_unused(directory, f"--resume {path}")
+    return path
+
+
+def _require_unused(directory: RunDirectory, asked: str) -> None:
     if directory.run_file.exists() or directory.checkpoint_steps():
         raise ConfigError(
-            f"{directory.path} holds a run already, and --resume none would mix a second one into it.\n"
+            f"{directory.path} holds a run already, and {asked} would mix a second one into it.\n"
             "Go on with it by --resume auto, or choose another --run-dir. Nothing was started."
         )
 
 
-def _newest(directory: RunDirectory) -> Path | None:
+def _newest(directory: RunDirectory, *, record: bool) -> Path | None:
     def reject(step: int, reason: str) -> None:
         _logger.warning("checkpoint of step %d passed over: %s", step, reason)
-        append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
+        if record:
+            append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
 
     return newest_good_checkpoint(directory, reject)
 

@@ -5,23 +5,20 @@
 The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
-from trainyard.errors import ConfigError, TrainingFailedError
+from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import write_bytes_atomically
-from trainyard.run.identity import history_of, read_run, write_identity
-from trainyard.run.records import append_event, keep_rows_up_to
+from trainyard.run.lock import locked
 from trainyard.training.batches import TokenBatches
-from trainyard.training.checkpoint import load_checkpoint, remove_leftovers
+from trainyard.training.checkpoint import load_checkpoint
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
 from trainyard.training.loop import Listener, Loop, Parts
@@ -31,10 +28,10 @@ from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
+from trainyard.training.segment import Request, continue_records, finished_before, open_records
 from trainyard.training.starting_weights import load_weights, open_starting_weights
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
-from trainyard.training.tokens import PreparedData
 from trainyard.training.trackers import close_trackers, open_trackers
 from trainyard.training.validation import Validation, first_windows
 from trainyard.training.vocabulary import load_vocabulary
@@ -44,28 +41,13 @@ from trainyard.training.world import World, joined
 _PROMPT_TOKENS = 16
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the caller wants trained, and where."""
-
-    config: Config
-    directory: RunDirectory
-    data: PreparedData
-    resume: str
-    """`none`, `auto` or a checkpoint's directory."""
-    run_id: str
-    """The identity of a new run; one that goes on keeps its own."""
-    provenance: Mapping[str, Any]
-    """Facts for `run.json` that only the caller knows: version, git, lock, CI, image."""
-    gpu_facts: Callable[[], dict[str, float]] = dict
-    """GPU utilization and temperature, asked at each logged step."""
-
-
 def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     device = prepare_device(request.config)
-    with joined(device.type, request.config.compute.strategy) as world:
-        return _Session(request, world, device).train(stop, listener)
+    with joined(device.type, request.config.compute.strategy) as world, ExitStack() as held:
+        session = _Session(request, world, device)
+        world.on_main(lambda: held.enter_context(locked(request.directory.path)))
+        return session.train(stop, listener)
 
 
 class _Session:
@@ -82,13 +64,13 @@ class _Session:
         request, world = self._request, self._world
         directory, config = request.directory, request.config
         point = world.on_main(lambda: find_resume_point(directory, request.resume, self._fits))
-        done = world.on_main(lambda: _finished_before(request, self._length, point))
+        done = world.on_main(lambda: finished_before(request, self._length, point))
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             return done
         weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
-        run_id = world.on_main(lambda: _write_identity(request, point, self._found(state, weights)))
+        run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
         parts = self._parts(run_id, parallel, state, (stop, listener))
         with OutcomeRecorder(directory, state, self._length, is_main=world.is_main) as recorder:
             _resume(directory, state, point, world)
@@ -157,7 +139,7 @@ def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
     config = request.config
     length = _length(request, _training_batches(request, world_size), world_size)
     fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
-    point = find_resume_point(request.directory, request.resume, fits)
+    point = find_resume_point(request.directory, request.resume, fits, record=False)
     if point is None:
         _starting_weights(config)  # refuses what does not fit
     return {
@@ -197,79 +179,15 @@ def _training_batches(request: Request, world_size: int) -> TokenBatches:
     )
 
 
-def _finished_before(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
-    """The outcome of a run that has done all steps asked for and still has the checkpoint to show for it.
-
-    Raises ConfigError when it did them with another configuration: "done" would then be the wrong answer.
-    """
-    directory = request.directory
-    if point is None or point.step < length.steps or not directory.run_file.exists():
-        return None
-    run = read_run(directory.run_file)
-    outcome: dict[str, Any] = run.get("outcome", {})
-    if outcome.get("status") != "succeeded" or outcome.get("steps") != point.step:
-        return None
-    if run.get("config_sha256") != config_sha256(request.config):
-        raise ConfigError(
-            f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
-            "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
-        )
-    return outcome
-
-
 def _starting_weights(config: Config) -> WeightSource | None:
     return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
-
-
-def _write_identity(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
-    """Write `run.json` and `config.yaml`; a run that goes on keeps its id and its time of creation."""
-    directory, config, data = request.directory, request.config, request.data
-    kept: dict[str, Any] = {}
-    if directory.run_file.exists():
-        before = read_run(directory.run_file)
-        names = ("created", "parent", "model") if point else ("created", "parent")
-        kept = {key: before[key] for key in names if key in before}
-        kept["history"] = history_of(before, until=point.step if point else 0)
-        run_id = str(before["run_id"])
-    else:
-        run_id = request.run_id
-    if point and directory.checkpoints.resolve() not in point.path.resolve().parents:
-        kept["parent"] = {"checkpoint": str(point.path), "manifest_sha256": point.manifest_sha256}
-    directory.create()
-    facts = {
-        **request.provenance,
-        "config_sha256": config_sha256(config),
-        "seed": config.training.seed,
-        "data": data.to_json(),
-        **found,
-        **kept,
-    }
-    write_identity(directory.run_file, run_id, facts)
-    write_bytes_atomically(directory.config_file, dump_yaml(config).encode())
-    return run_id
 
 
 def _resume(directory: RunDirectory, state: TrainingState, point: ResumePoint | None, world: World) -> None:
     """Bring state and records to the resume point, or to step 0."""
     if point is not None:
         load_checkpoint(point.path, state, world)
-    world.on_main(lambda: _resume_records(directory, state, point))
-
-
-def _resume_records(directory: RunDirectory, state: TrainingState, point: ResumePoint | None) -> None:
-    remove_leftovers(directory)
-    dropped = keep_rows_up_to(directory.metrics_file, state.step)
-    if point is None:
-        append_event(directory.events_file, "started", step=0, dropped_rows=dropped or None)
-        return
-    append_event(
-        directory.events_file,
-        "resumed",
-        step=state.step,
-        checkpoint=str(point.path),
-        manifest_sha256=point.manifest_sha256,
-        dropped_rows=dropped or None,
-    )
+    world.on_main(lambda: continue_records(directory, state, point))
 
 
 def _validation(request: Request, samples_per_step: int) -> Validation | None:

@@ -9,7 +9,8 @@ import pytest
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row
-from trainyard.training.session import Request, train
+from trainyard.training.segment import Request
+from trainyard.training.session import train
 from trainyard.training.stop import StopRequest
 from trainyard.training.tokens import prepare_data
 

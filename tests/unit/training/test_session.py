@@ -13,6 +13,7 @@ from trainyard.errors import (
     ConfigError,
     DataError,
     IncompatibleCheckpointError,
+    RecordError,
     StoppedError,
     TrainingFailedError,
 )
@@ -196,9 +197,9 @@ def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: 
 
 def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
     outcome = run_training(tiny_config())
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
     assert run_training(tiny_config()) == outcome
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_finished_run_goes_on_when_more_steps_are_asked_for(
@@ -270,7 +271,7 @@ def test_each_change_that_a_checkpoint_cannot_bear_is_named(
         "model.architecture.hidden_size: the checkpoint has 32, this run has 64",
         "data fingerprint",
         "data.sequence_length: the checkpoint has 16, this run has 32",
-        "global batch (batch_size × gradient_accumulation_steps × processes): the checkpoint has 4, this run has 2",
+        "gradient_accumulation_steps × processes): the checkpoint has 4, this run has 2",
         "training.seed: the checkpoint has 42, this run has 1",
     ):
         assert name in str(failure.value)
@@ -397,3 +398,127 @@ def test_wandb_reads_what_was_logged_offline(
     store.close()
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert losses == {row["step"]: row["loss"] for row in rows}
+
+
+def test_two_trainers_in_one_directory_are_one_too_many(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    refused: list[str] = []
+
+    class Second:
+        """Starts a second training of the same run in the middle of the first."""
+
+        def on_row(self, row: dict[str, Any]) -> None:
+            if row["step"] == 2:
+                with pytest.raises(ConfigError, match="is being trained by process") as failure:
+                    run_training(tiny_config())
+                refused.append(str(failure.value))
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    assert run_training(tiny_config(), listener=Second())["steps"] == 12
+    assert len(refused) == 1
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
+
+
+def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    config = tiny_config(checkpointing={"keep_last": 9})
+    whole = run_training(config)
+    directory = RunDirectory(tmp_path / "run")
+    with pytest.raises(StoppedError):
+        run_training(config, resume=str(directory.checkpoint(4)), stop=_asked())
+    assert whole_steps(directory) == [4]
+    assert (directory.checkpoints / ".set-aside-step-00000012" / "manifest.json").is_file()
+    assert run_training(config)["state_sha256"] == whole["state_sha256"]
+    assert [row["step"] for row in read_rows(directory.metrics_file)] == list(range(1, 13))
+
+
+def test_another_runs_checkpoint_does_not_go_into_a_used_directory(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    run_training(tiny_config(), "used")
+    checkpoint = str(tmp_path / "whole" / "checkpoints" / "step-00000008")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run_training(tiny_config(), "used", resume=checkpoint)
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), "child", resume=checkpoint, **stop_after(10))
+    assert run_training(tiny_config(), "child", resume=checkpoint)["state_sha256"] == whole["state_sha256"]
+    rows = read_rows(tmp_path / "child" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [9, 10, 11, 12]
+
+
+def test_a_checkpoint_beyond_the_steps_asked_for_is_refused(
+    tiny_config: Build, run_training: Run, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(6))
+    with pytest.raises(ConfigError, match="beyond the 5 steps"):
+        run_training(tiny_config(training={"max_steps": 5}))
+
+
+def test_the_deadline_is_seen_during_validation(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    stop = StopRequest()
+
+    class Late:
+        """The deadline comes while step 5 is validated."""
+
+        def on_row(self, row: dict[str, Any]) -> None:
+            if row["step"] == 4:
+                stop.before_deadline = lambda seconds: setattr(stop, "reason", "the deadline is near")  # type: ignore[method-assign]
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    with pytest.raises(StoppedError, match="the deadline is near"):
+        run_training(tiny_config(), stop=stop, listener=Late())
+    assert read_run(tmp_path / "run" / "run.json")["outcome"]["steps"] == 4
+
+
+def test_weights_that_are_not_finite_never_replace_a_checkpoint(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(checkpointing={"keep_last": 1}), **stop_after(4))
+    # One step with this rate overflows the weights, and no later loss would tell: it is the last step.
+    poison = tiny_config(
+        training={
+            "learning_rate": 3e38,
+            "max_steps": 5,
+            "validation_steps": None,
+            "lr_scheduler": "constant",
+        },
+        checkpointing={"keep_last": 1},
+    )
+    with pytest.raises(TrainingFailedError, match="not finite"):
+        run_training(poison)
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert read_run(tmp_path / "run" / "run.json")["outcome"]["exit_code"] == 1
+
+
+def test_a_record_that_cannot_be_written_is_named(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    class Spoiler:
+        """Puts a folder where the events belong."""
+
+        def on_row(self, row: dict[str, Any]) -> None:
+            (tmp_path / "run" / "events.jsonl").unlink()
+            (tmp_path / "run" / "events.jsonl").mkdir()
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    with pytest.raises(RecordError, match=r"events\.jsonl: cannot be written"):
+        run_training(tiny_config(checkpointing={"save_steps": 1}), listener=Spoiler())
+
+
+@pytest.mark.parametrize("path", ["/proc/nope", "a-file"])
+def test_a_run_directory_that_cannot_be_used_is_named(
+    tiny_config: Build, run_training: Run, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(ConfigError, match=r"--run-dir .* cannot be used"):
+        run_training(tiny_config(), path)

@@ -18,7 +18,8 @@ from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.model import build_model
-from trainyard.training.session import Request, describe
+from trainyard.training.segment import Request
+from trainyard.training.session import describe
 from trainyard.training.starting_weights import load_weights, open_weights
 from trainyard.training.tokens import prepare_data
 

@@ -1,0 +1,47 @@
+"""One trainer a run directory: a lock that the system takes back when the process ends, however it ends."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainyard.errors import ConfigError
+
+_NAME = ".lock"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory, made if need be. Raises ConfigError when it cannot be used or is held."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / _NAME).open("a+")
+    except OSError as error:
+        raise ConfigError(
+            f"--run-dir {directory}: cannot be used ({error.strerror}). Name a directory that can be written."
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise ConfigError(
+                f"{directory} is being trained by process {file.read().strip() or 'unknown'}; two would "
+                "spoil it. Wait for that one, or choose another --run-dir. Nothing was started."
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield
+        finally:
+            _leave_nothing_unused(directory)
+
+
+def _leave_nothing_unused(directory: Path) -> None:
+    """Take the directory of a run that never started away again, if it holds nothing else."""
+    if not (directory / "run.json").exists():
+        (directory / _NAME).unlink(missing_ok=True)
+        with suppress(OSError):
+            directory.rmdir()

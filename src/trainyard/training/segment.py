@@ -1,0 +1,117 @@
+"""How a segment of a run is opened: what was asked for, whether it is done already, and its first records.
+
+The run's identity and configuration are written here, and the records of an abandoned future taken out.
+Training itself is `session`'s and `loop`'s.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.load import config_sha256, dump_yaml
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import write_bytes_atomically
+from trainyard.run.identity import history_of, read_run, write_identity
+from trainyard.run.records import append_event, keep_rows_up_to
+from trainyard.training.checkpoint import remove_leftovers, set_aside_after
+from trainyard.training.length import RunLength
+from trainyard.training.resume import ResumePoint, belongs_to
+from trainyard.training.state import TrainingState
+from trainyard.training.tokens import PreparedData
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller wants trained, and where."""
+
+    config: Config
+    directory: RunDirectory
+    data: PreparedData
+    resume: str
+    """`none`, `auto` or a checkpoint's directory."""
+    run_id: str
+    """The identity of a new run; one that goes on keeps its own."""
+    provenance: Mapping[str, Any]
+    """Facts for `run.json` that only the caller knows: version, git, lock, CI, image."""
+    gpu_facts: Callable[[], dict[str, float]] = dict
+    """GPU utilization and temperature, asked at each logged step."""
+
+
+def finished_before(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
+    """The outcome of a run that has done all steps asked for and still has the checkpoint to show for it.
+
+    Raises ConfigError when it did them with another configuration: "done" would then be the wrong answer.
+    """
+    directory = request.directory
+    if point is None or point.step < length.steps or not directory.run_file.exists():
+        _require_steps_left(point, length)
+        return None
+    run = read_run(directory.run_file)
+    outcome: dict[str, Any] = run.get("outcome", {})
+    if outcome.get("status") != "succeeded" or outcome.get("steps") != point.step:
+        _require_steps_left(point, length)
+        return None
+    if run.get("config_sha256") != config_sha256(request.config):
+        raise ConfigError(
+            f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
+            "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+        )
+    return outcome
+
+
+def _require_steps_left(point: ResumePoint | None, length: RunLength) -> None:
+    if point is not None and point.step > length.steps:
+        raise ConfigError(
+            f"{point.path} is beyond the {length.steps} steps that were asked for. "
+            "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
+        )
+
+
+def open_records(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
+    """Write `run.json` and `config.yaml`; a run that goes on keeps its id and its time of creation."""
+    directory, config, data = request.directory, request.config, request.data
+    kept: dict[str, Any] = {}
+    if directory.run_file.exists():
+        before = read_run(directory.run_file)
+        names = ("created", "parent", "model") if point else ("created", "parent")
+        kept = {key: before[key] for key in names if key in before}
+        kept["history"] = history_of(before, until=point.step if point else 0)
+        run_id = str(before["run_id"])
+    else:
+        run_id = request.run_id
+    if point and not belongs_to(directory, point.path):
+        kept["parent"] = {"checkpoint": str(point.path), "manifest_sha256": point.manifest_sha256}
+    directory.create()
+    facts = {
+        **request.provenance,
+        "config_sha256": config_sha256(config),
+        "seed": config.training.seed,
+        "data": data.to_json(),
+        **found,
+        **kept,
+    }
+    write_identity(directory.run_file, run_id, facts)
+    write_bytes_atomically(directory.config_file, dump_yaml(config).encode())
+    return run_id
+
+
+def continue_records(directory: RunDirectory, state: TrainingState, point: ResumePoint | None) -> None:
+    remove_leftovers(directory)
+    for step in set_aside_after(directory, state.step):
+        append_event(
+            directory.events_file, "checkpoint_removed", step=step, reason="after the step resumed from"
+        )
+    dropped = keep_rows_up_to(directory.metrics_file, state.step)
+    if point is None:
+        append_event(directory.events_file, "started", step=0, dropped_rows=dropped or None)
+        return
+    append_event(
+        directory.events_file,
+        "resumed",
+        step=state.step,
+        checkpoint=str(point.path),
+        manifest_sha256=point.manifest_sha256,
+        dropped_rows=dropped or None,
+    )
