@@ -3,7 +3,7 @@
 
 Both send to a loopback server in a process of its own that reads and throws away what is larger than a small
 object. Ours is the whole of `sync_run`: the number is claimed, every byte is hashed and compared with the
-checkpoint's manifest, each part carries its SHA-256, metrics and records go too, and the run's manifest last.
+checkpoint's manifest, each object carries its SHA-256, metrics and records go too, the run's manifest last.
 The peer is `boto3.client("s3").upload_file(...)` as it comes. The two take turns; each sends to a new place.
 
 Reads:   --rounds, --size-mib
@@ -243,9 +243,8 @@ def main() -> int:
         for name, speed in result["mib_per_second"].items():
             low, high = result["spread"][name]
             print(f"{name:<12} {speed:>6} MiB/s   {low:.2f} to {high:.2f} s")
-        print(
-            f"ratio        {result['ratio']:>6}         of the bests {result['ratio_of_bests']}, goal {RATIO_GOAL}"
-        )
+        bests = f"of the bests {result['ratio_of_bests']}, goal {RATIO_GOAL}"
+        print(f"ratio        {result['ratio']:>6}         {bests}")
         if not result["steady"]:
             print("The machine was busy with other work: medians are far from bests, measure again.")
     return 0 if result["ratio"] >= RATIO_GOAL else 1

@@ -62,6 +62,19 @@ def test_a_file_is_stored_encrypted_with_its_metadata_and_the_stores_sha256(
     assert store.describe("run-1/a") == stored
 
 
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files above 32 MiB go in parts, instead of those above 1 GiB."""
+    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 * MIB)
+
+
+def test_a_file_below_the_limit_has_its_own_sha256_in_the_store(bucket: str, tmp_path: Path) -> None:
+    file = random_file(tmp_path / "file", 20 * MIB + 3)
+    stored = open_store(f"s3://{bucket}").stage(file, "big", metadata={}).commit()
+    assert checksum_agrees(stored.checksum, hashlib.sha256(file.read_bytes()).hexdigest()) is True
+
+
+@pytest.mark.usefixtures("small_limit")
 def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
     server: Any, bucket: str, tmp_path: Path
 ) -> None:
@@ -81,6 +94,7 @@ def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
     assert server.client.head_object(Bucket=bucket, Key="big")["ServerSideEncryption"] == "AES256"
 
 
+@pytest.mark.usefixtures("small_limit")
 def test_an_aborted_large_file_leaves_nothing(server: Any, bucket: str, tmp_path: Path) -> None:
     store = open_store(f"s3://{bucket}")
     store.stage(random_file(tmp_path / "file", 33 * MIB), "big", metadata={}).abort()

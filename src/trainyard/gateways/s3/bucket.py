@@ -69,6 +69,8 @@ class Bucket:
 
         for attempt in range(1, self.attempts + 1):
             last = attempt == self.attempts
+            if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
+                body.seek(0)  # botocore rewinds it between its own attempts only
             try:
                 answer = getattr(self._client, operation)(Bucket=self.name, **arguments)
                 if _SURE_TO_BE_THERE.get(operation, "ResponseMetadata") in answer:

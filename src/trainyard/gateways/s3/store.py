@@ -90,9 +90,9 @@ class S3Store:
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> SinglePart | Parts:
         size = path.stat().st_size
         if size <= SINGLE_PART_BYTES:
-            content = path.read_bytes()
-            digest = hashlib.sha256(content).hexdigest()
-            return SinglePart(self._bucket, key, path, metadata, len(content), digest)
+            with path.open("rb", buffering=0) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return SinglePart(self._bucket, key, path, metadata, size, digest)
         upload = Parts(self._bucket, key, size)
         with self._large_file:
             upload.send(path, metadata)
