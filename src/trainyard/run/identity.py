@@ -17,7 +17,11 @@ from trainyard.errors import TrainyardError
 from trainyard.run.files import sha256_of_file, write_json_atomically
 
 SCHEMA = 1
-ORIGIN_KEYS = ("commit", "diff_sha256", "lock_sha256", "config_sha256")
+ORIGIN_KEYS = (
+    *("commit", "diff_sha256", "lock_sha256", "config_sha256", "image_digest"),
+    *("device", "device_name", "threads", "torch", "world_size"),
+)
+"""What decides the numbers of a segment beside the data and the seed: what ran, and on what."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
@@ -88,9 +92,9 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
-    """The segments of `run` up to step `until`, oldest first: where each ended and what it ran.
+    """The segments of `run` up to step `until`, oldest first: where each ended, what it ran and on what.
 
-    Neighbours that ran the same are one. A run is repeated by its last configuration only if all ran that.
+    Neighbours that ran the same are one. A run is repeated by its record only if all of them ran that.
     """
     segments: list[dict[str, Any]] = []
     for segment in (*run.get("history", []), {"until": until, **origin_of(run)}):
@@ -103,8 +107,9 @@ def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
 
 
 def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run, or a segment in its history, ran: hashes of code, lock and configuration."""
-    flat = {**record.get("git", {}), **record}
+    """What a run, or a segment in its history, ran and on what: its ORIGIN_KEYS, as far as they are known."""
+    parts = (record.get("hardware"), record.get("git"), record)
+    flat = {key: value for part in parts if isinstance(part, Mapping) for key, value in part.items()}
     return {key: flat[key] for key in ORIGIN_KEYS if key in flat}
 
 

@@ -25,24 +25,33 @@ def missing_facts(run: Facts) -> list[str]:
 
 
 def mixed_origin(run: Facts) -> str | None:
-    """How an earlier segment differs from the record of its run, which alone then does not repeat it."""
+    """How an earlier segment differs from the record of its run, which alone then does not repeat it.
+
+    Another device, thread count or world size adds in another order: other roundings, so other weights.
+    """
     for segment in run.get("history", []):
         before = origin_of(segment) if isinstance(segment, dict) else {}
         different = [name for name in ORIGIN_KEYS if before.get(name) != origin_of(run).get(name)]
         if different:
             until = segment.get("until") if isinstance(segment, dict) else "?"
-            return f"until step {until} it ran another {_named(different)}"
+            return f"until step {until} it ran with {_named(different)}"
     return None
 
 
 def _named(keys: list[str]) -> str:
     names = {
-        "commit": "commit",
-        "diff_sha256": "working tree",
-        "lock_sha256": "lock",
-        "config_sha256": "config",
+        "commit": "another commit",
+        "diff_sha256": "another working tree",
+        "lock_sha256": "another lock",
+        "config_sha256": "another config",
+        "image_digest": "another image",
+        "device": "another device",
+        "device_name": "another device",
+        "threads": "other threads",
+        "torch": "another torch",
+        "world_size": "another world size",
     }
-    return " and ".join(names[key] for key in keys)
+    return " and ".join(dict.fromkeys(names[key] for key in keys))
 
 
 def provenance_line(run: Facts) -> str:

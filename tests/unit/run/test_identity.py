@@ -8,6 +8,7 @@ from trainyard.run.identity import (
     ci_facts,
     history_of,
     new_run_id,
+    origin_of,
     read_run,
     write_identity,
     write_outcome,
@@ -90,3 +91,33 @@ def test_history_says_which_code_made_which_steps(
     run: dict[str, object], until: int, expected: list[dict[str, object]]
 ) -> None:
     assert history_of(run, until=until) == expected
+
+
+HARDWARE = {"device": "cpu", "threads": 2, "torch": "2.13.0", "world_size": 1}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"image_digest": "sha256:1"},
+        {"hardware": {**HARDWARE, "threads": 4}},
+        {"hardware": {**HARDWARE, "world_size": 2}},
+        {"hardware": {**HARDWARE, "torch": "2.14.0"}},
+        {"hardware": {**HARDWARE, "device": "cuda:0", "device_name": "NVIDIA H200"}},
+    ],
+)
+def test_the_same_code_on_something_else_is_another_segment(other: dict[str, object]) -> None:
+    before = {**run_of("a"), "hardware": HARDWARE}
+    after = {**before, **other, "history": history_of(before, until=5)}
+    assert [entry["until"] for entry in history_of(after, until=9)] == [5, 9]
+    back = {**before, "history": history_of(after, until=9)}
+    assert [entry["until"] for entry in history_of(back, until=12)] == [5, 9, 12]
+
+
+def test_a_segment_is_recorded_flat_and_without_what_says_nothing_about_the_numbers() -> None:
+    run = {**run_of("a"), "hardware": {**HARDWARE, "platform": "Linux", "driver": "580"}, "created": 7.0}
+    assert history_of(run, until=5) == [{"until": 5, "commit": "a", "config_sha256": "c", **HARDWARE}]
+
+
+def test_a_record_with_a_torn_section_has_an_origin_without_it() -> None:
+    assert origin_of({"git": None, "hardware": "lost", "lock_sha256": "l"}) == {"lock_sha256": "l"}

@@ -312,9 +312,39 @@ def test_segments_of_another_origin_are_not_repeated_by_the_record() -> None:
     run["history"] = [{**same, "config_sha256": "f" * 64, "commit": "0" * 40}, same]
     repeatable = part(judge(run), "repeatable")
     assert not repeatable.holds
-    assert repeatable.evidence == "until step 100 it ran another commit and config"
+    assert repeatable.evidence == "until step 100 it ran with another commit and another config"
     run["history"] = "lost"
     assert part(judge(run), "repeatable").evidence == "not on record: history of the segments"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("lock_sha256",), "f" * 64, "another lock"),
+        (("git", "diff_sha256"), "f" * 64, "another working tree"),
+        (("image_digest",), "sha256:" + "f" * 64, "another image"),
+        (("hardware", "device"), "cuda:0", "another device"),
+        (("hardware", "device_name"), "NVIDIA H200", "another device"),
+        (("hardware", "threads"), 2, "other threads"),
+        (("hardware", "torch"), "2.13.0+cpu", "another torch"),
+        (("hardware", "world_size"), 8, "another world size"),
+    ],
+)
+def test_a_segment_that_rounded_otherwise_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
+    run = proven_run()
+    run["history"] = [{"until": 100, **origin_of(changed(*path, to=value))}]
+    repeatable = part(judge(run), "repeatable")
+    assert not repeatable.holds
+    assert repeatable.evidence == f"until step 100 it ran with {words}"
+
+
+def test_a_segment_on_another_gpu_is_another_device_once() -> None:
+    run = proven_run()
+    run["hardware"] |= {"device": "cpu", "threads": 4}
+    gpu = {"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}
+    run["history"] = [{"until": 100, **origin_of(run), **gpu}]
+    evidence = part(judge(run), "repeatable").evidence
+    assert evidence == "until step 100 it ran with another device and other threads"
 
 
 def test_image_and_parent_are_needed_by_hash_once_they_are_named() -> None:
