@@ -29,6 +29,7 @@ from trainyard.run.checkpoints import (
     verify_checkpoint,
     write_manifest,
 )
+from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sync_directory, write_json_atomically
 from trainyard.training.state import TrainingState, generator_states, restore_generators
@@ -136,8 +137,7 @@ def _save_failure(directory: RunDirectory, step: int, error: BaseException) -> s
     kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
     return (
         f"Step {step} was not saved to {directory.checkpoints} ({cause}; {free:.1f} GB free); {kept}.\n"
-        f"Free space there, then: scripts/train.py --config {directory.config_file} "
-        f"--run-dir {directory.path} --resume auto"
+        f"Free space there, then: {resume_command(directory.path)}"
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
+from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import RecordWriter, Row, append_event
 from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint
@@ -172,7 +173,7 @@ class Loop:
             f"Step {step + 1}: {what} is not finite in batch {batch} of epoch {epoch + 1}. "
             "The weights were not changed by it.\n"
             "Lower training.learning_rate or training.max_grad_norm, or look at that batch. "
-            f"From the last checkpoint: {self._command_to_go_on()}"
+            f"From the last checkpoint: {resume_command(self._parts.directory.path)}"
         )
 
     def _speed(self, seconds: float) -> Row:
@@ -196,7 +197,7 @@ class Loop:
             elif not math.isfinite(result.loss):
                 raise TrainingFailedError(
                     f"Step {self._state.step}: the validation loss, {result.loss}, is not finite.\n"
-                    f"Lower training.learning_rate. From the last checkpoint: {self._command_to_go_on()}"
+                    f"Lower training.learning_rate. From the last checkpoint: {resume_command(self._parts.directory.path)}"
                 )
             else:
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
@@ -242,12 +243,8 @@ class Loop:
         step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
         raise StoppedError(
             f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "
-            f"{directory.checkpoint(step)} is whole.\nTo go on: {self._command_to_go_on()}"
+            f"{directory.checkpoint(step)} is whole.\nTo go on: {resume_command(self._parts.directory.path)}"
         )
-
-    def _command_to_go_on(self) -> str:
-        directory = self._parts.directory
-        return f"scripts/train.py --config {directory.config_file} --run-dir {directory.path} --resume auto"
 
     def _save_unless_saved(self) -> None:
         if self._saved_step == self._state.step:
@@ -276,7 +273,7 @@ class Loop:
         if (bad := self._parts.world.first_reason(bad)) is not None:
             raise TrainingFailedError(
                 f"Step {self._state.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
-                f"Lower training.learning_rate. From the last checkpoint: {self._command_to_go_on()}"
+                f"Lower training.learning_rate. From the last checkpoint: {resume_command(self._parts.directory.path)}"
             )
 
     def _event(self, event: str, **fields: Any) -> None:

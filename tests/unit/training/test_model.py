@@ -27,7 +27,8 @@ def reference_logits(model: Llama, tokens: Tensor, shape: ArchitectureConfig) ->
     size = shape.hidden_size // heads
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + shape.rms_norm_eps) * weights[name]
+        scale = torch.sqrt((x * x).mean(-1, keepdim=True) + shape.rms_norm_eps)
+        return torch.mul(x / scale, weights[name])
 
     def turned(x: Tensor, position: int) -> Tensor:
         result = torch.empty_like(x)
@@ -63,7 +64,7 @@ def reference_logits(model: Llama, tokens: Tensor, shape: ArchitectureConfig) ->
         gate = y @ weights[prefix + "mlp.gate_proj.weight"].T
         up = y @ weights[prefix + "mlp.up_proj.weight"].T
         x = x + (gate * torch.sigmoid(gate) * up) @ weights[prefix + "mlp.down_proj.weight"].T
-    return norm(x, "model.norm.weight") @ weights["lm_head.weight"].T
+    return torch.matmul(norm(x, "model.norm.weight"), weights["lm_head.weight"].T)
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": 4}, {"tie_word_embeddings": True}])
