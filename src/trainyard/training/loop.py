@@ -81,6 +81,7 @@ class Loop:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._state = parts.state
+        self._go_on = resume_command(parts.directory.path)
         self._device = parts.device
         bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
@@ -173,7 +174,7 @@ class Loop:
             f"Step {step + 1}: {what} is not finite in batch {batch} of epoch {epoch + 1}. "
             "The weights were not changed by it.\n"
             "Lower training.learning_rate or training.max_grad_norm, or look at that batch. "
-            f"From the last checkpoint: {resume_command(self._parts.directory.path)}"
+            f"From the last checkpoint: {self._go_on}"
         )
 
     def _speed(self, seconds: float) -> Row:
@@ -197,7 +198,7 @@ class Loop:
             elif not math.isfinite(result.loss):
                 raise TrainingFailedError(
                     f"Step {self._state.step}: the validation loss, {result.loss}, is not finite.\n"
-                    f"Lower training.learning_rate. From the last checkpoint: {resume_command(self._parts.directory.path)}"
+                    f"Lower training.learning_rate. From the last checkpoint: {self._go_on}"
                 )
             else:
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
@@ -243,7 +244,7 @@ class Loop:
         step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
         raise StoppedError(
             f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "
-            f"{directory.checkpoint(step)} is whole.\nTo go on: {resume_command(self._parts.directory.path)}"
+            f"{directory.checkpoint(step)} is whole.\nTo go on: {self._go_on}"
         )
 
     def _save_unless_saved(self) -> None:
@@ -273,7 +274,7 @@ class Loop:
         if (bad := self._parts.world.first_reason(bad)) is not None:
             raise TrainingFailedError(
                 f"Step {self._state.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
-                f"Lower training.learning_rate. From the last checkpoint: {resume_command(self._parts.directory.path)}"
+                f"Lower training.learning_rate. From the last checkpoint: {self._go_on}"
             )
 
     def _event(self, event: str, **fields: Any) -> None:
