@@ -77,12 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary(export: "Export") -> str:
     """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
-    from trainyard.report.progress import thousands
+    from trainyard.report.quantities import counted, scaled, size
 
     facts = export.to_json()
-    files = "1 file" if len(export.shards) == 1 else f"{len(export.shards)} files"
-    size, parameters = facts["bytes"] / 1e6, thousands(facts["parameters"])
-    return f"step {export.step}: {parameters} parameters, {size:,.1f} MB of {export.dtype} in {files}"
+    amount = f"{scaled(facts['parameters'])} parameters, {size(facts['bytes'])} of {export.dtype}"
+    return f"step {export.step}: {amount} in {counted(len(export.shards), 'file')}"
 
 
 if __name__ == "__main__":
