@@ -5,7 +5,10 @@ A tracker that cannot start or fails warns and is dropped; it never ends a train
 
 import logging
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,7 +59,14 @@ class WandbTracker:
             name=run_id,
             resume="allow" if mode == "online" else None,
             mode=mode,  # type: ignore[arg-type]
-            settings=wandb.Settings(silent=True, console="off", init_timeout=60),
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                init_timeout=60,
+                # Without a limit it waits for an upload for ever; what is left can be sent with `wandb sync`.
+                finish_timeout=60,
+                finish_timeout_raises=True,
+            ),
         )
 
     def write(self, row: dict[str, Any]) -> None:
@@ -66,28 +76,57 @@ class WandbTracker:
         self._run.finish()
 
 
+class GuardedTracker:
+    """A tracker that is dropped, with one warning, when it cannot start or fails."""
+
+    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
+        self._name = name
+        self._tracker: Tracker | None = None
+        with self._dropped_by(ImportError, ValueError):  # ValueError: settings that W&B refuses
+            self._tracker = start()
+
+    def write(self, row: dict[str, Any]) -> None:
+        with self._dropped_by():
+            if self._tracker is not None:
+                self._tracker.write(row)
+
+    def close(self) -> None:
+        with self._dropped_by():
+            if self._tracker is not None:
+                self._tracker.close()
+
+    @contextmanager
+    def _dropped_by(self, *others: type[Exception]) -> Iterator[None]:
+        try:
+            yield
+        except (*_failures(), *others) as error:
+            self._tracker = None
+            _logger.warning("%s failed (%s); training goes on without it", self._name, error)
+
+
 def open_trackers(
     config: MonitoringConfig, directory: RunDirectory, *, run_id: str, resumed_at: int
 ) -> list[Tracker]:
-    """The trackers that the configuration asks for and that could be started."""
+    """The trackers that the configuration asks for."""
     trackers: list[Tracker] = []
     if config.tensorboard:
-        trackers.append(TensorBoardTracker(directory.tensorboard, resumed_at))
-    if config.wandb.enabled and (tracker := _start_wandb(config.wandb, directory, run_id)):
-        trackers.append(tracker)
+        start = partial(TensorBoardTracker, directory.tensorboard, resumed_at)
+        trackers.append(GuardedTracker("TensorBoard", start))
+    if config.wandb.enabled:
+        trackers.append(GuardedTracker("W&B", partial(WandbTracker, config.wandb, directory, run_id)))
     return trackers
-
-
-def _start_wandb(config: WandbConfig, directory: RunDirectory, run_id: str) -> Tracker | None:
-    import wandb
-
-    try:
-        return WandbTracker(config, directory, run_id)
-    except (wandb.Error, OSError) as error:
-        _logger.warning("W&B could not be started (%s); training goes on without it", error)
-        return None
 
 
 def close_trackers(trackers: Sequence[Tracker]) -> None:
     for tracker in trackers:
         tracker.close()
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a tracker may fail with: the system's errors, and W&B's own where it is in use."""
+    if "wandb" not in sys.modules:
+        return (OSError,)
+    import wandb
+    from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
+
+    return OSError, wandb.Error, HandleAbandonedError, MailboxClosedError
