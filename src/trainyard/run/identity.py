@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
-from trainyard.errors import TrainyardError
+from trainyard.errors import ConfigError, TrainyardError
 from trainyard.run.files import sha256_of_file, write_json_atomically
 
 SCHEMA = 1
@@ -23,6 +23,7 @@ ORIGIN_KEYS = (
 )
 """What decides the numbers of a segment beside the data and the seed: what ran, and on what."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+_GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -43,9 +44,17 @@ def new_run_id() -> str:
 
 
 def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The identity of a new run: TRAINYARD_RUN_ID, else a directory's name of that form, else a fresh one."""
+    """The identity of a new run: TRAINYARD_RUN_ID, else a directory's name of that form, else a fresh one.
+
+    The identity becomes the name of a folder. Raises ConfigError when the one that is given cannot.
+    """
     if given := environment.get("TRAINYARD_RUN_ID"):
-        return given
+        if _GIVEN_RUN_ID.fullmatch(given):
+            return given
+        raise ConfigError(
+            f"TRAINYARD_RUN_ID: {given[:140]!r} is no name for a run. Use at most 128 letters, digits, dots, "
+            "dashes and underscores, and no dot at the beginning."
+        )
     if directory is not None and _RUN_ID.fullmatch(directory.name):
         return directory.name
     return new_run_id()

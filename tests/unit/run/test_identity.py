@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import TrainyardError
+from trainyard.errors import ConfigError, TrainyardError
 from trainyard.run.identity import (
     choose_run_id,
     ci_facts,
@@ -28,6 +28,20 @@ def test_a_directory_of_another_name_does_not_become_an_identity() -> None:
 
 def test_the_environment_decides_the_identity() -> None:
     assert choose_run_id(Path("runs/20260101-000000-abcd"), {"TRAINYARD_RUN_ID": "gh-7"}) == "gh-7"
+
+
+@pytest.mark.parametrize("given", ["gh-7", "a", "Run_1.2-b", "-x", "9" * 128])
+def test_a_name_that_a_folder_can_have_is_an_identity(given: str) -> None:
+    assert choose_run_id(None, {"TRAINYARD_RUN_ID": given}) == given
+
+
+@pytest.mark.parametrize(
+    "given", ["../../etc", "a/b", ".", "..", ".hidden", "a b", "a\n", "ä", "a\\b", "9" * 129, " ", "a\x1b[2J"]
+)
+def test_an_identity_that_is_no_folder_name_is_refused_by_its_variable(given: str) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_RUN_ID") as refused:
+        choose_run_id(None, {"TRAINYARD_RUN_ID": given})
+    assert str(refused.value).isprintable()
 
 
 def test_unknown_facts_are_absent(tmp_path: Path) -> None:
