@@ -2,8 +2,8 @@
 """Train a model into a run directory, or go on with one.
 
 Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
-         TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_JOB_STARTED (Unix seconds: the deadline counts from
-         there), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
+         TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_JOB_STARTED (Unix seconds; --deadline counts
+         from there, else from now), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
          --json prints the outcome; in GitHub Actions the step output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
@@ -38,9 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one value; repeats")
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    parser.add_argument(
-        "--deadline", type=command.duration, metavar="DURATION", help="8h, 25m, 90s; see above"
-    )
+    parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
     parser.add_argument("--nproc-per-node", type=int, metavar="N", help="processes on this machine")
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")

@@ -6,11 +6,13 @@ It knows no pipeline step and starts nothing; `scripts/` hold the steps.
 import argparse
 import logging
 import os
+import re
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from trainyard.errors import ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
@@ -34,6 +36,21 @@ def duration(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 8h, 25m or 90s")
     return value
+
+
+def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
+    """How long the job of CI that this process belongs to has been going; 0 outside one.
+
+    `TRAINYARD_JOB_STARTED` holds its start in Unix seconds; a start in the future counts as now.
+    """
+    started = environment.get("TRAINYARD_JOB_STARTED")
+    if not started:
+        return 0.0
+    if not re.fullmatch(r"\d+(\.\d+)?", started, re.ASCII):
+        raise ConfigError(
+            f"TRAINYARD_JOB_STARTED: {started!r} is not a time in Unix seconds, as date +%s prints"
+        )
+    return max(0.0, time.time() - float(started))
 
 
 class _LineFormatter(logging.Formatter):

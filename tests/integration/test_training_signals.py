@@ -153,6 +153,24 @@ def test_a_deadline_stops_in_time_and_the_same_command_goes_on(training: Trainin
 
 
 @pytest.mark.slow
+def test_the_deadline_counts_from_the_start_of_the_job_and_the_workflow_is_told(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = training.folder / "output"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(output))
+    monkeypatch.setenv("TRAINYARD_JOB_STARTED", str(int(time.time()) - 3600))
+    code, errors = training.finish("job", "--deadline", "1h")
+    assert code == 75, errors
+    assert "the deadline is near" in errors
+    assert training.outcome("job")["steps"] == 1
+    assert output.read_text().splitlines()[0].startswith("exit_code<<")
+    assert output.read_text().splitlines()[1:2] == ["75"]
+    assert training.finish("job", "--deadline", "2h")[0] == 0
+    assert output.read_text().splitlines()[-2] == "0"
+    assert training.outcome("job")["state_sha256"] == training.outcome("whole")["state_sha256"]
+
+
+@pytest.mark.slow
 def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) -> None:
     process = training.start("compiled", "--set", "compute.compile=true", "--set", "training.max_steps=2")
     deadline = time.monotonic() + 120
