@@ -189,13 +189,16 @@ def _compare_bytes(store: Store, entry: ManifestObject) -> str | None:
 
 def _compare_provenance(store: Store, manifest: RunManifest, run_number: int) -> list[str]:
     """The manifest must tell of the run the same as the stored run.json, which it lists by digest."""
-    content = read_object(store, f"{run_prefix(run_number)}run.json")
+    key = f"{run_prefix(run_number)}run.json"
+    content = read_object(store, key)
+    if content is None:
+        return []  # missing, which is another problem's to say
     try:
-        run = json.loads(content or b"{}")
-    except ValueError:
-        run = {}
-    if not run:
-        return []
+        run = json.loads(content)
+    except (ValueError, RecursionError):
+        return [f"{key}: not readable as JSON, so the manifest's provenance was compared with nothing"]
+    if not isinstance(run, dict):
+        return [f"{key}: is no JSON object, so not the record of a run"]
     outcome = run.pop("outcome", {})
     if run == manifest.provenance and outcome == manifest.outcome:
         return []

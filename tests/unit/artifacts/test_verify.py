@@ -1,5 +1,6 @@
 """Verification of a stored run: every way of being wrong is named."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -110,6 +111,45 @@ def test_a_manifest_with_another_provenance_than_the_stored_run(
 ) -> None:
     edit(folder / MANIFEST, provenance={"run_id": "run-run", "git": {"commit": "forged"}})
     assert problems(store) == ("run-1: the manifest's provenance is not that of the stored run.json",)
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[]", "is no JSON object"),
+        (b'["run_id"]', "is no JSON object"),
+        (b"null", "is no JSON object"),
+        (b"7", "is no JSON object"),
+        (b"", "not readable as JSON"),
+        (b'{"run_id": "run-r', "not readable as JSON"),
+        (b"\xff\xfe", "not readable as JSON"),
+        (b"[" * 100_000, "not readable as JSON"),
+        (b"{}", "provenance is not that of the stored run.json"),
+        (b'{"outcome": 3}', "provenance is not that of the stored run.json"),
+    ],
+)
+def test_a_stored_record_that_is_none_is_named(
+    store: Store, run: RunDirectory, folder: Path, depth: Depth, content: bytes, words: str
+) -> None:
+    (folder / "run-1/run.json").write_bytes(content)
+    found = verify_run(store, 1, depth=depth, run_directory=run)
+    assert not found.ok
+    assert any(words in problem for problem in found.problems)
+
+
+def test_a_record_that_the_manifest_lists_as_it_is_can_be_none_too(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    """Digests that agree do not make a list the record of a run."""
+    run.run_file.write_text("[]")
+    content = run.run_file.read_bytes()
+    (folder / "run-1/run.json").write_bytes(content)
+    objects = json.loads((folder / MANIFEST).read_text())["objects"]
+    entry = next(entry for entry in objects if entry["key"] == "run-1/run.json")
+    entry |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "checksum": None}
+    edit(folder / MANIFEST, objects=objects)
+    assert any("run-1/run.json: is no JSON object" in problem for problem in problems(store))
 
 
 def test_a_manifest_that_lists_an_object_twice(store: Store, run: RunDirectory, folder: Path) -> None:
