@@ -9,6 +9,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.run.files import sha256_of_file
+from trainyard.run.settings import read_settings, setting
 
 
 def read_config_text(path: Path) -> str | None:
@@ -21,15 +22,9 @@ def read_config_text(path: Path) -> str | None:
 
 def config_value(text: str | None, key: str) -> Any:
     """The value at the dotted `key`; None when there is none."""
-    import yaml
-
-    try:
-        value = yaml.safe_load(text or "")
-    except yaml.YAMLError:
-        return None
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    with suppress(ConfigError):
+        return setting(read_settings(text or ""), key)
+    return None
 
 
 def config_digests(path: Path) -> frozenset[str]:

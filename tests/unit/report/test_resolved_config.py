@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "a: [", "\t", "3", "- a", "notifications: 3", "notifications: {slack: }"]
+    "text",
+    [None, "", "a: [", "\t", "3", "- a", "notifications: 3", "notifications: {slack: }", "a: 2026-13-45"],
 )
 def test_what_is_no_configuration_has_no_values(text: str | None) -> None:
     assert config_value(text, "notifications.slack.enabled") is None
