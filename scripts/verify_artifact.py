@@ -68,6 +68,8 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
+    from trainyard.artifacts.chain import newest_manifest
+    from trainyard.artifacts.inspection import compared
     from trainyard.artifacts.verify import Depth, verify_run
     from trainyard.gateways import open_store
     from trainyard.run.directory import RunDirectory
@@ -77,8 +79,8 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     number = _run_number(args, store)
     found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory)
     verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number} ({args.depth})"
-    places = "on disk, in the store and in the manifest" if directory else "in the store and in the manifest"
-    _tell("stored", f"{verdict}: SHA-256 equal {places}", found.problems)
+    words = compared(Depth(args.depth), newest_manifest(store, number)[1], directory)
+    _tell("stored", f"{verdict}: {words}", found.problems)
     return found.to_json()
 
 

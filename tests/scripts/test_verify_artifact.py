@@ -46,11 +46,32 @@ def verify(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str
     return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
 
 
-@pytest.mark.parametrize("depth", ["listing", "sample", "full"])
-def test_a_stored_run_verifies(run: RunDirectory, folder: Path, depth: str) -> None:
-    done = verify("--store", folder.as_uri(), "--run-number", 7, "--depth", depth)
+@pytest.mark.parametrize(
+    ("depth", "on_disk", "words"),
+    [
+        ("listing", False, "the store's own checksums equal the manifest"),
+        ("sample", False, "the store's own checksums equal the manifest, a sample read back"),
+        ("full", False, "SHA-256 equal in the store and in the manifest"),
+        ("listing", True, "the store's own checksums equal disk and manifest"),
+        ("sample", True, "the store's own checksums equal disk and manifest, a sample read back"),
+        ("full", True, "SHA-256 equal on disk, in the store and in the manifest"),
+    ],
+)
+def test_a_stored_run_verifies_and_no_more_is_claimed_than_was_compared(
+    run: RunDirectory, folder: Path, depth: str, on_disk: bool, words: str
+) -> None:
+    disk = ["--run-dir", run.path] if on_disk else []
+    done = verify("--store", folder.as_uri(), "--run-number", 7, "--depth", depth, *disk)
     assert done.returncode == 0, done.stderr
-    assert f"stored: 5 of 5 objects of run 7 ({depth}): SHA-256 equal" in done.stderr
+    assert f"stored: 5 of 5 objects of run 7 ({depth}): {words} [ok]\n" in done.stderr
+
+
+def test_checkpoints_that_are_no_longer_on_disk_are_not_said_to_be_equal_there(
+    run: RunDirectory, folder: Path, tmp_path: Path
+) -> None:
+    run.checkpoint(100).rename(tmp_path / "removed")
+    done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--depth", "full")
+    assert "and in the manifest (1 of the checkpoints are no longer on disk) [ok]" in done.stderr
 
 
 def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Path) -> None:

@@ -17,11 +17,6 @@ from trainyard.run.directory import RunDirectory
 _CHECKPOINT = re.compile(r"run-\d+/checkpoint-(\d+)/")
 _READ_BACK_BYTES = 10_000_000_000
 """Up to here a run is read back whole unless a depth is asked for."""
-_COMPARED = {
-    Depth.FULL: "SHA-256 equal on disk, in the store and in the manifest",
-    Depth.SAMPLE: "the store's own checksums equal disk and manifest, a sample read back",
-    Depth.LISTING: "the store's own checksums equal disk and manifest",
-}
 
 
 @dataclass(frozen=True)
@@ -52,9 +47,28 @@ def inspect_run(
         _, manifest, _ = newest_manifest(store, number)
         deep = depth or _depth_for(manifest)
         verification = verify_run(store, number, depth=deep, run_directory=directory)
-        return Inspection(number, verification, _steps(manifest), _compared(deep, manifest, directory))
+        return Inspection(number, verification, _steps(manifest), compared(deep, manifest, directory))
     except TrainyardError as error:
         return Inspection(number, trouble=str(error), unreachable=isinstance(error, ServiceError))
+
+
+def compared(depth: Depth, manifest: RunManifest | None, directory: RunDirectory | None) -> str:
+    """What a verification to `depth` compares with what; without a directory no disk is looked at.
+
+    Checkpoints that retention has removed from the disk cannot be compared with it, and it is said so.
+    """
+    if directory is None:
+        return _compared(depth, "in the store and in the manifest", "the manifest")
+    gone = _steps(manifest) - set(directory.checkpoint_steps())
+    words = _compared(depth, "on disk, in the store and in the manifest", "disk and manifest")
+    return words + (f" ({len(gone)} of the checkpoints are no longer on disk)" if gone else "")
+
+
+def _compared(depth: Depth, places: str, others: str) -> str:
+    if depth is Depth.FULL:
+        return f"SHA-256 equal {places}"
+    sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
+    return f"the store's own checksums equal {others}{sampled}"
 
 
 def _depth_for(manifest: RunManifest | None) -> Depth:
@@ -65,9 +79,3 @@ def _depth_for(manifest: RunManifest | None) -> Depth:
 def _steps(manifest: RunManifest | None) -> frozenset[int]:
     keys = [entry.key for entry in manifest.objects] if manifest else []
     return frozenset(int(match[1]) for key in keys if (match := _CHECKPOINT.match(key)))
-
-
-def _compared(depth: Depth, manifest: RunManifest | None, directory: RunDirectory) -> str:
-    """Checkpoints that retention has removed from the disk cannot be compared with it, and it is said so."""
-    gone = _steps(manifest) - set(directory.checkpoint_steps())
-    return _COMPARED[depth] + (f" ({len(gone)} of the checkpoints are no longer on disk)" if gone else "")
