@@ -1,7 +1,7 @@
 """A run's `config.yaml` as plain values, for those that act on a run without training it.
 
-Nothing is validated and no default is filled in: that is the affair of `config`, which wrote the file. YAML 1.1,
-which PyYAML reads, is enough here: what `config` writes means the same in it and in YAML 1.2.
+Nothing is validated and no default is filled in: that is the affair of `config`, which wrote the file.
+YAML 1.1, which PyYAML reads, is enough here: what `config` writes means the same in it and in YAML 1.2.
 """
 
 from collections.abc import Mapping
