@@ -31,7 +31,8 @@ from trainyard.run.checkpoints import (
 )
 from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sync_directory, write_json_atomically
+from trainyard.run.files import sha256_of_file, sync_directory, write_json_atomically
+from trainyard.training.placement import own_part
 from trainyard.training.state import TrainingState, generator_states, restore_generators
 from trainyard.training.world import ALONE, World, peers_expected
 
@@ -48,6 +49,8 @@ class SavedCheckpoint:
     """Bytes on disk."""
     seconds: float
     """How long training waited."""
+    manifest_sha256: str
+    """Of the manifest as it was written: what ties a stored checkpoint to its run."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,14 @@ def save_checkpoint(
         world.on_main(lambda: _make_empty(temporary))
         _write_shards(temporary, state, world)
         generators = world.gather(generator_states())
-        size = world.on_main(lambda: _complete(temporary, final, state, (origin, generators)))
+        size, manifest_sha256 = world.on_main(
+            lambda: _complete(temporary, final, state, (origin, generators))
+        )
     except (OSError, CheckpointException) as error:
         if world.is_main:
             _remove(temporary)
-        raise CheckpointError(_save_failure(directory, state.step, error)) from error
-    return SavedCheckpoint(final, size, time.perf_counter() - start)
+        raise CheckpointError(_save_failure(directory, state, error)) from error
+    return SavedCheckpoint(final, size, time.perf_counter() - start, manifest_sha256)
 
 
 def _make_empty(path: Path) -> None:
@@ -89,8 +94,8 @@ def _make_empty(path: Path) -> None:
 
 def _complete(
     temporary: Path, final: Path, state: TrainingState, record: tuple[SaveOrigin, list[Any]]
-) -> int:
-    """Add the trainer's record, name the checkpoint and mark it as whole; returns its size in bytes."""
+) -> tuple[int, str]:
+    """Add the trainer's record, name and mark the checkpoint; returns its bytes and manifest's SHA-256."""
     origin, generators = record
     _write_record(temporary, state, origin.fits, generators)
     files = describe_files(temporary)
@@ -98,7 +103,7 @@ def _complete(
     temporary.rename(final)
     sync_directory(final.parent)
     write_manifest(final, CheckpointManifest(state.step, origin.run_id, time.time(), files))
-    return sum(file.size for file in files)
+    return sum(file.size for file in files), sha256_of_file(final / MANIFEST_NAME)
 
 
 def _write_shards(path: Path, state: TrainingState, world: World) -> None:
@@ -130,14 +135,17 @@ def _single_process() -> Iterator[None]:
         yield
 
 
-def _save_failure(directory: RunDirectory, step: int, error: BaseException) -> str:
-    free = shutil.disk_usage(directory.path).free / 1e9
+def _save_failure(directory: RunDirectory, state: TrainingState, error: BaseException) -> str:
+    free = shutil.disk_usage(directory.path).free / 1e6
+    needed = sum(own_part(t).nbytes for part in state.tensors().values() for t in part.values()) / 1e6
     cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    if free < needed:
+        cause = f"No space left on {directory.checkpoints}"
     whole = whole_steps(directory)
     kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
     return (
-        f"Step {step} was not saved to {directory.checkpoints} ({cause}; {free:.1f} GB free); {kept}.\n"
-        f"Free space there, then: {resume_command(directory.path)}"
+        f"{cause} ({free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB). "
+        f"Step {state.step} was not saved; {kept}.\nFree space in {directory.checkpoints}, then: {resume_command(directory.path)}"
     )
 
 

@@ -21,7 +21,7 @@ from trainyard.errors import CheckpointError, RecordError, StoppedError, Trainin
 from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import RecordWriter, Row, append_event
-from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint
+from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint, whole_steps
 from trainyard.training.length import RunLength
 from trainyard.training.loss import summed_loss
 from trainyard.training.optimizer import learning_rate, set_learning_rate
@@ -96,6 +96,8 @@ class Loop:
         """Train to the end. Raises StoppedError after an early stop with a good checkpoint."""
         try:
             self._parts.state.model.train()
+            if self._parts.world.is_main:
+                self._remove_old()  # what a kill between saving and removing left
             if self._state.pending_row is not None:
                 self._finish_row(self._state.pending_row)
             while self._state.step < self._parts.length.steps:
@@ -174,8 +176,13 @@ class Loop:
             f"Step {step + 1}: {what} is not finite in batch {batch} of epoch {epoch + 1}. "
             "The weights were not changed by it.\n"
             "Lower training.learning_rate or training.max_grad_norm, or look at that batch. "
-            f"From the last checkpoint: {self._go_on}"
+            f"{self._where_to_go_on()}"
         )
+
+    def _where_to_go_on(self) -> str:
+        if whole_steps(self._parts.directory):
+            return f"From the last checkpoint: {self._go_on}"
+        return f"There is no checkpoint yet; once mended, from the start: {self._go_on}"
 
     def _speed(self, seconds: float) -> Row:
         length = self._parts.length
@@ -198,7 +205,7 @@ class Loop:
             elif not math.isfinite(result.loss):
                 raise TrainingFailedError(
                     f"Step {self._state.step}: the validation loss, {result.loss}, is not finite.\n"
-                    f"Lower training.learning_rate. From the last checkpoint: {self._go_on}"
+                    f"Lower training.learning_rate. {self._where_to_go_on()}"
                 )
             else:
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
@@ -262,9 +269,18 @@ class Loop:
         self._saved_step, self._save_seconds = step, max(saved.seconds, 0.1)
         if not parts.world.is_main:
             return
-        keep = parts.config.checkpointing.keep_last
-        self._event("checkpoint_saved", step=step, bytes=saved.size, seconds=round(saved.seconds, 4))
-        for old in remove_old_checkpoints(parts.directory, keep, newest=step):
+        self._event(
+            "checkpoint_saved",
+            step=step,
+            bytes=saved.size,
+            seconds=round(saved.seconds, 4),
+            manifest_sha256=saved.manifest_sha256,
+        )
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        keep = self._parts.config.checkpointing.keep_last
+        for old in remove_old_checkpoints(self._parts.directory, keep, newest=self._state.step):
             self._event("checkpoint_removed", step=old, keep_last=keep)
 
     def _require_finite_weights(self) -> None:
@@ -274,7 +290,7 @@ class Loop:
         if (bad := self._parts.world.first_reason(bad)) is not None:
             raise TrainingFailedError(
                 f"Step {self._state.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
-                f"Lower training.learning_rate. From the last checkpoint: {self._go_on}"
+                f"Lower training.learning_rate. {self._where_to_go_on()}"
             )
 
     def _event(self, event: str, **fields: Any) -> None:

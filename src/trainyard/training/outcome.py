@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from trainyard.errors import ExitCode, RecordError, StoppedError, TrainyardError
+from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
 from trainyard.training.length import RunLength
@@ -41,11 +43,12 @@ class OutcomeRecorder:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         status, exit_code = _verdict(error)
-        reason = "all steps done" if error is None else (str(error) or type(error).__name__).splitlines()[0]
+        reason = _reason(error)
         facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}
         self.outcome = {key: value for key, value in facts.items() if value is not None}
         if status != "failed":
             self.outcome["state_sha256"] = self._state.digests()
+            self.outcome |= self._newest_checkpoint()
         if not self._is_main:
             return
         try:
@@ -59,6 +62,13 @@ class OutcomeRecorder:
             if error is None:
                 raise RecordError(message) from problem
             _logger.warning("%s", message)
+
+    def _newest_checkpoint(self) -> dict[str, Any]:
+        """Which checkpoint the run ends with, by the hash of its manifest."""
+        path = self._directory.checkpoint(self._state.step) / MANIFEST_NAME
+        if not path.is_file():
+            return {}
+        return {"checkpoint": {"step": self._state.step, "manifest_sha256": sha256_of_file(path)}}
 
     def _figures(self) -> dict[str, Any]:
         rows = read_rows(self._directory.metrics_file)
@@ -76,6 +86,14 @@ class OutcomeRecorder:
             "sample": self.sample,
             "finished": time.time(),
         }
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is None:
+        return "all steps done"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted twice, before it could save"
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _verdict(error: BaseException | None) -> tuple[str, int]:

@@ -39,7 +39,7 @@ class StopRequest:
             raise KeyboardInterrupt
         if self.reason is None:
             self.reason = f"{name} received"
-            _logger.warning("%s: saving after this step, then stopping (exit 75)", name)
+            _logger.warning("%s: stopping with a checkpoint once this step is done", name)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from trainyard.errors import (
     TrainingFailedError,
 )
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint import whole_steps
@@ -49,6 +50,12 @@ def test_a_run_leaves_what_the_contract_says(tiny_config: Build, run_training: R
     assert len(outcome["sample"]) > 0
     assert {len(digest) for digest in outcome["state_sha256"].values()} == {64}
     assert run["run_id"] == "id-of-run"
+    saved = [
+        row for row in read_rows(tmp_path / "run" / "events.jsonl") if row["event"] == "checkpoint_saved"
+    ]
+    manifest = tmp_path / "run" / "checkpoints" / "step-00000012" / "manifest.json"
+    assert outcome["checkpoint"] == {"step": 12, "manifest_sha256": sha256_of_file(manifest)}
+    assert saved[-1]["manifest_sha256"] == outcome["checkpoint"]["manifest_sha256"]
     assert run["plan"]["steps"] == 12
     assert run["plan"]["tokens_per_step"] == 4 * 16
     assert run["config_sha256"] == config_sha256(config)
