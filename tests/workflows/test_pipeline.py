@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PIPELINE = [
     "check_environment",
     "prepare_data",
@@ -35,6 +37,12 @@ def first_calls(names: list[str]) -> list[str]:
 def help_of(root: Path, script: str) -> str:
     line = [sys.executable, str(root / "scripts" / f"{script}.py"), "--help"]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def step_that_runs(job: dict[str, Any], script: str) -> dict[str, Any]:
+    """The first step that calls `scripts/SCRIPT.py`."""
+    found: dict[str, Any] = next(s for s in job["steps"] if f"scripts/{script}.py" in s.get("run", ""))
+    return found
 
 
 def make_train(root: Path) -> str:
@@ -86,11 +94,61 @@ def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict
 
 
 def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict[str, Any]) -> None:
-    run = next(step["run"] for step in training_job["steps"] if "scripts/train.py" in step.get("run", ""))
-    deadline = re.search(r"--deadline (\d+)m\b", run)
+    assert '--deadline "$DEADLINE"' in step_that_runs(training_job, "train")["run"]
+    deadline = re.search(r"vars\.TRAINYARD_DEADLINE \|\| '(\d+)m'", training_job["env"]["DEADLINE"])
     assert deadline is not None
     assert int(training_job["timeout-minutes"]) == 480
     assert 15 <= 480 - int(deadline[1]) <= 60
+
+
+def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:
+    assert training_job["steps"][0]["run"] == 'echo "TRAINYARD_JOB_STARTED=$(date +%s)" >> "$GITHUB_ENV"'
+
+
+def test_no_step_before_training_can_be_skipped(training_job: dict[str, Any]) -> None:
+    steps = training_job["steps"]
+    training = steps.index(step_that_runs(training_job, "train"))
+    assert [step["name"] for step in steps[: training + 1] if "if" in step] == []
+
+
+def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_not(
+    training_job: dict[str, Any],
+) -> None:
+    train, store = (step_that_runs(training_job, name) for name in ("train", "training_artifact_sync"))
+    role = next(s for s in training_job["steps"] if "configure-aws-credentials" in s.get("uses", ""))
+    assert (train["id"], role["id"]) == ("train", "role")
+    good = "(steps.train.outcome == 'success' || steps.train.outputs.exit_code == '75')"
+    for step in (role, store):
+        assert step["if"].startswith("${{ always() && ")
+        assert step["if"].endswith(f" && {good} }}}}")
+    assert "steps.role.outcome != 'failure'" in store["if"]
+
+
+def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(training_job: dict[str, Any]) -> None:
+    resume = training_job["env"]["RESUME"]
+    assert resume == "${{ github.run_attempt != '1' && 'auto' || inputs.resume || 'auto' }}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("", []),
+        ("a.b=1 c=2", ["--set=a.b=1", "--set=c=2"]),
+        ("a.b=1\nc=2\n\n  d=*\n", ["--set=a.b=1", "--set=c=2", "--set=d=*"]),
+        ("path=C:\\data", ["--set=path=C:\\data"]),
+    ],
+)
+def test_every_override_reaches_the_scripts_also_those_on_later_lines(
+    training_job: dict[str, Any], overrides: str, words: list[str]
+) -> None:
+    runs = [step["run"] for step in training_job["steps"] if "$OVERRIDES" in step.get("run", "")]
+    assert len(runs) == 3
+    for run in runs:
+        script = re.sub(r"exec \S+python", "printf '%s\\n'", run)
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+        environment = {"PATH": os.environ["PATH"], "OVERRIDES": overrides}
+        done = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=20, check=True)
+        assert [word for word in done.stdout.splitlines() if word.startswith("--set")] == words
 
 
 def test_a_later_trigger_waits_and_never_cancels(training_job: dict[str, Any]) -> None:

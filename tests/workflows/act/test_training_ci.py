@@ -13,6 +13,7 @@ pytestmark = pytest.mark.act
 TINY = "configs/tiny.yaml"
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 UNTIL_TRAINING = [
+    "Note when the job started",
     "Check out the code",
     "Remove what is not of this commit",
     "Set up",
@@ -46,7 +47,7 @@ def proof(played: Any) -> dict[str, bool]:
 def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any, bucket: Any) -> None:
     played = stage.play(
         "workflow_dispatch",
-        inputs={"config": TINY, "overrides": "training.max_steps=8 training.seed=7", "resume": "auto"},
+        inputs={"config": TINY, "overrides": "training.max_steps=8\ntraining.seed=7\n", "resume": "auto"},
         variables=store("green"),
         environment={"AWS_ENDPOINT_URL": bucket.endpoint},
     )
@@ -138,6 +139,61 @@ def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> No
     assert played.summary.startswith("### ❌ Not started: ")
     assert len(played.messages) == 1
     told(played, "failed")
+
+
+def test_a_run_that_reaches_its_deadline_is_red_and_stored_and_the_next_attempt_ends_it(
+    stage: Any, bucket: Any
+) -> None:
+    dispatch = {"config": TINY, "overrides": "training.max_steps=8", "resume": "none"}
+    server = {"AWS_ENDPOINT_URL": bucket.endpoint}
+    # Counted from the job's start, so that it has passed before training begins: one step, then the save.
+    first = stage.play(
+        "workflow_dispatch",
+        inputs=dispatch,
+        variables=store("stopped") | {"TRAINYARD_DEADLINE": "1s"},
+        environment=server,
+    )
+    assert first.exit_code == 1
+    assert first.steps["Train"] == "failure"
+    assert first.steps["Store the artifacts"] == "success", first.log
+    assert (outcome(first)["status"], outcome(first)["exit_code"]) == ("stopped", 75)
+    assert proof(first) == {"trained": False, "network": True, "stored": True, "repeatable": True}
+    assert "❌ Not proven: trained" in first.summary
+    assert "the deadline is near" in first.summary
+    assert "deadline is near" in told(first, "stopped")
+    keys = bucket.keys("stopped/")
+    assert "stopped/manifests/run-1-manifest.json" in keys
+    assert any(re.fullmatch(r"stopped/run-1/checkpoint-0*1/manifest\.json", key) for key in keys), keys
+
+    again = stage.play(
+        "workflow_dispatch",
+        inputs=dispatch,
+        variables=store("stopped"),
+        environment=server | {"GITHUB_RUN_ATTEMPT": "2"},
+    )
+    assert again.green, again.log
+    assert again.run_directory == first.run_directory
+    events = (again.run_directory / "events.jsonl").read_text().splitlines()
+    assert [e["step"] for e in map(json.loads, events) if e["event"] == "resumed"] == [1]
+    assert outcome(again)["steps"] == 8
+    assert proof(again) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert any(re.fullmatch(r"stopped/run-1/checkpoint-0*8/.*", key) for key in bucket.keys("stopped/"))
+
+
+def test_an_upload_that_github_refuses_makes_it_red_and_the_run_is_stored_all_the_same(
+    stage: Any, bucket: Any
+) -> None:
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY, "overrides": "training.max_steps=8"},
+        variables=store("refused"),
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint, "UPLOAD_REFUSED": "1"},
+    )
+    assert played.exit_code == 1
+    red = [name for name, result in played.steps.items() if result == "failure"]
+    assert red == ["Keep checkpoint, metrics and logs for 30 days"]
+    assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert "refused/manifests/run-1-manifest.json" in bucket.keys("refused/")
 
 
 def test_a_second_attempt_goes_on_where_a_red_one_ended(stage: Any, bucket: Any) -> None:
