@@ -4,6 +4,7 @@ It knows no pipeline step and starts nothing; `scripts/` hold the steps.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from typing import TextIO
 
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
@@ -96,22 +98,52 @@ def _coloured(status: str) -> str:
 def exit_code_of(main: Callable[[], int]) -> int:
     """Run `main` and return the process status: the one place that catches everything.
 
-    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be taken for a "no".
+    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be taken for a "no". The answer
+    of `main` holds even if the reader of our output (`| head`) has gone; a `main` cut short by it is a "no".
     """
+    code = _answer_of(main)
+    for stream in (sys.stdout, sys.stderr):
+        if (problem := _flush(stream)) is not None:
+            _say(f"The output could not be written: {problem}\n")
+            code = code or ExitCode.NO
+    return code
+
+
+def _answer_of(main: Callable[[], int]) -> int:
     try:
-        code = main()
-        sys.stdout.flush()
-        return code
+        return main()
+    except SystemExit as leaving:
+        return int(leaving.code or 0)  # argparse has said it all: the help, or wrong usage
     except TrainyardError as error:
-        sys.stderr.write(f"{error}\n")
+        _say(f"{error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
+        _say("Interrupted.\n")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; nothing is left to say, not even at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+        _logger.debug("where the pipe broke:", exc_info=True)
+        _say("Cut short: what read the output has closed it (broken pipe).\n")
+        return ExitCode.NO
     except Exception:  # noqa: BLE001 - the one top-level handler
-        traceback.print_exc()
+        _say(traceback.format_exc())
         return ExitCode.BUG
+
+
+def _say(text: str) -> None:
+    """Write to stderr if it is still read; the exit code must not depend on it."""
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _flush(stream: TextIO | None) -> str | None:
+    """Write out what `stream` still holds; returns why that failed, None for a reader that just left."""
+    if stream is None:
+        return None
+    try:
+        stream.flush()
+        return None
+    except OSError as error:
+        # What it holds would fail once more at interpreter exit, which would then choose the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return None if isinstance(error, BrokenPipeError) else str(error)
