@@ -36,9 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.configure_logging(args.log_level)
     stale = {path: text for path, text in generated().items() if content_of(args.root / path) != text}
     if args.check and stale:
+        from trainyard.run.commands import script_command
+
         names = ", ".join(str(path) for path in stale)
         raise CheckFailedError(
-            f"Not current: {names}. Run scripts/write_config_schema.py and commit the result."
+            f"Not current: {names}. Run {script_command('write_config_schema.py')} and commit the result."
         )
     for path, text in stale.items():
         if not args.dry_run:

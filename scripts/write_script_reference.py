@@ -49,8 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.announce("generated", f"{REFERENCE} is current", "ok")
         return ExitCode.DONE
     if args.check:
+        from trainyard.run.commands import script_command
+
         raise CheckFailedError(
-            f"Not current: {REFERENCE}. Run scripts/write_script_reference.py and commit the result."
+            f"Not current: {REFERENCE}. Run {script_command('write_script_reference.py')} and commit the result."
         )
     if not args.dry_run:
         write(path, text)

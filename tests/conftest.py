@@ -1,6 +1,7 @@
-"""What every test starts from: a logger that no earlier test has set up."""
+"""What every test starts from: an active virtual environment, a logger that no earlier test has set up."""
 
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,3 +14,9 @@ def untouched_logger() -> Iterator[None]:
     before = (logger.handlers[:], logger.level, logger.propagate)
     yield
     logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture(autouse=True)
+def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands that are proposed start with `scripts/`, however the tests were started."""
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)

@@ -6,6 +6,7 @@ They go the way of a run: the number is claimed, the bytes are confirmed by the 
 import hashlib
 import json
 import logging
+import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from trainyard.artifacts.store import Store, read_object
 from trainyard.artifacts.sync import SyncReport, store_contents, way_on
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.run.checkpoints import MANIFEST_NAME, read_manifest
+from trainyard.run.commands import script_command
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import iterate_rows
@@ -45,12 +47,12 @@ def sync_files(
     else a run of its own, known by the checkpoint's digest.
     """
     run = _run_of(checkpoint, provenance)
-    flags = (
-        f"--checkpoint {checkpoint} --metrics {metrics} --store {store.url} --run-number {wanted or 'auto'}"
-    )
+    parts = {"--checkpoint": checkpoint, "--metrics": metrics, "--store": store.url}
+    flags = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in parts.items())
+    command = f"{script_command('training_artifact_sync.py')} {flags} --run-number {wanted or 'auto'}"
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
-        way_on(f"{checkpoint} and {metrics}", f"scripts/training_artifact_sync.py {flags}"),
+        way_on(f"{checkpoint} and {metrics}", command),
     ):
         number = claim_number(store, str(run["run_id"]), wanted)
         return store_contents(

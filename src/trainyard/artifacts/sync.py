@@ -37,6 +37,7 @@ from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.sending import Sending
 from trainyard.artifacts.store import Store, StoredObject, read_object
 from trainyard.errors import CheckpointError, RunConflictError, ServiceError, VerificationError
+from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 
@@ -92,12 +93,11 @@ def sync_run(store: Store, directory: RunDirectory, wanted: int | None) -> SyncR
     and the command that finishes the job, when the store gives up on us.
     """
     run_id = str(read_run(directory.run_file)["run_id"])
-    command = f"scripts/training_artifact_sync.py --run-dir {directory.path} --store {store.url} --run-number"
-    with way_on(str(directory.path), f"{command} {wanted or 'auto'} --once"):
+    with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)):
         number = claim_number(store, run_id, wanted)
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
-        way_on(str(directory.path), f"{command} {number} --once"),
+        way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=number)),
     ):
         return store_contents(store, contents_of(directory, number, Path(scratch)), number)
 

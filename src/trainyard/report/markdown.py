@@ -12,7 +12,7 @@ from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline
 from trainyard.report.quantities import size
 from trainyard.report.text import utc
-from trainyard.run.commands import resume_command
+from trainyard.run.commands import is_command, resume_command
 
 _CHART_POINTS = 60
 _CONFIG_CHARACTERS = 20_000
@@ -57,7 +57,7 @@ def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
     if facts.checkpoints:
         last = facts.checkpoints[-1]
         yield f"Last good checkpoint: step {last.step:,}, {size(last.size)}."
-    yield "Next:\n\n" + fenced(head.next_step, "sh" if head.next_step.startswith("scripts/") else "")
+    yield "Next:\n\n" + fenced(head.next_step, "sh" if is_command(head.next_step) else "")
 
 
 def _proof_table(facts: RunFacts) -> str:

@@ -15,6 +15,7 @@ from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline
 from trainyard.report.history import number
 from trainyard.report.resolved_config import config_value
+from trainyard.run.commands import is_command
 
 SECTION_CHARACTERS = 3000
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -134,7 +135,7 @@ def _what_next(head: Headline | None) -> str:
     if head is None or head.verdict in (Verdict.PROVEN, Verdict.GOING):
         return ""
     step = mrkdwn(head.next_step.replace("`", "'"), 900)
-    command = f"`{step}`" if step.startswith("scripts/") else step
+    command = f"`{step}`" if is_command(step) else step
     lines = [mrkdwn(head.reason, 1200), f"Next: {command}" if command else ""]
     return "\n".join(line for line in lines if line)
 

@@ -12,6 +12,7 @@ from torch.utils import deterministic
 
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
+from trainyard.run.commands import script_command
 from trainyard.training.state import seed_everything
 
 
@@ -26,7 +27,7 @@ def prepare_device(config: Config) -> torch.device:
         raise ConfigError(
             f"model.device: {name} was asked for, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
-            "scripts/check_environment.py to see why. Nothing was started."
+            f"{script_command('check_environment.py')} to see why. Nothing was started."
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)

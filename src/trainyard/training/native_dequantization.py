@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ConfigError, DataError
+from trainyard.run.commands import script_command
 
 LIBRARY_VARIABLE = "TRAINYARD_NATIVE_LIBRARY"
 NATIVE_TYPES = (
@@ -30,7 +31,6 @@ DEFAULT_TILE_BYTES = 4096
 _ABI_VERSION = 1
 _BUILD = Path(__file__).resolve().parents[3] / "native" / "build"
 _FILES = ("libtrainyard_kernels.so", "libtrainyard_kernels.dylib")
-_BUILD_IT = "scripts/build_native.py builds it"
 _logger = logging.getLogger(__name__)
 
 
@@ -159,7 +159,7 @@ def _by_kernel(
     )
     if status:
         reason = library.trainyard_status_text(status).decode()
-        raise ConfigError(f"the native kernels refused {kind.name} weights: {reason}; {_BUILD_IT} anew")
+        raise ConfigError(f"the native kernels refused {kind.name} weights: {reason}; {_build_it()} anew")
 
 
 def _by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
@@ -186,7 +186,7 @@ def _library_for(using: Backend | None) -> ctypes.CDLL | None:
     if using is None:
         return library
     if library is None:
-        raise ConfigError(f"the {using} kernels were asked for, but no library is built: {_BUILD_IT}")
+        raise ConfigError(f"the {using} kernels were asked for, but no library is built: {_build_it()}")
     if using is Backend.AVX2 and _best(library) is not Backend.AVX2:
         raise ConfigError("the avx2 kernels were asked for, but this processor or this library has no AVX2")
     return library
@@ -202,7 +202,7 @@ def _library() -> ctypes.CDLL | None:
     for path in (_BUILD / name for name in _FILES):
         if path.is_file():
             return _found(path)
-    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _BUILD_IT)
+    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _build_it())
     return None
 
 
@@ -211,7 +211,7 @@ def _asked_for(path: Path) -> ctypes.CDLL:
         return _opened(path)
     except OSError as error:
         raise ConfigError(
-            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_BUILD_IT}, or unset the variable"
+            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_build_it()}, or unset the variable"
         ) from error
 
 
@@ -221,7 +221,7 @@ def _found(path: Path) -> ctypes.CDLL | None:
     try:
         return _opened(path)
     except OSError as error:
-        _logger.warning("%s is not used (%s), so NumPy dequantises; %s anew", path, error, _BUILD_IT)
+        _logger.warning("%s is not used (%s), so NumPy dequantises; %s anew", path, error, _build_it())
         return None
 
 
@@ -242,3 +242,7 @@ def _opened(path: Path) -> ctypes.CDLL:
 def _best(library: Any) -> Backend:
     numbers = {number: name for name, number in _INSTRUCTIONS.items()}
     return numbers[library.trainyard_best_instructions()]
+
+
+def _build_it() -> str:
+    return f"{script_command('build_native.py')} builds it"

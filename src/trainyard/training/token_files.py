@@ -7,17 +7,34 @@ It writes and checks them; what the tokens mean is the vocabulary's affair, whic
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainyard.errors import DataError
+from trainyard.run.files import sha256_of_file
+from trainyard.run.commands import script_command
 from trainyard.training.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
+LARGE_BYTES = 1 << 30
+"""Half a second of hashing: smaller files are hashed whenever they are used again."""
+
+
+class FileState(NamedTuple):
+    """What changes whenever somebody writes to a file; the time of change cannot be set back."""
+
+    modified_ns: int
+    changed_ns: int
+    inode: int
+    size: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "FileState":
+        return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,12 @@ class TokenFile:
     tokens: int
     sha256: str
     """Of the file's bytes, lower-case hex."""
+    seen: FileState | None = field(default=None, compare=False)
+    """How the file was when its bytes last had that hash."""
+
+    @property
+    def is_large(self) -> bool:
+        return self.tokens * np.dtype(self.dtype).itemsize >= LARGE_BYTES
 
     @property
     def is_whole(self) -> bool:
@@ -37,12 +60,25 @@ class TokenFile:
         size = self.tokens * np.dtype(self.dtype).itemsize
         return self.path.is_file() and self.path.stat().st_size == size
 
+    def verified(self) -> "TokenFile | None":
+        """The file as it is seen now; None when it is missing or its bytes have another hash.
+
+        A large file that was not written to since it was hashed is not read.
+        """
+        if not self.is_whole:
+            return None
+        # Before the content is read: what is written meanwhile is noticed the next time.
+        state = FileState.of(self.path.stat())
+        if self.is_large and state == self.seen:
+            return self
+        return replace(self, seen=state) if sha256_of_file(self.path) == self.sha256 else None
+
     def open(self) -> "np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]":
         """The tokens `[tokens]`, memory-mapped, read only. Raises DataError when the file is not whole."""
         if not self.is_whole:
             raise DataError(
                 f"{self.path}: missing, or no longer {self.tokens:,} {self.dtype} tokens. "
-                "Run scripts/prepare_data.py again."
+                f"Run {script_command('prepare_data.py')} again."
             )
         return np.memmap(self.path, dtype=_stored(self.dtype), mode="r")
 
@@ -66,7 +102,8 @@ class TokenWriter:
         """Make the file durable and describe it."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return TokenFile(self._path, self._dtype, self._tokens, self._digest.hexdigest())
+        state = FileState.of(os.fstat(self._file.fileno()))
+        return TokenFile(self._path, self._dtype, self._tokens, self._digest.hexdigest(), state)
 
     def __enter__(self) -> "TokenWriter":
         return self
@@ -88,11 +125,12 @@ def check_tokens(path: Path, dtype: str, vocab_size: int) -> TokenFile:
 
     Raises DataError naming the first token that is not below `vocab_size`.
     """
+    state = FileState.of(path.stat())
     digest, tokens = hashlib.sha256(), 0
     for chunk in _checked_chunks(path, dtype, vocab_size):
         digest.update(np.ascontiguousarray(chunk).data)
         tokens += chunk.size
-    return TokenFile(path.absolute(), dtype, tokens, digest.hexdigest())
+    return TokenFile(path.absolute(), dtype, tokens, digest.hexdigest(), state)
 
 
 def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenArray]:

@@ -1,12 +1,16 @@
 """The commands that are proposed can be pasted as they are."""
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from trainyard.run.commands import again_command, resume_command
+from trainyard.run.commands import again_command, is_command, resume_command, script_command, sync_command
 
+ROOT = Path(__file__).resolve().parents[3]
 NAMES = ["runs/a", "/mnt/my runs/it's; rm -rf $HOME", "--resume auto"]
 
 
@@ -22,3 +26,52 @@ def test_a_checkpoint_of_any_name_stays_one_word(name: str) -> None:
     checkpoint = Path(name) / "checkpoints" / "step-00000500"
     words = shlex.split(resume_command(Path(name), checkpoint=checkpoint))
     assert words[-4:] == ["--run-dir", name, "--resume", str(checkpoint)]
+
+
+def test_a_script_is_called_plainly_where_python3_is_this_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    assert script_command("train.py") == "scripts/train.py"
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert script_command("train.py") == "scripts/train.py"
+
+
+@pytest.mark.parametrize("active", [None, "/another/environment"])
+def test_the_interpreter_is_named_where_its_environment_is_not_the_active_one(
+    active: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV")
+    if active:
+        monkeypatch.setenv("VIRTUAL_ENV", active)
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python3.11"))
+    monkeypatch.chdir(tmp_path)
+    assert script_command("train.py") == "'my env/bin/python3.11' scripts/train.py"
+    assert is_command(script_command("train.py"))
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "executable", "/opt/env/bin/python")
+    assert again_command(Path("r")) == "opt/env/bin/python scripts/train.py --config r/config.yaml"
+    monkeypatch.chdir(tmp_path)
+    assert again_command(Path("r")) == "/opt/env/bin/python scripts/train.py --config r/config.yaml"
+
+
+def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.chdir(ROOT)
+    bare = {key: value for key, value in os.environ.items() if key != "PATH"} | {"PATH": "/usr/bin:/bin"}
+    line = f"{script_command('show_config.py')} --config configs/smoke.yaml"
+    done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", ["restore r/config.yaml", "Run scripts/train.py again", "scripts", ""])
+def test_a_sentence_is_no_command(text: str) -> None:
+    assert not is_command(text)
+
+
+def test_a_sync_stays_one_command_whatever_the_names() -> None:
+    words = shlex.split(sync_command("my runs/a", store="file:///my store", run_number=None))
+    flags = ["--run-dir", "my runs/a", "--store", "file:///my store", "--run-number", "auto", "--once"]
+    assert words == ["scripts/training_artifact_sync.py", *flags]
