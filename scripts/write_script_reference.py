@@ -51,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.check:
         from trainyard.run.commands import script_command
 
-        raise CheckFailedError(
-            f"Not current: {REFERENCE}. Run {script_command('write_script_reference.py')} and commit the result."
-        )
+        command_line = script_command("write_script_reference.py")
+        raise CheckFailedError(f"Not current: {REFERENCE}. Run {command_line} and commit the result.")
     if not args.dry_run:
         write(path, text)
     command.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")

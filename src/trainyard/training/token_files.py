@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.errors import DataError
-from trainyard.run.files import sha256_of_file
 from trainyard.run.commands import script_command
+from trainyard.run.files import sha256_of_file
 from trainyard.training.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
