@@ -80,6 +80,22 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
+    """Rename, one process at a time: what one found broken, another may just have replaced."""
+    with _only_process_in(path.parent):
+        _rename_or_take(temporary, path, is_whole)
+
+
+@contextlib.contextmanager
+def _only_process_in(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _rename_or_take(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
     while True:
         try:
             temporary.rename(path)

@@ -3,10 +3,12 @@
     plan (preparation) -> pieces of text (documents) -> tokens (vocabulary) -> <prepared_directory>/<key>/
                                                         train.bin, validation.bin, and index.json last
 
-The fingerprint is of the tokens themselves: the same data has it on every machine and under every path.
+The fingerprint is of the tokens themselves: the same data has it on every machine and under every path. Token
+files that are found again are hashed again, so that what is trained on is what the fingerprint says.
 Drawing samples is the affair of `batches`.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -25,7 +27,7 @@ from trainyard.training.documents import read_pieces
 from trainyard.training.folders import make_folder
 from trainyard.training.preparation import Preparation, plan_preparation
 from trainyard.training.skipped import Skipped, SkipTally, passed_over
-from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
+from trainyard.training.token_files import FileState, TokenFile, TokenWriter, check_tokens, copy_tokens
 
 INDEX_NAME = "index.json"
 _SCHEMA = 1
@@ -76,7 +78,7 @@ def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
     """
     start = time.monotonic()
     plan = plan_preparation(data, model)
-    prepared = read_prepared(plan.directory)
+    prepared = _find(plan.directory)
     reused = prepared is not None
     if not reused:
         _make(plan)
@@ -91,6 +93,33 @@ def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
             _logger.log(level, "passed over %s", skipped)
     prepared = replace(prepared, reused=reused, seconds=time.monotonic() - start)
     return _long_enough(prepared, data)
+
+
+def _find(directory: Path) -> PreparedData | None:
+    """What an earlier run prepared; None, with a warning, if its token files have other bytes now."""
+    prepared = read_prepared(directory)
+    if prepared is None:
+        return None
+    train, validation = prepared.train.verified(), prepared.validation and prepared.validation.verified()
+    for before, now in ((prepared.train, train), (prepared.validation, validation)):
+        if before is not None and now is None:
+            _logger.warning(
+                "%s: its content is no longer what was prepared, though its size is; preparing anew",
+                before.path,
+            )
+            return None
+    assert train is not None
+    found = replace(prepared, train=train, validation=validation)
+    _remember(prepared, found, directory)
+    return found
+
+
+def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
+    """Note how large token files are seen now, so that they need not be hashed the next time."""
+    pairs = ((before.train, now.train), (before.validation, now.validation))
+    if any(old and new and new.is_large and old.seen != new.seen for old, new in pairs):
+        with contextlib.suppress(OSError):  # on a medium that is read only, they are hashed each time
+            _write_index(now, directory)
 
 
 def _make(plan: Preparation) -> None:
@@ -112,14 +141,29 @@ def _fill(plan: Preparation, folder: Path) -> None:
         raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
         raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, skips))
+    prepared = PreparedData(
+        plan.name,
+        _fingerprint(train, validation),
+        train,
+        validation,
+        train_files=len(plan.train),
+        validation_files=0 if validation is None else len(plan.validation),
+        skipped=skips.summary(),
+        seconds=0.0,
+        reused=False,
+    )
+    _write_index(prepared, folder)
+
+
+def _write_index(prepared: PreparedData, folder: Path) -> None:
     index = {
         "schema": _SCHEMA,
-        "name": plan.name,
-        "train": _described(train, folder),
-        "validation": None if validation is None else _described(validation, folder),
-        "train_files": len(plan.train),
-        "validation_files": 0 if validation is None else len(plan.validation),
-        "skipped": [[s.reason, s.count, list(s.examples)] for s in skips.summary()],
+        "name": prepared.name,
+        "train": _described(prepared.train, folder),
+        "validation": None if prepared.validation is None else _described(prepared.validation, folder),
+        "train_files": prepared.train_files,
+        "validation_files": prepared.validation_files,
+        "skipped": [[s.reason, s.count, list(s.examples)] for s in prepared.skipped],
     }
     write_json_atomically(folder / INDEX_NAME, index)
 
@@ -158,11 +202,20 @@ def _write_files(
 
 def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
     name = file.path.name if file.path.parent == folder else str(file.path)
-    return {"path": name, "dtype": file.dtype, "tokens": file.tokens, "sha256": file.sha256}
+    return {
+        "path": name,
+        "dtype": file.dtype,
+        "tokens": file.tokens,
+        "sha256": file.sha256,
+        "seen": file.seen,
+    }
 
 
 def _is_whole(directory: Path) -> bool:
-    return read_prepared(directory) is not None
+    prepared = read_prepared(directory)
+    if prepared is None or prepared.train.verified() is None:
+        return False
+    return prepared.validation is None or prepared.validation.verified() is not None
 
 
 def read_prepared(directory: Path) -> PreparedData | None:
@@ -184,9 +237,9 @@ def read_prepared(directory: Path) -> PreparedData | None:
 
 
 def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
-    return TokenFile(
-        directory / value["path"], str(value["dtype"]), int(value["tokens"]), str(value["sha256"])
-    )
+    path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
+    seen = FileState(*value["seen"]) if value.get("seen") else None
+    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen)
 
 
 def _fingerprint(train: TokenFile, validation: TokenFile | None) -> str:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,3 +127,27 @@ def test_processes_that_race_leave_one_whole_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a"]
     texts = {(tmp_path / "a" / name).read_text() for name in ("first", "last")}
     assert len(texts) == 1
+
+
+def test_what_one_found_broken_is_not_taken_from_another_who_replaced_it(tmp_path: Path) -> None:
+    """The second comes while the first has just judged the broken folder, and not yet taken it away."""
+    path = tmp_path / "a"
+    make_folder(path, filling("broken"), is_whole)
+    seen_by_second: list[str] = []
+
+    def second_comes() -> None:
+        make_folder(path, filling("second"), is_whole)
+        seen_by_second.append((path / "content").read_text())
+
+    second = threading.Thread(target=second_comes)
+
+    def slowly_judged(folder: Path) -> bool:
+        verdict = is_whole(folder)
+        if second.ident is None:
+            second.start()
+            second.join(timeout=0.5)
+        return verdict
+
+    make_folder(path, filling("first"), slowly_judged)
+    second.join(timeout=30)
+    assert seen_by_second == [(path / "content").read_text()]

@@ -1,8 +1,14 @@
 """Preparing data: what the tokens are, when they are made again, and what bad input gets."""
 
+import errno
+import hashlib
 import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +20,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
+from trainyard.run.files import sha256_of_file
+from trainyard.training import token_files, tokens
 from trainyard.training.preparation import plan_preparation
 from trainyard.training.tokens import PreparedData, prepare_data
 
@@ -196,6 +204,146 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
     assert again.fingerprint == whole.fingerprint
     assert text(again)
     assert [path.name for path in (folder / "prepared").iterdir()] == [directory.name]
+
+
+def overwrite(path: Path) -> None:
+    """Other bytes, but the same size and the same time of modification."""
+    status = path.stat()
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+
+
+@pytest.fixture(params=["small", "large"])
+def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the test are small ones, or count as large."""
+    if request.param == "large":
+        monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize("name", ["train.bin", "validation.bin"])
+def test_prepared_tokens_with_other_bytes_are_prepared_anew(
+    folder: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    validation = str(folder / "train" / "c")
+    whole = prepare(folder, validation_path=validation)
+    path = whole.train.path.with_name(name)
+    content = path.read_bytes()
+    overwrite(path)
+    again = prepare(folder, validation_path=validation)
+    assert not again.reused
+    assert path.read_bytes() == content
+    assert again.fingerprint == whole.fingerprint
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{path}: its content is no longer what was prepared" in caplog.text
+    assert prepare(folder, validation_path=validation).reused
+
+
+@pytest.mark.usefixtures("of_any_size")
+def test_a_token_file_in_place_with_other_bytes_has_another_fingerprint(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "tokens.bin"
+    np.arange(200, dtype="<u2").tofile(path)
+    before = prepare(folder, 1 << 16, train_path=str(path))
+    overwrite(path)
+    after = prepare(folder, 1 << 16, train_path=str(path))
+    assert (before.reused, after.reused) == (False, False)
+    assert after.train.sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != before.train.sha256
+    assert after.fingerprint != before.fingerprint
+    assert str(path) in caplog.text
+    assert prepare(folder, 1 << 16, train_path=str(path)).fingerprint == after.fingerprint
+
+
+def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_to(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = prepare(folder).train.path
+    hashed: list[Path] = []
+
+    def noted(path: Path) -> str:
+        hashed.append(path)
+        return sha256_of_file(path)
+
+    monkeypatch.setattr(token_files, "sha256_of_file", noted)
+    assert prepare(folder).reused
+    assert hashed == [path]
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    assert prepare(folder).reused
+    assert hashed == [path]
+    path.write_bytes(path.read_bytes())
+    for _ in range(2):  # the second time, how it is now is known
+        assert prepare(folder).reused
+        assert hashed == [path, path]
+
+
+def test_large_tokens_that_were_copied_are_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    directory = prepare(folder).train.path.parent
+    shutil.copytree(directory, folder / "copy")
+    shutil.rmtree(directory)
+    (folder / "copy").rename(directory)
+    index = (directory / "index.json").read_bytes()
+    assert prepare(folder).reused
+    assert (directory / "index.json").read_bytes() != index
+    monkeypatch.setattr(token_files, "sha256_of_file", lambda path: pytest.fail(f"{path} was read"))
+    assert prepare(folder).reused
+
+
+def test_large_tokens_where_nothing_can_be_noted_are_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    path = prepare(folder).train.path
+    path.touch()
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tokens, "write_json_atomically", read_only)
+    assert prepare(folder).reused
+
+
+def test_an_index_that_does_not_say_how_its_files_were_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    index = prepare(folder).train.path.with_name("index.json")
+    value = json.loads(index.read_text())
+    del value["train"]["seen"]
+    index.write_text(json.dumps(value))
+    assert prepare(folder).reused
+    assert "seen" in json.loads(index.read_text())["train"]
+
+
+PREPARING = """
+import sys
+from trainyard.config.schema import DataConfig, ModelConfig
+from trainyard.training.tokens import prepare_data
+
+data = DataConfig.model_validate_json(sys.argv[1])
+sys.stdin.readline()
+prepared = prepare_data(data, ModelConfig(name="m"))
+print(prepared.fingerprint, prepared.train.open().tobytes().hex())
+"""
+
+
+def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(folder: Path) -> None:
+    whole = prepare(folder)
+    expected = f"{whole.fingerprint} {text(whole).hex()}\n"
+    overwrite(whole.train.path)
+    command = [sys.executable, "-c", PREPARING, config(folder).model_dump_json()]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    time.sleep(2)  # until all have imported what they need, or nearly
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=60)[0] for process in processes] == [expected] * 4
+    assert [path.name for path in (folder / "prepared").iterdir()] == [whole.train.path.parent.name]
 
 
 def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
