@@ -6,10 +6,15 @@ VENV ?= .venv
 UV_HOME ?= .uv
 CONFIG ?= configs/smoke.yaml
 SET ?=
-STORE ?= file://$(CURDIR)/trainyard-store
+space := $() $()
+# A URL: what it cannot hold as it is, it holds by its code.
+STORE ?= file://$(subst $(space),%20,$(subst %,%25,$(CURDIR)))/trainyard-store
 RUNS ?= runs
 ifeq ($(MAKECMDGOALS),resume)
-RUN_DIR := $(RUNS)/$(shell ls $(RUNS) 2>/dev/null | sort | tail -n 1)
+# What was started is what goes on: the run that was last at work, with the configuration it began with.
+RUN_DIR := $(shell ls -t "$(RUNS)"/*/run.json 2>/dev/null | head -n 1 | sed 's|/run\.json$$||')
+CONFIG := $(RUN_DIR)/config.yaml
+NOTHING = $(if $(RUN_DIR),There is no $(CONFIG),There is no run in $(RUNS) yet)
 else
 RUN_DIR ?= $(RUNS)/$(shell date +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/urandom | tr -d ' \n')
 endif
@@ -17,9 +22,9 @@ RUN_DIR := $(RUN_DIR)
 
 UV := $(UV_HOME)/bin/uv
 RUN := $(VENV)/bin/python
-CONFIGURATION := --config $(CONFIG) $(addprefix --set ,$(SET))
+CONFIGURATION := --config "$(CONFIG)" $(addprefix --set ,$(SET))
 
-.PHONY: help install install-dev train resume test lint lock clean
+.PHONY: help install install-dev train resume test lint native lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands
@@ -30,52 +35,58 @@ install: $(VENV)/training.stamp ## the environment that trains, from requirement
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
 train: ## train, store and prove a model: CONFIG=, SET="a.b=1 c=2", STORE=, RUN_DIR=
-resume: ## go on with the newest run of `make train`
+resume: ## go on with the newest run of `make train` as it was started, or with RUN_DIR=
 train resume: $(VENV)/training.stamp
-	@test -n "$(notdir $(RUN_DIR))" || { echo "There is no run in $(RUNS) yet: make train starts one." >&2; exit 2; }
-	@$(RUN) scripts/check_environment.py $(CONFIGURATION)
-	@$(RUN) scripts/prepare_data.py $(CONFIGURATION)
-	@$(RUN) scripts/train.py $(CONFIGURATION) --run-dir $(RUN_DIR) --resume auto
-	@$(RUN) scripts/training_artifact_sync.py --run-dir $(RUN_DIR) --store $(STORE) --run-number auto --once
-	@$(RUN) scripts/prove_run.py --run-dir $(RUN_DIR) --store $(STORE) --run-number auto
-	@$(RUN) scripts/training_dashboard.py $(RUN_DIR) --write
-	@$(RUN) scripts/notify_slack.py succeeded --run-dir $(RUN_DIR)
+	@test $@ = train || test -f "$(CONFIG)" || { echo "$(NOTHING): make train starts a run." >&2; exit 2; }
+	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION)
+	@"$(RUN)" scripts/prepare_data.py $(CONFIGURATION)
+	@"$(RUN)" scripts/train.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --resume auto
+	@"$(RUN)" scripts/training_artifact_sync.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto --once
+	@"$(RUN)" scripts/prove_run.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto
+	@"$(RUN)" scripts/training_dashboard.py "$(RUN_DIR)" --write
+	@"$(RUN)" scripts/notify_slack.py succeeded --run-dir "$(RUN_DIR)"
 
 test: $(VENV)/development.stamp ## every test, with coverage of src
-	UV=$(abspath $(UV)) $(RUN) -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
+	UV="$(abspath $(UV))" "$(RUN)" -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
 
 COVERAGE ?= 95
 TESTS ?=
 
-lint: $(VENV)/development.stamp ## ruff and mypy
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
+lint: $(VENV)/development.stamp ## ruff, mypy, and whether generated files and locks fit what they come from
+	"$(VENV)/bin/ruff" format --check .
+	"$(VENV)/bin/ruff" check .
+	"$(VENV)/bin/mypy"
+	"$(RUN)" scripts/write_config_schema.py --check
+	"$(RUN)" scripts/write_script_reference.py --check
+	"$(RUN)" scripts/write_locks.py --check
+
+native: $(VENV)/training.stamp ## build the C++ kernels and run their tests; needs cmake, a compiler, GoogleTest
+	"$(RUN)" scripts/build_native.py
 
 lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
-	UV=$(abspath $(UV)) $(RUN) scripts/write_locks.py
+	UV="$(abspath $(UV))" "$(RUN)" scripts/write_locks.py
 
-clean: ## remove environments, runs, prepared data and the local store
-	rm -rf $(VENV) $(UV_HOME) $(RUNS) data/prepared trainyard-store
+clean: ## remove environments, runs, prepared data, the local store and the built kernels
+	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized
 
 $(UV): requirements-uv.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is too old: Trainyard needs Python 3.11 or newer; make PYTHON=/path/to/python3.11" >&2; exit 2; }
-	$(PYTHON) -m venv $(UV_HOME)
-	$(UV_HOME)/bin/python -m pip install --quiet --require-hashes --no-deps -r requirements-uv.txt
-	@touch $@
+	"$(PYTHON)" -m venv "$(UV_HOME)"
+	"$(UV_HOME)/bin/python" -m pip install --quiet --require-hashes --no-deps -r requirements-uv.txt
+	@touch "$@"
 
 $(VENV)/bin/python: $(UV)
-	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
-	@touch $@
+	"$(UV)" venv --quiet --allow-existing --python "$(PYTHON)" "$(VENV)"
+	@touch "$@"
 
 $(VENV)/training.stamp: requirements-training.txt pyproject.toml $(VENV)/bin/python
-	$(UV) pip sync --quiet --python $(RUN) --require-hashes requirements-training.txt
-	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
-	@rm -f $(VENV)/development.stamp
-	@touch $@
+	"$(UV)" pip sync --quiet --python "$(RUN)" --require-hashes requirements-training.txt
+	"$(UV)" pip install --quiet --python "$(RUN)" --no-deps --no-build-isolation --editable .
+	@rm -f "$(VENV)/development.stamp"
+	@touch "$@"
 
 $(VENV)/development.stamp: requirements-development.txt $(VENV)/training.stamp
-	$(UV) pip sync --quiet --python $(RUN) --require-hashes requirements-training.txt requirements-development.txt
-	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
-	@touch $@
+	"$(UV)" pip sync --quiet --python "$(RUN)" --require-hashes requirements-training.txt requirements-development.txt
+	"$(UV)" pip install --quiet --python "$(RUN)" --no-deps --no-build-isolation --editable .
+	@touch "$@"

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -20,8 +22,8 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git knows of this tree, in a repository of its own with one commit."""
-    folder = tmp_path_factory.mktemp("clone") / "trainyard"
+    """What git knows of this tree, in a repository with one commit, in a folder as people name them."""
+    folder = tmp_path_factory.mktemp("clone") / "my yard, 100%"
     folder.mkdir()
     command = ["git", "-C", str(HOUSE), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
@@ -41,7 +43,7 @@ def make(clone: Path, target: str, **variables: str) -> "subprocess.Popen[str]":
     if not installed.exists():
         # Make would bring this environment to the training lock, without the tools of the tests.
         pytest.skip(f"{ENVIRONMENT} was not made by make install-dev, and make train would change it")
-    words = ["make", target, f"VENV={ENVIRONMENT}", "-o", str(installed), f"SET={SETTINGS}"]
+    words = ["make", target, f"VENV={ENVIRONMENT}", "-o", str(installed)]
     words += [f"{name}={value}" for name, value in variables.items()]
     outer = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "GITHUB_ACTIONS", "TRAINYARD_RUN_ID"}
     environment = {key: value for key, value in os.environ.items() if key not in outer}
@@ -59,7 +61,7 @@ def output_of(process: "subprocess.Popen[str]") -> str:
 
 @pytest.mark.slow
 def test_one_command_trains_stores_and_proves_a_model(clone: Path) -> None:
-    process = make(clone, "train")
+    process = make(clone, "train", SET=SETTINGS)
     text = output_of(process)
     assert process.returncode == 0, text
     for line in (
@@ -87,10 +89,10 @@ def test_a_killed_make_train_goes_on_with_make_resume_to_the_same_weights(
     clone: Path, tmp_path: Path
 ) -> None:
     store = f"file://{tmp_path}/store"
-    whole = make(clone, "train", RUNS=f"{tmp_path}/whole", STORE=store)
+    whole = make(clone, "train", RUNS=f"{tmp_path}/whole", STORE=store, SET=SETTINGS)
     text = output_of(whole)
     assert whole.returncode == 0, text
-    killed = make(clone, "train", RUNS=f"{tmp_path}/killed", STORE=store)
+    killed = make(clone, "train", RUNS=f"{tmp_path}/killed", STORE=store, SET=SETTINGS)
     deadline = time.monotonic() + 120
     while (
         not list(tmp_path.glob("killed/*/checkpoints/step-*/manifest.json")) and time.monotonic() < deadline
@@ -101,9 +103,93 @@ def test_a_killed_make_train_goes_on_with_make_resume_to_the_same_weights(
     resumed = make(clone, "resume", RUNS=f"{tmp_path}/killed", STORE=store)
     text = output_of(resumed)
     assert resumed.returncode == 0, text
+    (proof,) = tmp_path.glob("killed/*/report/proof.json")
+    assert json.loads(proof.read_text())["proven"] is True
     outcomes = []
     for name in ("whole", "killed"):
         (path,) = tmp_path.glob(f"{name}/*/run.json")
         outcomes.append(json.loads(path.read_text())["outcome"])
     assert outcomes[0]["state_sha256"] == outcomes[1]["state_sha256"]
     assert "run-2" in text
+
+
+def planned(clone: Path, target: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """What make would do, and its answer."""
+    line = ["make", "--dry-run", "--no-print-directory", target, f"VENV={ENVIRONMENT}", *words]
+    line += ["-o", str(ENVIRONMENT / "training.stamp"), "-o", str(ENVIRONMENT / "development.stamp")]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(line, cwd=clone, env=plain, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def three_runs(tmp_path: Path) -> Path:
+    """The newest by name is the oldest at work; of the last one there is no record yet."""
+    runs = tmp_path / "all runs"
+    for name, age in (("gh-77", 300), ("20260101-120000-aaaa", 100), ("20260301-120000-bbbb", 200)):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "config.yaml").touch()
+        (runs / name / "run.json").write_text("{}")
+        os.utime(runs / name / "run.json", (time.time() - age,) * 2)
+    (runs / "zz-empty").mkdir()
+    return runs
+
+
+def test_resume_takes_the_run_that_was_last_at_work_with_its_own_configuration(
+    clone: Path, three_runs: Path
+) -> None:
+    last = three_runs / "20260101-120000-aaaa"
+    text = planned(clone, "resume", f"RUNS={three_runs}").stdout
+    assert text.count(f'--config "{last}/config.yaml"') == 3
+    assert f'--run-dir "{last}" --resume auto' in text
+    assert "--set" not in text
+
+
+def test_resume_goes_on_with_what_is_named_and_changed_on_its_line(clone: Path, three_runs: Path) -> None:
+    named = three_runs / "gh-77"
+    text = planned(clone, "resume", f"RUN_DIR={named}", "SET=training.max_steps=9").stdout
+    assert text.count(f'--config "{named}/config.yaml" --set training.max_steps=9') == 3
+    other = planned(clone, "resume", f"RUN_DIR={named}", "CONFIG=configs/other.yaml").stdout
+    assert other.count('--config "configs/other.yaml"') == 3
+    assert f'--run-dir "{named}" --resume auto' in other
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("RUNS=nowhere",), "There is no run in nowhere yet: make train starts a run."),
+        (("RUN_DIR=runs/mistyped",), "There is no runs/mistyped/config.yaml: make train starts a run."),
+    ],
+)
+def test_resume_without_a_run_says_so(clone: Path, words: tuple[str, ...], answer: str) -> None:
+    process = make(clone, "resume", **dict(word.split("=") for word in words))
+    text = output_of(process)
+    assert process.returncode == 2
+    assert answer in text
+    assert "environment:" not in text
+
+
+def test_the_store_of_a_clone_is_the_url_of_a_folder_in_it(clone: Path) -> None:
+    url = shlex.split(planned(clone, "train").stdout.partition("--store ")[2])[0]
+    assert url.endswith("/my%20yard,%20100%25/trainyard-store")
+    assert unquote(url) == f"file://{clone}/trainyard-store"
+
+
+def test_lint_judges_what_is_generated_too(clone: Path) -> None:
+    text = planned(clone, "lint").stdout
+    for script in ("write_config_schema", "write_script_reference", "write_locks"):
+        assert f"scripts/{script}.py --check" in text
+    assert 'bin/mypy"' in text
+
+
+def test_the_kernels_are_built_by_their_script_and_cleaned_away(clone: Path) -> None:
+    assert "scripts/build_native.py" in planned(clone, "native").stdout
+    (removed,) = (line for line in planned(clone, "clean").stdout.splitlines() if line.startswith("rm -rf"))
+    assert {"native/build", "native/build-sanitized", "runs", "trainyard-store"} <= set(shlex.split(removed))
+
+
+@pytest.mark.parametrize(
+    "name", [".uv", ".venv", "runs", "trainyard-store", "native/build", "native/build-sanitized"]
+)
+def test_what_the_commands_write_is_no_change_of_the_repository(clone: Path, name: str) -> None:
+    line = ["git", "check-ignore", "--quiet", f"{name}/file"]
+    assert subprocess.run(line, cwd=clone, timeout=20).returncode == 0
