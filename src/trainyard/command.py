@@ -5,6 +5,7 @@ It knows no pipeline step and starts nothing; `scripts/` hold the steps.
 
 import argparse
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -18,6 +19,8 @@ from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No space left: the machine's trouble and no bug, wherever it is met."""
 _logger = logging.getLogger("trainyard")
 
 
@@ -124,7 +127,11 @@ def _answer_of(main: Callable[[], int]) -> int:
         _logger.debug("where the pipe broke:", exc_info=True)
         _say("Cut short: what read the output has closed it (broken pipe).\n")
         return ExitCode.NO
-    except Exception:  # noqa: BLE001 - the one top-level handler
+    except Exception as error:  # the one top-level handler
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _logger.debug("where the space ran out:", exc_info=True)
+            _say(f"The output could not be written: {error}\n")
+            return ExitCode.NO
         _say(traceback.format_exc())
         return ExitCode.BUG
 

@@ -192,6 +192,22 @@ def test_an_answer_that_did_not_fit_on_the_disk_is_not_done(given: int, code: in
     assert "The output could not be written: [Errno 28]" in done.stderr
 
 
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("body", "variables"),
+    [(LARGE, {}), (SAY_NO, {"PYTHONUNBUFFERED": "1"})],
+    ids=["more than the buffer holds", "unbuffered"],
+)
+def test_a_disk_that_fills_up_in_the_middle_is_a_no_without_a_traceback(
+    body: str, variables: dict[str, str]
+) -> None:
+    with FULL.open("w") as full:
+        done = run(body, stdout=full, env=os.environ | variables)
+    assert done.returncode == 1
+    assert "The output could not be written: [Errno 28]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_script_without_a_stdout_still_answers() -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *program("return 1")]
     done = subprocess.run(closed, capture_output=True, text=True, timeout=60)

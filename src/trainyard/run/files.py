@@ -8,13 +8,21 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _CHUNK_BYTES = 1 << 20
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`: a reader, or a crash at any moment, sees the old file or the new one."""
+    """Replace `path` by `content`: a reader, or a crash at any moment, sees the old file or the new one.
+
+    A link stays one: the file it leads to is replaced. A device or a pipe is written to, never replaced.
+    """
+    if _is_special(path):
+        with path.open("wb", buffering=0) as device:
+            _write_all(device, content)
+        return
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -26,6 +34,17 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether `path` leads to something that is neither a regular file nor a directory."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _write_all(device: BinaryIO, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[device.write(view) :]
 
 
 def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:

@@ -1,5 +1,7 @@
 import hashlib
 import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,35 @@ def test_the_digest_is_that_of_all_bytes(tmp_path: Path, size: int) -> None:
     content = bytes(i % 251 for i in range(size))
     (tmp_path / "f").write_bytes(content)
     assert sha256_of_file(tmp_path / "f") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_link_stays_and_the_file_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("far/file")
+    for content in (b"new", b"newer"):
+        write_bytes_atomically(link, content)
+        assert link.is_symlink()
+        assert (tmp_path / "far" / "file").read_bytes() == content
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["far", "file", "link"]
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe, content, read = tmp_path / "pipe", b"x" * 200_000, []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_bytes_atomically(pipe, content)
+    reader.join(timeout=10)
+    assert read == [content]
+    assert pipe.is_fifo()
+
+
+def test_a_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "device"
+    link.symlink_to("/dev/full")
+    monkeypatch.delattr(Path, "replace")  # this machine needs its device, also when the test fails
+    with pytest.raises(OSError, match="No space left"):
+        write_bytes_atomically(link, b"x")
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+    assert link.is_symlink()
