@@ -66,6 +66,18 @@ def test_a_stored_run_verifies_and_no_more_is_claimed_than_was_compared(
     assert f"stored: 5 of 5 objects of run 7 ({depth}): {words} [ok]\n" in done.stderr
 
 
+@pytest.mark.parametrize("target", ["nowhere", "copy"])
+def test_a_link_in_place_of_an_object_is_named(
+    run: RunDirectory, folder: Path, tmp_path: Path, target: str
+) -> None:
+    (folder / DATA).rename(tmp_path / "copy")
+    (folder / DATA).symlink_to(tmp_path / target)
+    done = verify("--store", folder.as_uri(), "--run-number", 7)
+    assert done.returncode == 1
+    assert f"{DATA}: a symbolic link" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_checkpoints_that_are_no_longer_on_disk_are_not_said_to_be_equal_there(
     run: RunDirectory, folder: Path, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
 """A folder as a store (`file:///folder`), for a laptop: the operations of S3, durable and never half done.
 
 A file is copied under a temporary name, fsynced, read back and only then renamed. The checksum it reports is
-computed from the bytes on disk each time it is asked, so there is nothing to trust. It knows nothing of runs.
+computed from the bytes on disk each time it is asked, so there is nothing to trust. A symbolic link is never
+an object: it may lead out of the store, or to what changes there. It knows nothing of runs.
 """
 
 import base64
@@ -53,10 +54,12 @@ class LocalStore:
             for path in sorted(self._files_below(prefix)):
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix):
+                    _refuse_link(path)
                     yield LocalObject(key, path.stat().st_size)
 
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
+        _refuse_link(path)
         if not path.is_file():
             return None
         with _refusals_named(path):
@@ -65,6 +68,7 @@ class LocalStore:
 
     def read_chunks(self, key: str) -> Iterator[bytes]:
         path = self._path(key)
+        _refuse_link(path)
         if not path.is_file():
             raise FileNotFoundError(key)
         with _refusals_named(path), path.open("rb", buffering=0) as file:
@@ -98,13 +102,20 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         if key.startswith("/") or ".." in key.split("/"):
             raise VerificationError(f"{key}: not a key of a store")
-        return self._root / key
+        path = self._root / key
+        for folder in path.relative_to(self._root).parents:
+            if folder != Path():
+                _refuse_link(self._root / folder)
+        return path
 
     def _files_below(self, prefix: str) -> Iterator[Path]:
         start = self._path(prefix.rpartition("/")[0])
+        if start != self._root:
+            _refuse_link(start)
         for folder, names, files in os.walk(start):
             names[:] = [name for name in names if name != _INCOMING]
-            yield from (Path(folder, name) for name in files)
+            links = [name for name in names if Path(folder, name).is_symlink()]  # os.walk passes them by
+            yield from (Path(folder, name) for name in (*files, *links))
 
     def _temporary(self) -> Path:
         incoming = self._root / _INCOMING
@@ -148,8 +159,24 @@ def _refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
     except OSError as error:
         folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
         free = shutil.disk_usage(folder).free
-        room = f" ({free / 1e9:.1f} GB free" + (f", the file has {needed / 1e9:.1f} GB)" if needed else ")")
+        room = f" ({_size(free)} free" + (f", the file has {_size(needed)})" if needed else ")")
         raise ServiceError(f"The store cannot use {path}: {error.strerror}{room}.") from error
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise VerificationError(
+            f"{path}: a symbolic link, which is never part of a store. "
+            "Remove it, and store the run again if the link stood for one of its files."
+        )
+
+
+def _size(count: int) -> str:
+    """Bytes in the unit that fits: `812 bytes`, `43.1 MB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count} bytes"
 
 
 def _copy(source: Path, target: Path) -> tuple[bytes, int]:
@@ -179,7 +206,7 @@ def _checksum(digest: bytes) -> dict[str, str]:
 
 
 def _is_visible_folder(entry: Path) -> bool:
-    return entry.is_dir() and entry.name != _INCOMING
+    return entry.is_dir() and not entry.is_symlink() and entry.name != _INCOMING
 
 
 def _name_exclusively(temporary: Path, path: Path) -> None:

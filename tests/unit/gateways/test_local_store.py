@@ -3,7 +3,10 @@
 import errno
 import hashlib
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,12 +69,61 @@ def test_a_full_disk_is_told_and_leaves_nothing(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        ServiceError, match=r"No space left on device \(\d+\.\d GB free, the file has 0\.0 GB\)"
+        ServiceError, match=r"No space left on device \([\d,.]+ (GB|MB|kB|bytes) free, the file has 3\.0 MB\)"
     ):
         store.stage(file, "a", metadata={})
     with pytest.raises(ServiceError, match="No space left on device"):
         store.put_new("b", b"x", metadata={})
     assert names(folder) == []
+
+
+def test_a_store_that_is_nearly_full_is_told_in_units_that_fit(
+    store: LocalStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file.write_bytes(bytes(43_100))
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=812))
+    with pytest.raises(ServiceError, match=r"\(812 bytes free, the file has 43\.1 kB\)"):
+        store.stage(file, "a", metadata={})
+
+
+@pytest.mark.parametrize("target", ["nowhere", "../outside", "whole"])
+@pytest.mark.parametrize("name", ["run-1/checkpoint-5/a", "run-1/checkpoint-5", "run-1"])
+def test_a_link_is_no_object(store: LocalStore, folder: Path, tmp_path: Path, name: str, target: str) -> None:
+    """Neither one that leads nowhere, nor one that leads out of the store, nor one that stays inside."""
+    for place in (tmp_path / "outside", folder / "whole"):
+        (place / "checkpoint-5").mkdir(parents=True)
+        (place / "checkpoint-5" / "a").write_bytes(b"x")
+        (place / "a").write_bytes(b"x")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).symlink_to(folder / target)
+    key = "run-1/checkpoint-5/a"
+    asked: list[Callable[[], object]] = [
+        lambda: list(store.list_objects("run-1/")),
+        lambda: store.describe(key),
+        lambda: list(store.read_chunks(key)),
+    ]
+    for ask in asked:
+        with pytest.raises(VerificationError, match=rf"{name}: a symbolic link"):
+            ask()
+    assert "run-1" not in store.folders() or name != "run-1"
+    assert [found.key for found in store.list_objects("whole/")] == ["whole/a", "whole/checkpoint-5/a"]
+
+
+def test_nothing_is_written_through_a_link_to_a_folder(
+    store: LocalStore, folder: Path, tmp_path: Path, file: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    folder.mkdir()
+    (folder / "run-1").symlink_to(tmp_path / "outside")
+    with pytest.raises(VerificationError, match="run-1: a symbolic link"):
+        store.put_new("run-1/a", b"x", metadata={})
+    with pytest.raises(VerificationError, match="run-1: a symbolic link"):
+        store.stage(file, "run-1/a", metadata={})
+    assert names(tmp_path / "outside") == []
 
 
 def test_a_taken_name_is_not_overwritten(store: LocalStore, folder: Path) -> None:
