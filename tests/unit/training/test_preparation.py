@@ -1,0 +1,76 @@
+"""What the place of prepared tokens depends on, and which files a plan leaves out."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
+from trainyard.training.preparation import Preparation, plan_preparation
+
+MODEL = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=300))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty files in `train/`."""
+    (tmp_path / "train").mkdir()
+    for number in range(30):
+        (tmp_path / "train" / f"{number:02}.txt").write_text("text\n")
+    return tmp_path
+
+
+def plan(folder: Path, model: ModelConfig = MODEL, **changes: object) -> Preparation:
+    paths = {"train_path": str(folder / "train"), "prepared_directory": str(folder / "prepared")}
+    return plan_preparation(
+        DataConfig.model_validate({**paths, "validation_fraction": 0.2, **changes}), model
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}]
+)
+def test_what_decides_the_tokens_decides_the_place(folder: Path, change: dict[str, object]) -> None:
+    assert plan(folder, MODEL, **change).directory != plan(folder).directory
+
+
+def test_the_size_of_the_vocabulary_that_tokens_are_checked_against_decides_the_place(folder: Path) -> None:
+    larger = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=400))
+    assert plan(folder, larger).directory != plan(folder).directory
+
+
+def test_a_touched_file_decides_the_place(folder: Path) -> None:
+    before = plan(folder).directory
+    os.utime(folder / "train" / "00.txt", ns=(1, 1))
+    assert plan(folder).directory != before
+
+
+def test_what_does_not_decide_the_tokens_keeps_the_place(folder: Path) -> None:
+    renamed = ModelConfig(name="another", architecture=ArchitectureConfig(vocab_size=300, num_layers=3))
+    assert plan(folder, renamed, sequence_length=32).directory == plan(folder).directory
+
+
+def test_every_file_is_on_one_side_and_on_the_same_one_each_time(folder: Path) -> None:
+    first, second = plan(folder), plan(folder)
+    assert (first.train, first.validation) == (second.train, second.validation)
+    assert first.train
+    assert first.validation
+    names = [file.relative for file in (*first.train, *first.validation)]
+    assert sorted(names) == [f"{number:02}.txt" for number in range(30)]
+
+
+def test_with_validation_of_its_own_nothing_is_held_out(folder: Path) -> None:
+    (folder / "validation.txt").write_text("text\n")
+    both = plan(folder, validation_path=str(folder / "validation.txt"))
+    assert len(both.train) == 30
+    assert [file.relative for file in both.validation] == ["validation.txt"]
+
+
+def test_token_files_of_another_width_are_left_out_and_counted(folder: Path) -> None:
+    (folder / "train" / "even.bin").write_bytes(b"\1\0")
+    found = plan(folder, bin_dtype="uint32")
+    assert not any(file.suffix == ".bin" for file in (*found.train, *found.validation))
+    assert [str(skipped) for skipped in found.skipped] == [
+        "1 .bin files that are not whole uint32 numbers (even.bin)"
+    ]
+    assert any(f.suffix == ".bin" for f in (*plan(folder).train, *plan(folder).validation))
