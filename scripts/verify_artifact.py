@@ -59,9 +59,10 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     from trainyard.artifacts.verify import verify_directory
     from trainyard.run.directory import RunDirectory
 
-    if not run_dir.is_dir():
-        raise ConfigError(f"{run_dir}: there is no such run directory")
-    found = verify_directory(RunDirectory(run_dir))
+    directory = RunDirectory(run_dir)
+    if not directory.run_file.is_file():
+        raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is no run directory")
+    found = verify_directory(directory)
     steps = ", ".join(str(step) for step in found.steps) or "none"
     _tell("local", f"{len(found.steps)} whole checkpoints (steps {steps}) in {run_dir}", found.problems)
     return found.to_json()

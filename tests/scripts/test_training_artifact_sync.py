@@ -85,6 +85,26 @@ def test_no_store_is_a_usage_error(run: RunDirectory) -> None:
     assert done.stderr == "No store: give --store, or set artifacts.store in the configuration.\n"
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path, dry: tuple[str]) -> None:
+    run.run_file.unlink()
+    done = sync("--run-dir", run.path, "--store", folder.as_uri(), *dry)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{run.run_file}: missing, so {run.path} is no run directory" in done.stderr
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("outcome", [[1], None, "succeeded"])
+def test_a_record_with_an_outcome_of_another_type_is_named(
+    run: RunDirectory, folder: Path, outcome: object
+) -> None:
+    run.run_file.write_text(json.dumps({"schema": 1, "run_id": "run-a", "outcome": outcome}))
+    done = sync("--run-dir", run.path, "--store", folder.as_uri())
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{run.run_file}: outcome is not an object")
+    assert not folder.exists()
+
+
 def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Path) -> None:
     (run.checkpoint(100) / "data").write_bytes(os.urandom(2000))
     done = sync("--run-dir", run.path, "--store", folder.as_uri())

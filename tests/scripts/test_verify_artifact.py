@@ -66,6 +66,14 @@ def test_a_stored_run_verifies_and_no_more_is_claimed_than_was_compared(
     assert f"stored: 5 of 5 objects of run 7 ({depth}): {words} [ok]\n" in done.stderr
 
 
+def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path) -> None:
+    run.run_file.unlink()
+    for arguments in ((), ("--store", folder.as_uri()), ("--store", folder.as_uri(), "--run-number", 7)):
+        done = verify("--run-dir", run.path, *arguments)
+        assert done.returncode == 2, done.stderr
+        assert f"{run.run_file}: missing, so {run.path} is no run directory" in done.stderr
+
+
 @pytest.mark.parametrize("target", ["nowhere", "copy"])
 def test_a_link_in_place_of_an_object_is_named(
     run: RunDirectory, folder: Path, tmp_path: Path, target: str

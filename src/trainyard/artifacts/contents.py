@@ -79,10 +79,12 @@ class _Found:
 def contents_of(directory: RunDirectory, run_number: int, scratch: Path) -> Contents:
     """What `directory` has for the store as run `run_number`; records are copied into `scratch`.
 
-    Raises TrainyardError when it is no run directory.
+    Raises ConfigError when it is no run directory, TrainyardError when its `run.json` is torn.
     """
+    run = read_run(directory.run_file)
     records = tuple(_records(directory, run_number, scratch))
-    run = read_run(scratch / directory.run_file.name)
+    if (copied := scratch / directory.run_file.name).exists():
+        run = read_run(copied)  # exactly what is stored
     metrics = _metrics_item(run, run_number, scratch)
     found = _Found()
     for step in reversed(directory.checkpoint_steps()):

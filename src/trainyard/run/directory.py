@@ -10,7 +10,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.errors import ConfigError
+
 _STEP_NAME = re.compile(r"step-(\d{8,})")
+
+
+def step_of(name: str) -> int | None:
+    """The step that the directory `name` of a checkpoint says; None for any other name."""
+    match = _STEP_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,22 @@ class RunDirectory:
         """The steps that have a directory under `checkpoints/`, oldest first, whole or not."""
         if not self.checkpoints.is_dir():
             return []
-        matches = (_STEP_NAME.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
-        return sorted(int(match[1]) for match in matches if match)
+        steps = (step_of(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(step for step in steps if step is not None)
 
     def create(self) -> None:
-        """Make the directory and its folders; existing ones are kept."""
+        """Make the directory and its folders; existing ones are kept. Raises ConfigError when it cannot."""
         for folder in (self.checkpoints, self.logs, self.tensorboard, self.report):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_run_folder(folder)
+
+
+def make_run_folder(path: Path) -> None:
+    """Make a folder of a run, if it is not there. Raises ConfigError when it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path}: a file stands where the run has its folder {path.name}. Move it away and try again."
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: the folder cannot be made ({error.strerror})") from None

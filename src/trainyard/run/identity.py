@@ -24,6 +24,12 @@ ORIGIN_KEYS = (
 """What decides the numbers of a segment beside the data and the seed: what ran, and on what."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_KINDS: dict[str, tuple[type, str]] = {
+    "run_id": (str, "a text"),
+    "history": (list, "a list"),
+    **dict.fromkeys(("git", "data", "hardware", "ci", "parent", "plan", "outcome"), (dict, "an object")),
+}
+"""What the parts of `run.json` are that others rely on."""
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -88,15 +94,23 @@ def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> No
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """The content of `run.json`. Raises TrainyardError when it is missing or torn."""
+    """The content of `run.json`.
+
+    Raises ConfigError when it is missing, TrainyardError when it is torn or a part is not what it must be.
+    """
     try:
         value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise TrainyardError(f"{path}: missing, so {path.parent} is no run directory") from None
-    except ValueError as error:
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{path}: missing, so {path.parent} is no run directory") from None
+    except OSError as error:
+        raise TrainyardError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise TrainyardError(f"{path}: not readable as JSON ({error})") from None
-    if not isinstance(value, dict) or "run_id" not in value:
+    if not isinstance(value, dict) or not value.get("run_id"):
         raise TrainyardError(f"{path}: has no run_id, so it is not the record of a run")
+    for name, (kind, words) in _KINDS.items():
+        if not isinstance(value.get(name, kind()), kind):
+            raise TrainyardError(f"{path}: {name} is not {words}, so it is not the record of a run")
     return value
 
 

@@ -11,7 +11,7 @@ import pytest
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import SyncReport, size_text, sync_run
 from trainyard.artifacts.verify import Depth, verify_run
-from trainyard.errors import RunConflictError, ServiceError, TrainyardError
+from trainyard.errors import ConfigError, RunConflictError, ServiceError
 from trainyard.gateways.local_store import LocalObject, LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
@@ -253,7 +253,7 @@ def test_a_refusal_says_where_everything_is_and_how_to_go_on(tmp_path: Path, mak
 
 
 def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(TrainyardError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is no run directory"):
         sync_run(store, RunDirectory(tmp_path), None)
 
 

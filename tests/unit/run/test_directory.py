@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+
+from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
 
 
@@ -20,3 +23,10 @@ def test_steps_are_listed_in_order_and_nothing_else_counts(tmp_path: Path) -> No
         (run.checkpoints / name).mkdir(parents=True)
     (run.checkpoints / "step-00000099").write_text("a file")
     assert run.checkpoint_steps() == [2, 10, 123456789]
+
+
+@pytest.mark.parametrize("name", ["report", "checkpoints", "logs", "tensorboard"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=rf"/{name}: a file stands where the run has its folder {name}"):
+        RunDirectory(tmp_path).create()

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,31 @@ def test_what_is_no_run_is_named(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(TrainyardError, match=r"run\.json"):
+        read_run(path)
+
+
+def test_a_directory_without_the_record_is_no_run_and_that_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "run.json", tmp_path / "file" / "run.json"):
+        with pytest.raises(ConfigError, match=f"{path}: missing, so .* is no run directory"):
+            read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        *(("outcome", value, "outcome is not an object") for value in ([1], None, "succeeded", 0)),
+        *((part, [1], f"{part} is not an object") for part in ("git", "data", "hardware", "ci", "plan")),
+        ("parent", "a", "parent is not an object"),
+        ("history", {}, "history is not a list"),
+        ("run_id", 7, "run_id is not a text"),
+        ("run_id", "", "has no run_id"),
+    ],
+)
+def test_a_part_of_another_type_is_named(tmp_path: Path, part: str, value: object, words: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"run_id": "x", part: value}))
+    with pytest.raises(TrainyardError, match=rf"run\.json: {words}"):
         read_run(path)
 
 
