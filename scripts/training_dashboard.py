@@ -7,7 +7,8 @@ Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, eve
          checkpoints/*/manifest.json, report/proof.json.
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
-Exit codes: 0 reported, however the run went; 2 there is no such run directory.
+Exit codes: 0 reported, however the run went; 2 there is no such run directory,
+         or a report cannot be written.
 Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
 """
 
@@ -50,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.write:
         for dashboard in dashboards:
             write_into_run(dashboard)
-    if args.github_summary:
-        append_summary(rendered(dashboards, Format.MARKDOWN))
+    if args.github_summary and not append_summary(rendered(dashboards, Format.MARKDOWN)):
+        command.announce("summary", "none written: GITHUB_STEP_SUMMARY is not set outside GitHub Actions")
     if args.output is not None:
         form = Format(args.format) if args.format else format_of(args.output)
         write(args.output, rendered(dashboards, form))
@@ -64,9 +65,12 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
     """The three files that stay beside the run, and where they are."""
     from trainyard.report.closing import where_to_look
     from trainyard.report.dashboard import format_of, rendered
+    from trainyard.run.directory import RunDirectory, make_run_folder
 
+    folder = RunDirectory(dashboard.facts.directory).report
+    make_run_folder(folder)
     for name in ("dashboard.json", "summary.md", "index.html"):
-        path = dashboard.facts.directory / "report" / name
+        path = folder / name
         write(path, rendered([dashboard], format_of(path)))
     for phase, text in where_to_look(dashboard.facts):
         command.announce(phase, text)

@@ -66,11 +66,44 @@ def test_the_job_summary_is_appended(program: Program, finished_run: RunDirector
     )
     assert done.stdout == ""
     assert summary.read_text().startswith("before\n### ⚠ Trained, not proven yet")
-    assert program("training_dashboard.py", finished_run.path, "--github-summary").returncode == 0
 
 
-def test_an_empty_directory_is_a_report_too(program: Program, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
+def test_outside_actions_it_is_said_that_there_is_no_summary(
+    program: Program, finished_run: RunDirectory
+) -> None:
+    done = program("training_dashboard.py", finished_run.path, "--github-summary")
+    assert done.returncode == 0
+    assert "summary: none written: GITHUB_STEP_SUMMARY is not set" in done.stderr
+
+
+def test_a_file_in_the_place_of_the_folder_report_is_named(
+    program: Program, finished_run: RunDirectory
+) -> None:
+    finished_run.report.rmdir()
+    finished_run.report.touch()
+    done = program("training_dashboard.py", finished_run.path, "--write")
+    assert done.returncode == 2
+    assert f"{finished_run.report}: a file stands where the run has its folder report" in done.stderr
+
+
+@pytest.mark.parametrize("source", ["/etc/passwd", "/etc", "/dev/null"])
+def test_what_is_no_run_is_refused(program: Program, source: str) -> None:
+    done = program("training_dashboard.py", source)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{source}: is n" in done.stderr
+
+
+def test_a_link_stays_and_what_it_leads_to_becomes_the_report(
+    program: Program, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    (tmp_path / "link.json").symlink_to("report.json")
+    assert program("training_dashboard.py", finished_run.path, "--output", "link.json").returncode == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "report.json").read_text())["status"] == "SUCCEEDED"
+
+
+def test_a_run_that_has_only_its_empty_folders_is_a_report_too(program: Program, tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "empty").create()
     done = program("training_dashboard.py", "empty")
     assert done.returncode == 0
     assert "Status: EMPTY" in done.stdout

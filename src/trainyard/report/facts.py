@@ -174,7 +174,7 @@ class RunFacts:
 def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
     """The facts of a run directory, or of the directory that a metrics file lies in.
 
-    Raises ConfigError when `source` does not exist.
+    Raises ConfigError when `source` does not exist, or is neither of the two.
     """
     directory, metrics_file = _located(source)
     layout = RunDirectory(directory)
@@ -195,11 +195,25 @@ def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
 
 
 def _located(source: Path) -> tuple[Path, Path]:
-    if source.is_dir():
+    if source.is_dir() and _is_run(source):
         return source, RunDirectory(source).metrics_file
-    if source.is_file() or (source.name == "metrics.jsonl" and source.parent.is_dir()):
+    not_yet = source.name == "metrics.jsonl" and not source.exists() and _is_run(source.parent)
+    if not_yet or (source.is_file() and source.suffix == ".jsonl"):
         return source.parent, source
+    if source.is_dir():
+        raise ConfigError(
+            f"{source}: is no run directory: it has no run.json, no metrics.jsonl and no checkpoints/."
+        )
+    if source.exists():
+        raise ConfigError(f"{source}: is neither a run directory nor a metrics file, which ends with .jsonl.")
     raise ConfigError(f"{source}: no such run directory or metrics file. `ls runs` shows the runs there are.")
+
+
+def _is_run(directory: Path) -> bool:
+    """Whether there is anything a trainer leaves; before its first step that may be empty folders."""
+    layout = RunDirectory(directory)
+    files = (layout.run_file, layout.metrics_file, layout.events_file)
+    return any(file.is_file() for file in files) or layout.checkpoints.is_dir()
 
 
 def _newest(run: Mapping[str, Any], history: History, events: list[Row]) -> float | None:

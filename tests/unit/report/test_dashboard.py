@@ -11,6 +11,7 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.report.dashboard import Format, TrainingDashboard, rendered
+from trainyard.run.directory import RunDirectory
 
 NewRun = Callable[[], Any]
 Golden = Callable[[str, str], None]
@@ -91,7 +92,8 @@ def test_a_run_without_a_step_yet(new_run: NewRun) -> None:
     assert "Status: INTERRUPTED" in report(run.path, now=START + 3600)
 
 
-def test_an_empty_directory(tmp_path: Path) -> None:
+def test_a_run_that_has_only_its_empty_folders(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).create()
     dashboard = TrainingDashboard(str(tmp_path))
     assert "Status: EMPTY (nothing on record yet)" in dashboard.generate_text_report()
     assert dashboard.generate_markdown_report().startswith("### ⚠ Nothing on record yet · run ")
@@ -113,6 +115,15 @@ def test_the_metrics_file_of_a_run_stands_for_the_run(new_run: NewRun) -> None:
     assert report(run.layout.metrics_file) == report(run.path)
     run.layout.metrics_file.unlink()
     assert "Training Loss" in report(run.layout.metrics_file), "the outcome still knows"
+
+
+@pytest.mark.parametrize("name", ["", "notes.txt", "metrics.json", "passwd", "folder/metrics.jsonl"])
+def test_what_is_there_and_no_run_is_no_empty_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in ("notes.txt", "metrics.json", "passwd"):
+        (tmp_path / file).write_text("root:x:0:0:root\n")
+    with pytest.raises(ConfigError, match=r"is no run directory|is neither a run directory|no such run"):
+        TrainingDashboard(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/metrics.jsonl", "missing.jsonl"])
