@@ -41,28 +41,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
 
-    from trainyard.report.resolved_config import config_digests
+    from trainyard.report.resolved_config import config_digests, config_settings
     from trainyard.run.directory import RunDirectory
     from trainyard.run.files import write_json_atomically
     from trainyard.run.identity import read_run
-    from trainyard.run.records import iterate_rows
-    from trainyard.watch.proof import Checks, Place, prove
+    from trainyard.run.records import iterate_lines
+    from trainyard.watch.proof import Configuration, Place, prove
 
-    if not args.run_dir.is_dir():
-        raise ConfigError(f"{args.run_dir}: no such run directory")
     directory = RunDirectory(args.run_dir)
+    if not directory.run_file.is_file():
+        raise ConfigError(f"{args.run_dir}: no such run directory, as it has no run.json")
     run = read_run(directory.run_file)
-    store = store_of(args)
+    store, config_file = store_of(args), directory.config_file
     found = look_into_store(store, str(run["run_id"]), directory=directory, args=args)
     proof = prove(
         run,
-        iterate_rows(directory.metrics_file),
-        iterate_rows(directory.events_file),
-        found.verification,
+        iterate_lines(directory.metrics_file),
+        iterate_lines(directory.events_file),
+        found,
         place=Place(str(args.run_dir), store, found.run_number),
-        checks=Checks(found.compared, found.steps, found.trouble, config_digests(directory.config_file)),
+        configuration=Configuration(config_digests(config_file), config_settings(config_file)),
     )
-    where = {"run_id": run["run_id"], "run_number": found.run_number, "store": store}
+    where = {"run_number": found.run_number, "store": store}
     record = proof.to_json() | {key: value for key, value in where.items() if value is not None}
     if not args.dry_run:
         directory.report.mkdir(exist_ok=True)

@@ -14,6 +14,7 @@ import pytest
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 
@@ -46,7 +47,7 @@ def finished_run(tmp_path: Path) -> RunDirectory:
     """A run that did all of its 20 steps, with two checkpoints, in `runs/<run id>`."""
     layout = RunDirectory(tmp_path / "runs" / RUN_ID)
     layout.create()
-    config = load_config(ROOT / "configs" / "smoke.yaml").config
+    config = load_config(ROOT / "configs" / "smoke.yaml", [f"training.max_steps={STEPS}"]).config
     layout.config_file.write_text(dump_yaml(config))
     write_identity(layout.run_file, RUN_ID, provenance(config_sha256(config)))
     append_event(layout.events_file, "started", step=0)
@@ -54,8 +55,8 @@ def finished_run(tmp_path: Path) -> RunDirectory:
     for step in range(1, STEPS + 1):
         writer.write({"step": step, "loss": 5.0 / step, "tokens": step * 4096, "tokens_per_second": 41_220.5})
     writer.close()
-    for step in (10, STEPS):
-        save(layout, step)
+    saved = {step: save(layout, step) for step in (10, STEPS)}
+    append_event(layout.events_file, "finished", step=STEPS, status="succeeded")
     outcome = {
         "status": "succeeded",
         "exit_code": 0,
@@ -63,7 +64,13 @@ def finished_run(tmp_path: Path) -> RunDirectory:
         "first_loss": 5.0,
         "final_loss": 5.0 / STEPS,
     }
-    more = {"seconds": 3.6, "finished": time.time(), "sample": "def f(x):\n    return x"}
+    more = {
+        "seconds": 3.6,
+        "finished": time.time(),
+        "sample": "def f(x):\n    return x",
+        "state_sha256": {"model": HEX, "optimizer": HEX},
+        "checkpoint": {"step": STEPS, "manifest_sha256": saved[STEPS]},
+    }
     write_outcome(layout.run_file, outcome | more)
     return layout
 
@@ -80,11 +87,15 @@ def provenance(config_digest: str) -> dict[str, Any]:
     }
 
 
-def save(layout: RunDirectory, step: int) -> None:
+def save(layout: RunDirectory, step: int) -> str:
+    """Writes a checkpoint and its event; returns the SHA-256 of its manifest."""
     path = layout.checkpoint(step)
     path.mkdir()
     (path / "state.bin").write_bytes(bytes([step]) * 5000)
     write_manifest(path, CheckpointManifest(step, RUN_ID, time.time(), describe_files(path)))
+    digest = sha256_of_file(path / "manifest.json")
+    append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
+    return digest
 
 
 @pytest.fixture

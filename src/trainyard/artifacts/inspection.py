@@ -3,20 +3,37 @@
 Trouble is an answer here, not an error: the proof shows it. Nothing is changed.
 """
 
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 
 from trainyard.artifacts.chain import newest_manifest
+from trainyard.artifacts.layout import checkpoint_prefix, checkpoint_step_of
 from trainyard.artifacts.manifest import RunManifest
-from trainyard.artifacts.numbers import number_of_run
-from trainyard.artifacts.store import Store
+from trainyard.artifacts.numbers import number_of_run, owner_of
+from trainyard.artifacts.store import Store, read_object
 from trainyard.artifacts.verify import Depth, Verification, verify_run
-from trainyard.errors import ServiceError, TrainyardError
+from trainyard.errors import CheckpointError, ServiceError, TrainyardError
+from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
 
-_CHECKPOINT = re.compile(r"run-\d+/checkpoint-(\d+)/")
 _READ_BACK_BYTES = 10_000_000_000
 """Up to here a run is read back whole unless a depth is asked for."""
+_MANIFESTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """What the store has of a checkpoint, by the checkpoint's own manifest."""
+
+    manifest_sha256: str = ""
+    run_id: str = ""
+    step: int = -1
+    problem: str | None = None
+    """Why its manifest does not speak for it."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +42,20 @@ class Inspection:
 
     run_number: int | None = None
     verification: Verification | None = None
-    steps: frozenset[int] | None = None
-    """The steps whose checkpoints the manifest lists."""
+    checkpoints: Mapping[int, StoredCheckpoint] = field(default_factory=dict)
+    """The checkpoints that the manifest lists, by the step that their keys name."""
     compared: str = ""
     """What the verification compared with what."""
     trouble: str | None = None
     """Why the store could not be asked, or did not fit the directory."""
     unreachable: bool = False
     """The trouble is the store's, so that asking again later may help."""
+    taken: bool = False
+    """The trouble is that the number belongs to another run."""
+    on_disk: Mapping[int, str] = field(default_factory=dict)
+    """The SHA-256 of the manifest of each checkpoint on the disk."""
+    damaged: tuple[Path, ...] = ()
+    """Checkpoints on the disk that are not whole, or not what the store, which is whole, has of them."""
 
 
 def inspect_run(
@@ -44,12 +67,77 @@ def inspect_run(
         number = number_of_run(store, run_id) if number is None else number
         if number is None:
             return Inspection()
-        _, manifest, _ = newest_manifest(store, number)
-        deep = depth or _depth_for(manifest)
-        verification = verify_run(store, number, depth=deep, run_directory=directory)
-        return Inspection(number, verification, _steps(manifest), compared(deep, manifest, directory))
+        owner = owner_of(store, number)
+        if owner not in (None, run_id):
+            trouble = f"run number {number} in {store.url} belongs to run {owner or '(unreadable)'}"
+            return Inspection(number, trouble=f"{trouble}; this is run {run_id}", taken=True)
+        return _inspect(store, run_id, directory, number=number, depth=depth)
     except TrainyardError as error:
         return Inspection(number, trouble=str(error), unreachable=isinstance(error, ServiceError))
+
+
+def _inspect(
+    store: Store, run_id: str, directory: RunDirectory, *, number: int, depth: Depth | None
+) -> Inspection:
+    _, manifest, _ = newest_manifest(store, number)
+    deep = depth or _depth_for(manifest)
+    verification = verify_run(store, number, depth=deep, run_directory=directory)
+    checkpoints, on_disk = _stored_checkpoints(store, manifest), _manifests_of(directory)
+    damaged: tuple[Path, ...] = ()
+    if verification.store_whole and not verification.ok:
+        steps = [
+            step
+            for step, digest in on_disk.items()
+            if step in checkpoints
+            and (digest != checkpoints[step].manifest_sha256 or not _is_whole(directory, step, run_id))
+        ]
+        damaged = tuple(directory.checkpoint(step) for step in steps)
+    return Inspection(
+        run_number=number,
+        verification=verification,
+        checkpoints=checkpoints,
+        compared=compared(deep, manifest, directory),
+        on_disk=on_disk,
+        damaged=damaged,
+    )
+
+
+def _manifests_of(directory: RunDirectory) -> dict[int, str]:
+    """An empty digest is that of a manifest that is missing."""
+    paths = {step: directory.checkpoint(step) / MANIFEST_NAME for step in directory.checkpoint_steps()}
+    return {step: sha256_of_file(path) if path.is_file() else "" for step, path in paths.items()}
+
+
+def _is_whole(directory: RunDirectory, step: int, run_id: str) -> bool:
+    try:
+        verify_checkpoint(directory.checkpoint(step), run_id=run_id)
+    except (CheckpointError, OSError):
+        return False
+    return True
+
+
+def _stored_checkpoints(store: Store, manifest: RunManifest | None) -> dict[int, StoredCheckpoint]:
+    if manifest is None:
+        return {}
+    steps, listed = sorted(_steps(manifest)), {entry.key: entry.sha256 for entry in manifest.objects}
+    prefixes = [checkpoint_prefix(manifest.run_number, step) for step in steps]
+    with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
+        found = pool.map(lambda prefix: _stored_checkpoint(store, prefix, listed), prefixes)
+        return dict(zip(steps, found, strict=True))
+
+
+def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> StoredCheckpoint:
+    """The checkpoint whose keys start with `prefix`; `listed` is what the run's manifest vouches for."""
+    content = read_object(store, prefix + MANIFEST_NAME)
+    if content is None:
+        return StoredCheckpoint(problem=f"has no {MANIFEST_NAME}")
+    try:
+        manifest = parse_manifest(content, prefix + MANIFEST_NAME)
+    except CheckpointError as error:
+        return StoredCheckpoint(problem=f"cannot be read: {error}")
+    other = [file.path for file in manifest.files if listed.get(prefix + file.path) != file.sha256]
+    problem = f"has other bytes in {other[0]} than its {MANIFEST_NAME} says" if other else None
+    return StoredCheckpoint(sha256(content).hexdigest(), manifest.run_id, manifest.step, problem)
 
 
 def compared(depth: Depth, manifest: RunManifest | None, directory: RunDirectory | None) -> str:
@@ -77,5 +165,5 @@ def _depth_for(manifest: RunManifest | None) -> Depth:
 
 
 def _steps(manifest: RunManifest | None) -> frozenset[int]:
-    keys = [entry.key for entry in manifest.objects] if manifest else []
-    return frozenset(int(match[1]) for key in keys if (match := _CHECKPOINT.match(key)))
+    steps = (checkpoint_step_of(entry.key) for entry in manifest.objects) if manifest else ()
+    return frozenset(step for step in steps if step is not None)

@@ -24,6 +24,7 @@ from trainyard.errors import CheckpointError, TrainyardError
 from trainyard.run.checkpoints import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
+from trainyard.run.identity import read_run
 
 _OBJECTS_AT_ONCE = 8
 _SAMPLE_SHARE = 0.1
@@ -54,6 +55,8 @@ class Verification:
     run_id: str
     """Empty when there is no manifest."""
     manifest_key: str
+    store_whole: bool = False
+    """Nothing is against the store itself; the problems, if any, are of the disk."""
 
     @property
     def ok(self) -> bool:
@@ -79,9 +82,10 @@ def verify_run(
         return Verification(0, 0, 0, tuple(problems), "", key)
     problems += _compare_names(manifest, listed)
     wrong = dict(_compare_objects(store, manifest, listed, depth))
+    problems += _compare_provenance(store, manifest, run_number)
+    store_whole = not problems and not wrong
     if run_directory is not None:
         problems += _compare_disk(store, run_directory, manifest, wrong)
-    problems += _compare_provenance(store, manifest, run_number)
     return Verification(
         objects_total=len(manifest.objects),
         objects_verified=len(manifest.objects) - len(wrong),
@@ -89,6 +93,7 @@ def verify_run(
         problems=(*problems, *(wrong[name] for name in sorted(wrong))),
         run_id=manifest.run_id,
         manifest_key=key,
+        store_whole=store_whole,
     )
 
 
@@ -109,11 +114,12 @@ class LocalVerification:
 
 
 def verify_directory(directory: RunDirectory) -> LocalVerification:
-    """Read every byte of every checkpoint; having no whole one is a problem too."""
+    """Read every byte of every checkpoint; having no whole one is a problem, one of another run too."""
     whole, problems = [], []
+    run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
     for step in directory.checkpoint_steps():
         try:
-            verify_checkpoint(directory.checkpoint(step))
+            verify_checkpoint(directory.checkpoint(step), run_id=run_id)
             whole.append(step)
         except (CheckpointError, OSError) as error:
             problems.append(str(error))

@@ -1,6 +1,7 @@
 """The proof as it was saved beside the run, for showing. Judging is `watch.proof`'s.
 
-A record that is torn, of another run or older than what the run did last is no proof.
+A record that is torn, of another run or of another ending of it, or older than what the run did last, is no
+proof; and none that claims to be one counts for a run that has not succeeded.
 """
 
 import json
@@ -66,8 +67,12 @@ def read_proof(path: Path, run: Mapping[str, Any], newest: float | None) -> Proo
 
 
 def _is_of(run: Mapping[str, Any], proof: dict[str, Any], newest: float | None) -> bool:
-    """Whether the proof was made of this run, after the newest thing on record."""
-    if "run_id" in proof and proof["run_id"] != run.get("run_id"):
+    """Whether the proof was made of this run as it ended, after the newest thing on record."""
+    outcome = run.get("outcome")
+    ended = outcome if isinstance(outcome, Mapping) else {}
+    if proof.get("run_id") != run.get("run_id") or proof.get("finished") != ended.get("finished"):
+        return False
+    if proof.get("proven") is True and ended.get("status") != "succeeded":
         return False
     made = number(proof.get("time"))
     return made is not None and (newest is None or made >= newest)

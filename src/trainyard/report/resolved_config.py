@@ -27,6 +27,13 @@ def config_value(text: str | None, key: str) -> Any:
     return None
 
 
+def config_settings(path: Path) -> dict[str, Any]:
+    """The sections of the file; none when it is missing or no YAML."""
+    with suppress(ConfigError, OSError):
+        return read_settings(path.read_bytes())
+    return {}
+
+
 def config_digests(path: Path) -> frozenset[str]:
     """The SHA-256 that the file may be on record by, of its values or its bytes; none if it is missing."""
     from trainyard.config.load import config_sha256, load_config

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard.errors import CheckpointError
+from trainyard.run.directory import step_of
 from trainyard.run.files import sha256_of_file, write_json_atomically
 
 MANIFEST_NAME = "manifest.json"
@@ -67,13 +68,29 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        value = json.loads(path.read_bytes())
-        files = tuple(_manifest_file(entry) for entry in value["files"])
-        return CheckpointManifest(int(value["step"]), str(value["run_id"]), float(value["created"]), files)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{directory}: no {MANIFEST_NAME}, the save was never completed") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except OSError as error:
         raise CheckpointError(f"{path}: not a readable manifest ({error})") from None
+    return parse_manifest(content, str(path))
+
+
+def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
+    """Read the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
+    try:
+        value = json.loads(content)
+        files = tuple(_manifest_file(entry) for entry in value["files"])
+        return CheckpointManifest(int(value["step"]), str(value["run_id"]), float(value["created"]), files)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
+
+
+def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | None) -> None:
+    if step_of(directory.name) not in (None, manifest.step):
+        raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
+    if run_id is not None and manifest.run_id != run_id:
+        raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
 
 
 def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
@@ -83,12 +100,14 @@ def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
     return ManifestFile(str(path), int(entry["size"]), str(entry["sha256"]))
 
 
-def verify_checkpoint(directory: Path) -> CheckpointManifest:
+def verify_checkpoint(directory: Path, *, run_id: str | None = None) -> CheckpointManifest:
     """Read every byte of the checkpoint in `directory` and compare it with its manifest, which is returned.
 
-    Raises CheckpointError naming the first file that is missing, of another size or of another digest.
+    Raises CheckpointError naming the first file that is missing, of another size or of another digest; and
+    when the manifest is of another step than the directory's name, or of another run than `run_id`, if given.
     """
     manifest = read_manifest(directory)
+    _require_own(manifest, directory, run_id)
     for expected in manifest.files:
         path = directory / expected.path
         if not path.is_file():

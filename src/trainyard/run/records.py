@@ -70,6 +70,12 @@ def iterate_rows(path: Path) -> Iterator[Row]:
         yield from _rows(path)
 
 
+def iterate_lines(path: Path) -> Iterator[Row | None]:
+    """Each line of a JSON-lines file, None for one that is no object; nothing if the file is missing."""
+    if path.is_file():
+        yield from _lines(path)
+
+
 def keep_rows_up_to(path: Path, step: int) -> int:
     """Drop the rows after `step`, which a resumed run writes again; returns how many were dropped."""
     rows = read_rows(path)
@@ -82,14 +88,17 @@ def keep_rows_up_to(path: Path, step: int) -> int:
 
 
 def _rows(path: Path) -> Iterator[Row]:
+    return (row for row in _lines(path) if row is not None)
+
+
+def _lines(path: Path) -> Iterator[Row | None]:
     with path.open("rb") as file:
         for line in file:
             try:
                 row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                yield row
+            except (ValueError, RecursionError):
+                row = None
+            yield row if isinstance(row, dict) else None
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -1,49 +1,46 @@
-"""Whether a run did every step it was asked for, with finite losses, by its outcome and its rows together.
+"""Whether a run did every step it was asked for, with finite losses: outcome, plan, events and rows together.
 
-The outcome alone is a claim; it counts only when the rows end at the same step.
+The outcome alone is a claim; it counts only when configuration, events and rows bear it out.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from trainyard.run.settings import setting
+from trainyard.watch.events import Course
 from trainyard.watch.facts import Facts, integer, is_finite, section
+from trainyard.watch.rows import cadence_of, judge_rows
 
-_NAMED_RETRIES = 3
-
-
-@dataclass(frozen=True)
-class _Losses:
-    """What the rows say of the losses."""
-
-    last_step: int | None
-    """Step of the last row."""
-    last_trained: int | None
-    """Step of the last row that has a training loss."""
-    bad: str | None
-    """The first value that is no finite number."""
+_FIGURES = ("first_loss", "final_loss", "validation_loss", "bits_per_byte")
 
 
-def completion_problem(run: Facts, rows: Iterable[Facts]) -> str | None:
-    """Why the run does not count as trained; None when it does."""
+def completion_problem(
+    run: Facts, rows: Iterable[Facts | None], course: Course, *, settings: Mapping[str, Any]
+) -> str | None:
+    """Why the run does not count as trained; None when it does. `settings` are those of its `config.yaml`."""
     outcome, planned = section(run, "outcome"), integer(section(run, "plan").get("steps"))
-    losses = _losses(rows)
     if not outcome:
-        last = (
-            "no row was written" if losses.last_step is None else f"the last row is step {losses.last_step:,}"
-        )
-        return f"no outcome on record, so the run was cut off; {last}"
-    return _unfinished(outcome, planned) or _row_problem(losses, planned) or _figure_problem(outcome)
+        return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
+    return (
+        _unfinished(outcome, planned)
+        or _plan_problem(run, settings)
+        or course.problem
+        or _records_problem(run, rows, course, settings=settings)
+    )
 
 
-def retries(events: Iterable[Facts]) -> str:
-    """How often the run was taken up again, and after which steps."""
-    steps = [integer(event.get("step")) for event in events if event.get("event") == "resumed"]
-    if not steps:
-        return "no retries"
-    named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES] if step is not None)
-    more = ", …" if len(steps) > _NAMED_RETRIES else ""
-    after = f" (resumed after step {named}{more})" if named else ""
-    return f"{len(steps)} {'retry' if len(steps) == 1 else 'retries'}{after}"
+def is_unfinished(run: Facts) -> bool:
+    """Whether the run itself says that it did not end, or not well: then it can go on."""
+    outcome = section(run, "outcome")
+    too_few = integer(outcome.get("steps")) != integer(section(run, "plan").get("steps"))
+    return outcome.get("status") != "succeeded" or too_few
+
+
+def _last_row(rows: Iterable[Facts | None]) -> str:
+    last = None
+    for row in rows:
+        last = last if row is None else integer(row.get("step"))
+    return "no row was written" if last is None else f"the last row is step {last:,}"
 
 
 def _unfinished(outcome: Facts, planned: int | None) -> str | None:
@@ -66,35 +63,41 @@ def _unfinished(outcome: Facts, planned: int | None) -> str | None:
     return None
 
 
-def _row_problem(losses: _Losses, planned: int | None) -> str | None:
-    if losses.bad is not None:
-        return losses.bad
-    if losses.last_trained is None:
-        return "metrics.jsonl has no row with a step and a loss"
-    if losses.last_trained != planned or losses.last_step != planned:
-        return (
-            f"the outcome says {planned:,} steps, the last loss on record is of step {losses.last_trained:,}"
-        )
+def _plan_problem(run: Facts, settings: Mapping[str, Any]) -> str | None:
+    """The plan is what the configuration asks for; a smaller one would make less count as everything."""
+    plan = section(run, "plan")
+    most, epochs = (integer(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs"))
+    per_epoch = integer(plan.get("steps_per_epoch"))
+    limits = [most] if most is not None else []
+    if epochs is not None and per_epoch is None:
+        return "the plan does not say how many steps an epoch has"
+    if epochs is not None and per_epoch is not None:
+        limits.append(epochs * per_epoch)
+    if limits and plan["steps"] != min(limits):
+        return f"run.json plans {plan['steps']:,} steps, config.yaml asks for {min(limits):,}"
     return None
 
 
-def _figure_problem(outcome: Facts) -> str | None:
-    if not is_finite(outcome.get("final_loss")):
-        return f"the outcome's final loss is {outcome.get('final_loss', 'not on record')}"
-    if "validation_loss" in outcome and not is_finite(outcome["validation_loss"]):
-        return f"the outcome's validation loss is {outcome['validation_loss']}"
+def _records_problem(
+    run: Facts, rows: Iterable[Facts | None], course: Course, *, settings: Mapping[str, Any]
+) -> str | None:
+    outcome = section(run, "outcome")
+    for name in _FIGURES:
+        if name in outcome and not is_finite(outcome[name]):
+            return f"the outcome's {_words(name)} is {outcome[name]}"
+    read = judge_rows(rows, cadence_of(run, settings, course.begins_after))
+    if read.problem is not None:
+        return read.problem
+    for name in _FIGURES:
+        claimed, recorded = outcome.get(name), read.figures.get(name)
+        if claimed != recorded:
+            return f"the outcome's {_words(name)} is {_shown(claimed)}, that of the rows {_shown(recorded)}"
     return None
 
 
-def _losses(rows: Iterable[Facts]) -> _Losses:
-    last: int | None = None
-    trained: int | None = None
-    bad: str | None = None
-    for row in rows:
-        last = integer(row.get("step"))
-        for key in ("loss", "val_loss"):
-            if key in row and not is_finite(row[key]) and bad is None:
-                bad = f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
-        if "loss" in row:
-            trained = last
-    return _Losses(last, trained, bad)
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _shown(value: object) -> str:
+    return "not on record" if value is None else str(value)

@@ -6,30 +6,23 @@ A fact that is missing or of the wrong type never counts as holding: a false gre
 
 import shlex
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from trainyard.run.commands import again_command, resume_command
-from trainyard.watch.completion import completion_problem, retries
+from trainyard.run.commands import again_command, resume_command, script_command, sync_command
+from trainyard.watch.completion import completion_problem, is_unfinished
+from trainyard.watch.events import Course, course_of
 from trainyard.watch.facts import Facts, integer, section
-from trainyard.watch.provenance import missing_facts, mixed_origin, provenance_line
-
-
-class StoreVerdict(Protocol):
-    """What verifying the store found (artifacts.verify.Verification)."""
-
-    @property
-    def objects_total(self) -> int: ...
-    @property
-    def objects_verified(self) -> int: ...
-    @property
-    def problems(self) -> tuple[str, ...]: ...
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def ok(self) -> bool: ...
+from trainyard.watch.provenance import changed_seed, missing_facts, mixed_origin, provenance_line
+from trainyard.watch.stored import (
+    CheckpointProblem,
+    StoreFindings,
+    StoreVerdict,
+    checkpoint_problem,
+    store_problem,
+)
 
 
 @dataclass(frozen=True)
@@ -45,25 +38,36 @@ class Place:
         return resume_command(Path(self.run_directory))
 
     @property
+    def again(self) -> str:
+        """The command that trains it once more, in a directory of its own."""
+        return again_command(Path(self.run_directory))
+
+    @property
     def sync_command(self) -> str:
-        return (
-            f"scripts/training_artifact_sync.py --run-dir {shlex.quote(self.run_directory)}"
-            f" --store {shlex.quote(self.store or 'URL')} --run-number {self.run_number or 'auto'} --once"
-        )
+        return sync_command(self.run_directory, store=self.store or "URL", run_number=self.run_number)
+
+    @property
+    def sync_as_another(self) -> str:
+        return sync_command(self.run_directory, store=self.store or "URL", run_number=None)
+
+    def set_aside_command(self, damaged: Iterable[Path]) -> str:
+        """Take damaged copies out of the run, as the trainer does, and prove again."""
+        away = [
+            f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_name(f'.set-aside-{path.name}')))}"
+            for path in damaged
+        ]
+        where = f"--run-dir {shlex.quote(self.run_directory)} --store {shlex.quote(self.store or 'URL')}"
+        return " && ".join([*away, f"{script_command('prove_run.py')} {where}"])
 
 
 @dataclass(frozen=True)
-class Checks:
-    """What was looked at beside the records; None was not looked at."""
+class Configuration:
+    """What the run's `config.yaml` says now."""
 
-    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
-    """What the verification that is handed in compared."""
-    stored_steps: frozenset[int] | None = None
-    """The steps whose checkpoints the store's manifest lists."""
-    store_trouble: str | None = None
-    """Why the store could not be asked."""
-    config_digests: frozenset[str] | None = None
-    """The SHA-256 that the `config.yaml` beside the result may be on record by."""
+    digests: frozenset[str] | None = None
+    """The SHA-256 that it may be on record by; None was not looked at."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Its sections; empty when it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class Proof:
     """The verdict on a run."""
 
     parts: tuple[Part, ...]
+    judged: Mapping[str, Any] = field(default_factory=dict)
+    """`run_id`, and `finished` of the outcome, so that it counts for no other run and no other ending."""
 
     @property
     def proven(self) -> bool:
@@ -99,36 +105,43 @@ class Proof:
             {"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step}
             for p in self.parts
         ]
-        return {"proven": self.proven, "parts": parts, "time": time.time()}
+        return {"proven": self.proven, "parts": parts, "time": time.time(), **self.judged}
 
 
 def prove(
     run: Facts,
-    rows: Iterable[Facts],
-    events: Iterable[Facts],
-    verification: StoreVerdict | None,
+    rows: Iterable[Facts | None],
+    events: Iterable[Facts | None],
+    found: StoreFindings,
     *,
     place: Place | None = None,
-    checks: Checks | None = None,
+    configuration: Configuration | None = None,
 ) -> Proof:
-    """Judge a run by its `run.json`, its metrics and events, and what verifying the store found."""
-    at, looked = place or Place(), checks or Checks()
+    """Judge a run by its `run.json`, its metrics and events, and what was found in the store.
+
+    A row or an event that is None is a line that cannot be read.
+    """
+    at, config = place or Place(), configuration or Configuration()
+    course = course_of(run, events)
+    known = {"run_id": run.get("run_id"), "finished": section(run, "outcome").get("finished")}
     return Proof(
         (
-            _trained(run, rows, events, at),
+            _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
             _network(section(run, "hardware"), at),
-            _stored(run, verification, place=at, checks=looked),
-            _repeatable(run, at, looked.config_digests),
-        )
+            _stored(run, course, found, place=at),
+            _repeatable(run, at, config),
+        ),
+        judged={key: value for key, value in known.items() if value is not None},
     )
 
 
-def _trained(run: Facts, rows: Iterable[Facts], events: Iterable[Facts], place: Place) -> Part:
-    problem = completion_problem(run, rows)
+def _trained(run: Facts, problem: str | None, course: Course, *, place: Place) -> Part:
     if problem is not None:
-        return Part("trained", False, problem, place.resume_command)
+        # A run that is done would not go on; only another one can be whole.
+        step = place.resume_command if is_unfinished(run) else place.again
+        return Part("trained", False, problem, step)
     steps = f"{run['plan']['steps']:,}"
-    return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {retries(events)}")
+    return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {course.retries}")
 
 
 def _network(hardware: Facts, place: Place) -> Part:
@@ -150,48 +163,45 @@ def _network(hardware: Facts, place: Place) -> Part:
     )
 
 
-def _stored(run: Facts, verification: StoreVerdict | None, *, place: Place, checks: Checks) -> Part:
-    if checks.store_trouble is not None:
-        return Part("stored", False, checks.store_trouble, place.sync_command)
-    if verification is None:
+def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -> Part:
+    if found.trouble is not None:
+        step = place.sync_as_another if found.taken else place.sync_command
+        return Part("stored", False, found.trouble, step)
+    if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
         return Part("stored", False, where, place.sync_command)
-    total, verified = integer(verification.objects_total), integer(verification.objects_verified)
-    objects = f"{0 if verified is None else verified:,} of {0 if total is None else total:,} objects"
-    problem = _store_problem(run, verification) or _checkpoint_problem(run, checks.stored_steps)
+    objects = _counted(found.verification)
+    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
+    problem = store_problem(run, found.verification)
+    if checkpoint is not None:
+        step = _mending_step(run, checkpoint, found, place=place)
+        return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
+    if problem is not None and found.damaged:
+        text = f"the store holds it whole, the copy on this disk is damaged: {problem}"
+        return Part("stored", False, text, place.set_aside_command(found.damaged))
     if problem is not None:
         return Part("stored", False, f"{objects} verified; {problem}", place.sync_command)
-    return Part("stored", True, f"{objects}: {checks.compared}")
+    return Part("stored", True, f"{objects}: {found.compared}")
 
 
-def _checkpoint_problem(run: Facts, stored_steps: frozenset[int] | None) -> str | None:
-    """What is whole in the store must be the end of the run, not only its middle."""
-    last = integer(section(run, "outcome").get("steps"))
-    if stored_steps is None or last is None or last in stored_steps:
-        return None
-    newest = f"the newest stored one is of step {max(stored_steps):,}" if stored_steps else "none is stored"
-    return f"the checkpoint of step {last:,}, the last one, is not stored; {newest}"
+def _counted(verification: StoreVerdict) -> str:
+    total, verified = integer(verification.objects_total), integer(verification.objects_verified)
+    return f"{0 if verified is None else verified:,} of {0 if total is None else total:,} objects"
 
 
-def _store_problem(run: Facts, verification: StoreVerdict) -> str | None:
-    """Why the verification does not show that this run is whole in the store; None when it does."""
-    if verification.problems:
-        more = len(verification.problems) - 1
-        return verification.problems[0] + (f" (and {more} more)" if more else "")
-    run_id = run.get("run_id")
-    if not isinstance(run_id, str) or not run_id or verification.run_id != run_id:
-        return f"the manifest is of run {verification.run_id!r}, this is run {run_id!r}"
-    total = integer(verification.objects_total)
-    if total is None or total < 1:
-        return "the manifest lists no object"
-    if integer(verification.objects_verified) != total or verification.ok is not True:
-        return "the rest was not compared"
-    return None
+def _mending_step(run: Facts, problem: CheckpointProblem, found: StoreFindings, *, place: Place) -> str:
+    """Syncing helps only where the disk still has what the run wrote."""
+    if problem.step is None:
+        return place.resume_command if is_unfinished(run) else place.again
+    on_disk = found.on_disk.get(problem.step)
+    if on_disk is not None and problem.written in (None, on_disk):
+        return place.sync_command
+    return place.again
 
 
-def _repeatable(run: Facts, place: Place, config_digests: frozenset[str] | None) -> Part:
-    missing = missing_facts(run)
-    if not missing and config_digests is not None and run["config_sha256"] not in config_digests:
+def _repeatable(run: Facts, place: Place, configuration: Configuration) -> Part:
+    missing, digests = missing_facts(run), configuration.digests
+    if not missing and digests is not None and run["config_sha256"] not in digests:
         return Part(
             "repeatable",
             False,
@@ -199,8 +209,9 @@ def _repeatable(run: Facts, place: Place, config_digests: frozenset[str] | None)
             f"restore {place.run_directory}/config.yaml, for example from the store",
         )
     if not missing and (mixture := mixed_origin(run)) is not None:
-        step = f"train it in one piece: {again_command(Path(place.run_directory))}"
-        return Part("repeatable", False, mixture, step)
+        return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
+    if not missing and (seed := changed_seed(run, configuration.settings)) is not None:
+        return Part("repeatable", False, seed, f"train it again: {place.again}")
     if not missing:
         return Part("repeatable", True, provenance_line(run))
     if "commit" in missing:

@@ -4,6 +4,7 @@ A dirty working tree counts when the hash of its difference is on record, and is
 """
 
 from trainyard.run.identity import ORIGIN_KEYS, origin_of
+from trainyard.run.settings import setting
 from trainyard.watch.facts import Facts, commit, digest, integer, section
 
 
@@ -18,6 +19,7 @@ def missing_facts(run: Facts) -> list[str]:
         "data": digest(section(run, "data").get("fingerprint")) is not None,
         "seed": integer(run.get("seed")) is not None,
         "image": "image_digest" not in run or digest(run["image_digest"]) is not None,
+        "digests of the final state": _final_state_known(section(run, "outcome")),
         "history of the segments": isinstance(run.get("history", []), list),
         "parent checkpoint": "parent" not in run or digest(parent.get("manifest_sha256")) is not None,
     }
@@ -67,6 +69,21 @@ def provenance_line(run: Facts) -> str:
     }
     named = ", ".join(f"{name} {_short(value)}" for name, value in hashes.items() if value)
     return f"commit {git['commit'][:7]} ({tree}), {named}, seed {run['seed']}"
+
+
+def _final_state_known(outcome: Facts) -> bool:
+    """What a repetition is compared with; a run that did not succeed has no final state."""
+    digests = section(outcome, "state_sha256")
+    known = all(digest(digests.get(name)) is not None for name in ("model", "optimizer"))
+    return known or outcome.get("status") != "succeeded"
+
+
+def changed_seed(run: Facts, settings: Facts) -> str | None:
+    """How the seed on record differs from that of `config.yaml`; None when it does not."""
+    asked = setting(settings, "training.seed")
+    if asked is None or asked == run.get("seed"):
+        return None
+    return f"run.json says seed {run.get('seed')}, config.yaml says {asked}"
 
 
 def _tree_known(git: Facts) -> bool:

@@ -30,17 +30,17 @@ def make_run(tmp_path: Path) -> MakeRun:
             append_event(directory.events_file, "started")
         for step in steps:
             append_event(directory.metrics_file, "metrics", step=step, loss=1 / step)
-            _write_checkpoint(directory.checkpoint(step), step, size)
+            _write_checkpoint(directory.checkpoint(step), (step, f"run-{name}"), size)
         return directory
 
     return make
 
 
-def _write_checkpoint(path: Path, step: int, size: int) -> None:
+def _write_checkpoint(path: Path, of: tuple[int, str], size: int) -> None:
     path.mkdir()
     (path / "__0_0.distcp").write_bytes(os.urandom(size))
     (path / ".metadata").write_bytes(os.urandom(100))
-    write_manifest(path, CheckpointManifest(step, "any", time.time(), describe_files(path)))
+    write_manifest(path, CheckpointManifest(*of, time.time(), describe_files(path)))
 
 
 @pytest.fixture

@@ -49,7 +49,11 @@ def test_a_whole_run_is_found_by_its_identity(store: Store, stored: RunDirectory
     assert found.run_number == 1
     assert found.verification is not None
     assert found.verification.ok
-    assert found.steps == frozenset({10, 20})
+    assert set(found.checkpoints) == {10, 20}
+    for step, checkpoint in found.checkpoints.items():
+        assert (checkpoint.step, checkpoint.run_id, checkpoint.problem) == (step, RUN_ID, None)
+        assert checkpoint.manifest_sha256 == found.on_disk[step]
+    assert found.damaged == ()
     assert found.compared == "SHA-256 equal on disk, in the store and in the manifest"
     assert (found.trouble, found.unreachable) == (None, False)
 
@@ -78,7 +82,7 @@ def test_a_number_without_a_run_has_problems(store: Store, stored: RunDirectory)
     found = look(store, stored, number=9)
     assert found.verification is not None
     assert not found.verification.ok
-    assert found.steps == frozenset()
+    assert found.checkpoints == {}
 
 
 def test_a_directory_that_is_another_run_is_trouble(store: Store, stored: RunDirectory) -> None:
@@ -87,6 +91,34 @@ def test_a_directory_that_is_another_run_is_trouble(store: Store, stored: RunDir
     assert found.trouble is not None
     assert "is run 20260101-000000-ffff" in found.trouble
     assert not found.unreachable
+
+
+def test_a_number_of_another_run_is_taken(store: Store, stored: RunDirectory) -> None:
+    found = inspect_run(store, "another", directory=stored, run_number=1, depth=None)
+    assert found.taken
+    assert f"belongs to run {RUN_ID}; this is run another" in str(found.trouble)
+
+
+@pytest.mark.parametrize("way", ["a byte", "a byte and the manifest", "no manifest"])
+def test_a_damaged_copy_on_disk_is_told_from_a_damaged_store(
+    store: Store, stored: RunDirectory, way: str
+) -> None:
+    path = stored.checkpoint(20)
+    if way == "no manifest":
+        (path / "manifest.json").unlink()
+        (path / "state.bin").unlink()
+    else:
+        (path / "state.bin").write_bytes(bytes(4999) + b"1")
+    if way == "a byte and the manifest":
+        write_manifest(path, CheckpointManifest(20, RUN_ID, time.time(), describe_files(path)))
+    found = look(store, stored)
+    assert found.verification is not None
+    assert found.verification.store_whole
+    if way == "no manifest":  # never a checkpoint, so there is nothing to compare
+        assert found.verification.ok
+        return
+    assert not found.verification.ok
+    assert found.damaged == (path,)
 
 
 def test_a_store_that_does_not_answer_may_answer_later(

@@ -13,7 +13,7 @@ import pytest
 from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import write_bytes_atomically, write_json_atomically
-from trainyard.run.identity import write_identity, write_outcome
+from trainyard.run.identity import read_run, write_identity, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 
 START = 1_796_000_000.0
@@ -107,6 +107,8 @@ class RecordedRun:
         ]
         moment = START + 0.18 * self.last_step + after
         proof = {"proven": not failing, "parts": parts, "time": moment, "run_id": RUN_ID, "run_number": 7}
+        outcome = read_run(self.layout.run_file).get("outcome", {})
+        proof |= {"finished": outcome["finished"]} if outcome else {}
         write_json_atomically(self.layout.report / "proof.json", proof)
         return self
 

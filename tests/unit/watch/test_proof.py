@@ -3,18 +3,27 @@
 import copy
 import math
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.run.identity import origin_of
-from trainyard.watch.proof import Checks, Part, Place, Proof, prove
+from trainyard.watch.proof import Configuration, Part, Place, Proof, prove
 
 STEPS = 600
 PLACE = Place("runs/a", "file:///store", 7)
-EVENTS: list[dict[str, Any]] = [{"event": "started", "step": 0}, {"event": "finished", "step": STEPS}]
+STARTED: dict[str, Any] = {"event": "started", "step": 0}
+SAVED: dict[str, Any] = {"event": "checkpoint_saved", "step": STEPS, "manifest_sha256": "c4ec" + "0" * 60}
+FINISHED: dict[str, Any] = {"event": "finished", "step": STEPS, "status": "succeeded"}
+EVENTS = [STARTED, SAVED, FINISHED]
+SETTINGS: dict[str, Any] = {
+    "training": {"max_steps": STEPS, "epochs": None, "seed": 42, "validation_steps": 300},
+    "data": {"sequence_length": 256},
+    "monitoring": {"log_steps": 100},
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,25 @@ class Verdict:
     problems: tuple[str, ...] = ()
     run_id: Any = "run-a"
     ok: Any = True
+
+
+@dataclass(frozen=True)
+class Stored:
+    manifest_sha256: str = SAVED["manifest_sha256"]
+    run_id: str = "run-a"
+    step: int = STEPS
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    verification: Verdict | None = Verdict()
+    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
+    checkpoints: Mapping[int, Stored] = field(default_factory=lambda: {STEPS: Stored()})
+    trouble: str | None = None
+    taken: bool = False
+    damaged: tuple[Path, ...] = ()
+    on_disk: Mapping[int, str] = field(default_factory=lambda: {STEPS: SAVED["manifest_sha256"]})
 
 
 def proven_run() -> dict[str, Any]:
@@ -36,7 +64,15 @@ def proven_run() -> dict[str, Any]:
         "data": {"fingerprint": "e01c" + "0" * 60},
         "hardware": {"world_size": 1},
         "plan": {"steps": STEPS},
-        "outcome": {"status": "succeeded", "exit_code": 0, "steps": STEPS, "final_loss": 1.08},
+        "outcome": {
+            "status": "succeeded",
+            "exit_code": 0,
+            "steps": STEPS,
+            "first_loss": 5.0 / 100,
+            "final_loss": 5.0 / STEPS,
+            "state_sha256": {"model": "5a0e" + "0" * 60, "optimizer": "0e5a" + "0" * 60},
+            "checkpoint": {"step": STEPS, "manifest_sha256": SAVED["manifest_sha256"]},
+        },
     }
 
 
@@ -46,16 +82,18 @@ def whole_rows(last: int = STEPS) -> list[dict[str, Any]]:
 
 def judge(
     run: dict[str, Any] | None = None,
-    rows: list[dict[str, Any]] | None = None,
-    events: list[dict[str, Any]] | None = None,
-    verdict: Verdict | None = Verdict(),
+    rows: list[Any] | None = None,
+    events: list[dict[str, Any] | None] | None = None,
+    found: Found = Found(),
+    settings: dict[str, Any] | None = None,
 ) -> Proof:
     return prove(
         proven_run() if run is None else run,
         whole_rows() if rows is None else rows,
         EVENTS if events is None else events,
-        verdict,
+        found,
         place=PLACE,
+        configuration=Configuration(settings=SETTINGS if settings is None else settings),
     )
 
 
@@ -103,8 +141,7 @@ def test_no_fact_that_is_missing_or_of_another_type_counts(path: tuple[str, ...]
         for key in path[:-1]:
             inner = inner[key]
         del inner[path[-1]]
-    negative_is_a_value = wrong == -1 and path in (("outcome", "final_loss"), ("seed",))
-    assert judge(run).proven is negative_is_a_value
+    assert not judge(run).proven
 
 
 @pytest.mark.parametrize("section", ["git", "data", "hardware", "plan", "outcome"])
@@ -114,7 +151,7 @@ def test_no_section_may_be_missing(section: str, wrong: Any) -> None:
 
 
 def test_an_empty_run_proves_nothing() -> None:
-    proof = prove({}, [], [], None)
+    proof = prove({}, [], [], Found(None, checkpoints={}))
     assert not proven_names(proof)
     assert not proof.proven
 
@@ -123,29 +160,168 @@ def proven_names(proof: Proof) -> list[str]:
     return [p.name for p in proof.parts if p.holds]
 
 
+AGAIN = "scripts/train.py --config runs/a/config.yaml"
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
         ([], "no row with a step and a loss"),
         (whole_rows(500), "the last loss on record is of step 500"),
-        (whole_rows(700), "the last loss on record is of step 700"),
-        ([*whole_rows(), {"step": 700, "val_loss": 1.0}], "of step 600"),
-        ([*whole_rows(), {"val_loss": 1.0}], "of step 600"),
+        (whole_rows(700), "a row of step 700, and 600 steps were asked for"),
+        ([*whole_rows(), {"step": 600, "loss": 1.0}], "a row of step 600 after that of step 600"),
+        ([*whole_rows(), {"loss": 1.0}], "a row whose step is 'not on record'"),
         ([{"step": 3, "loss": math.nan}, *whole_rows()], "loss is nan at step 3"),
         ([{"step": 3, "loss": math.inf}, *whole_rows()], "loss is inf at step 3"),
         ([{"step": 3, "loss": None}, *whole_rows()], "loss is None at step 3"),
         ([{"step": 3, "loss": "1.0"}, *whole_rows()], "loss is '1.0' at step 3"),
         ([{"step": 3, "loss": True}, *whole_rows()], "loss is True at step 3"),
         ([{"step": 3, "loss": 10**400}, *whole_rows()], "at step 3"),
-        ([*whole_rows(), {"step": 600, "val_loss": math.nan}], "val_loss is nan at step 600"),
-        ([{"step": "600", "loss": 1.0}], "no row with a step and a loss"),
+        ([{"step": 100, "loss": 1.0, "grad_norm": math.nan}], "grad_norm is nan at step 100"),
+        ([{"step": 100, "loss": 1.0, "val_loss": math.nan}], "val_loss is nan at step 100"),
+        ([{"step": "600", "loss": 1.0}], "a row whose step is '600'"),
+        ([{"step": 100, "val_loss": 1.0}], "the row of step 100 has no loss"),
+        ([whole_rows()[0], None, *whole_rows()[1:]], "a line that cannot be read after step 100"),
+        ([None, *whole_rows()], "a line that cannot be read at the beginning"),
+        (whole_rows()[1:], "no row of step 100, which was to be logged; the next is of 200"),
+        (
+            whole_rows()[:2] + whole_rows()[3:],
+            "no row of step 300, which was to be logged; the next is of 400",
+        ),
+        ([whole_rows()[0], {"step": 150, "loss": 1.0}], "a row of step 150, which was not to be logged"),
+        (list(reversed(whole_rows())), "no row of step 100"),
+        ([{"step": 0, "loss": 1.0}, *whole_rows()], "a row of step 0, before the run's first one"),
     ],
 )
-def test_the_rows_must_bear_the_outcome_out(rows: list[dict[str, Any]], words: str) -> None:
+def test_the_rows_must_bear_the_outcome_out(rows: list[Any], words: str) -> None:
     trained = part(judge(rows=rows), "trained")
     assert not trained.holds
     assert words in trained.evidence
-    assert trained.next_step == "scripts/train.py --config runs/a/config.yaml --run-dir runs/a --resume auto"
+    assert trained.next_step == AGAIN
+
+
+def validated_run() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    run = changed("data", "validation_tokens", to=257)
+    run["outcome"] |= {"validation_loss": 2.0, "bits_per_byte": 3.0}
+    rows = [
+        row | ({"val_loss": 2.0, "val_bits_per_byte": 3.0} if row["step"] % 300 == 0 else {})
+        for row in whole_rows()
+    ]
+    return run, rows
+
+
+def test_each_validation_that_was_due_is_on_record() -> None:
+    run, rows = validated_run()
+    assert judge(run, rows).proven
+    del rows[2]["val_loss"]
+    assert "step 300 has no validation loss" in part(judge(run, rows), "trained").evidence
+    assert "step 300 has no validation loss" in part(judge(run, whole_rows()), "trained").evidence
+
+
+def test_validation_has_rows_of_its_own_between_those_that_are_logged() -> None:
+    run, rows = validated_run()
+    settings = copy.deepcopy(SETTINGS)
+    settings["training"]["validation_steps"] = 250
+    for step in (250, 500, 600):
+        rows = [row for row in rows if row["step"] != step]
+        rows.append({"step": step, "loss": 5.0 / step, "val_loss": 2.0, "val_bits_per_byte": 3.0})
+    rows.sort(key=lambda row: int(row["step"]))
+    assert judge(run, rows, settings=settings).proven
+    assert not judge(run, rows).proven
+
+
+@pytest.mark.parametrize("figure", ["first_loss", "final_loss", "validation_loss", "bits_per_byte"])
+def test_the_figures_of_the_outcome_are_those_of_the_rows(figure: str) -> None:
+    run, rows = validated_run()
+    run["outcome"][figure] += 0.001
+    evidence = part(judge(run, rows), "trained").evidence
+    assert f"the outcome's {figure.replace('_', ' ')} is " in evidence
+    assert ", that of the rows " in evidence
+
+
+def test_where_the_cadence_is_not_known_the_rows_only_ascend() -> None:
+    assert judge(rows=[*whole_rows()[:3], *whole_rows()[5:]], settings={}).proven
+    assert not judge(rows=[*whole_rows()[3:], *whole_rows()[:3]], settings={}).proven
+
+
+def test_rows_under_an_earlier_configuration_followed_another_cadence() -> None:
+    run = proven_run()
+    run["history"] = [{"until": 250, "config_sha256": "f" * 64}]
+    early = [{"step": step, "loss": 5.0 / 100} for step in (50, 250)]
+    assert part(judge(run, [*early, *whole_rows()[2:]]), "trained").holds
+    assert not part(judge(run, [*early, *whole_rows()[3:]]), "trained").holds
+
+
+def test_a_run_from_another_runs_checkpoint_begins_after_it() -> None:
+    run, rows = proven_run(), whole_rows()[2:]
+    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
+    run["outcome"]["first_loss"] = rows[0]["loss"]
+    begun: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    proof = judge(run, rows, [begun, SAVED, FINISHED])
+    assert proof.proven
+    assert part(proof, "trained").evidence.endswith("no retries")
+    assert "no row of step 300" in part(judge(run, rows[1:], [begun, FINISHED]), "trained").evidence
+    del run["parent"]
+    assert (
+        "not from the checkpoint in run.json's parent"
+        in part(judge(run, rows, [begun, FINISHED]), "trained").evidence
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"max_steps": 1000}, "run.json plans 600 steps, config.yaml asks for 1,000"),
+        ({"max_steps": 500}, "asks for 500"),
+        ({"epochs": 2}, "config.yaml asks for 80"),
+        ({"max_steps": None, "epochs": 16}, "asks for 640"),
+    ],
+)
+def test_the_plan_must_be_what_the_configuration_asks_for(asked: dict[str, Any], words: str) -> None:
+    run, settings = changed("plan", "steps_per_epoch", to=40), copy.deepcopy(SETTINGS)
+    settings["training"] |= asked
+    assert words in part(judge(run, settings=settings), "trained").evidence
+    settings["training"] |= {"max_steps": None, "epochs": 15}
+    assert judge(run, settings=settings).proven
+    del run["plan"]["steps_per_epoch"]
+    assert not judge(run, settings=settings).proven
+
+
+def test_a_seed_that_is_not_that_of_the_configuration_is_noticed() -> None:
+    repeatable = part(judge(changed("seed", to=7)), "repeatable")
+    assert repeatable.evidence == "run.json says seed 7, config.yaml says 42"
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([], "no record of events"),
+        ([STARTED, None, FINISHED], "line 2 of events.jsonl cannot be read"),
+        ([SAVED, FINISHED], "does not say that the run started"),
+        ([STARTED, SAVED], "does not say that the run finished"),
+        ([STARTED, FINISHED | {"status": "failed"}], "the last event says failed at step 600"),
+        ([STARTED, {"event": "finished", "step": STEPS}], "the last event says finished at step 600"),
+        ([STARTED, FINISHED, {"event": "preempted", "status": "stopped"}], "the last event says stopped"),
+        ([STARTED, FINISHED | {"step": 500}], "it finished at step 500"),
+        ([STARTED, {"event": "hang_suspected", "step": 9}, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, FINISHED, {"event": "failed", "step": 600}], "after it finished, the run failed"),
+        ([STARTED, FINISHED, {"event": "resumed", "step": 500}], "the run was resumed at step 500"),
+        ([STARTED, FINISHED, STARTED], "the run started again at step 0"),
+    ],
+)
+def test_the_events_must_bear_the_outcome_out(events: list[Any], words: str) -> None:
+    trained = part(judge(events=events), "trained")
+    assert not trained.holds
+    assert words in trained.evidence
+    assert trained.next_step == AGAIN
+
+
+@pytest.mark.parametrize(
+    "digests", [None, {}, {"model": "5a0e" + "0" * 60}, {"model": "x", "optimizer": "y"}]
+)
+def test_without_digests_of_its_final_state_nothing_can_be_compared(digests: Any) -> None:
+    repeatable = part(judge(changed("outcome", "state_sha256", to=digests)), "repeatable")
+    assert repeatable.evidence == "not on record: digests of the final state"
 
 
 def test_a_stopped_run_says_where_it_stopped_and_how_to_go_on() -> None:
@@ -201,7 +377,7 @@ def test_a_validation_loss_that_is_not_finite_is_not_trained() -> None:
 )
 def test_retries_are_counted_from_the_events(steps: list[int | None], words: str) -> None:
     events = [{"event": "resumed", "step": step} for step in steps]
-    trained = part(judge(events=[*EVENTS, *events]), "trained")
+    trained = part(judge(events=[STARTED, *events, SAVED, FINISHED]), "trained")
     assert trained.holds
     assert trained.evidence.endswith(words)
 
@@ -227,7 +403,7 @@ def test_several_processes_without_a_network_verdict_do_not_hold() -> None:
     ],
 )
 def test_what_is_not_whole_in_the_store_is_not_stored(verdict: Verdict | None, words: str) -> None:
-    stored = part(judge(verdict=verdict), "stored")
+    stored = part(judge(found=Found(verdict)), "stored")
     assert not stored.holds
     assert words in stored.evidence
     assert stored.next_step == (
@@ -235,28 +411,88 @@ def test_what_is_not_whole_in_the_store_is_not_stored(verdict: Verdict | None, w
     )
 
 
-def test_the_last_checkpoint_must_be_among_the_stored_ones() -> None:
-    def stored(steps: set[int]) -> Part:
-        checks = Checks(stored_steps=frozenset(steps))
-        return part(prove(proven_run(), whole_rows(), EVENTS, Verdict(), checks=checks), "stored")
+@pytest.mark.parametrize(
+    ("checkpoints", "words"),
+    [
+        ({}, "the checkpoint of step 600, the last one, is not stored; none is stored"),
+        ({500: Stored(step=500)}, "is not stored; the newest stored one is of step 500"),
+        ({STEPS: Stored(run_id="run-b")}, "the stored checkpoint of step 600 is of run run-b"),
+        ({STEPS: Stored(step=500)}, "the stored checkpoint of step 600 is a copy of step 500"),
+        ({STEPS: Stored(manifest_sha256="f" * 64)}, "of step 600 is not the one that the run wrote"),
+        ({STEPS: Stored(problem="has no manifest.json")}, "of step 600 has no manifest.json"),
+        ({STEPS: Stored(), 500: Stored(step=499)}, "the stored checkpoint of step 500 is a copy of step 499"),
+        (
+            {STEPS: Stored(), 500: Stored(step=500, run_id="b")},
+            "the stored checkpoint of step 500 is of run b",
+        ),
+    ],
+)
+def test_each_stored_checkpoint_must_be_what_the_run_wrote(
+    checkpoints: dict[int, Stored], words: str
+) -> None:
+    stored = part(judge(found=Found(checkpoints=checkpoints)), "stored")
+    assert not stored.holds
+    assert words in stored.evidence
 
-    assert stored({500, STEPS}).holds
-    assert (
-        "step 600, the last one, is not stored; the newest stored one is of step 500"
-        in stored({500}).evidence
+
+def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
+    first: dict[str, Any] = {"event": "checkpoint_saved", "step": 500, "manifest_sha256": "a" * 64}
+    second = first | {"manifest_sha256": "b" * 64}
+    back = {"event": "resumed", "step": 400, "manifest_sha256": "d" * 64}
+
+    def stored(sha256: str, events: list[Any]) -> Part:
+        found = Found(checkpoints={STEPS: Stored(), 500: Stored(sha256, step=500)})
+        return part(judge(events=[STARTED, *events, SAVED, FINISHED], found=found), "stored")
+
+    assert stored("a" * 64, [first]).holds
+    assert "step 500 is not the one" in stored("b" * 64, [first]).evidence
+    assert stored("b" * 64, [first, back, second]).holds
+    assert not stored("a" * 64, [first, back, second]).holds
+    assert stored("c" * 64, []).holds, "nothing is on record of it"
+    assert stored("b" * 64, [first, back, second | {"event": "resumed"}]).holds, "it went on from it"
+
+
+def test_the_events_name_the_last_checkpoint_too() -> None:
+    saved = SAVED | {"manifest_sha256": "f" * 64}
+    assert not part(judge(events=[STARTED, saved, FINISHED]), "stored").holds
+
+
+@pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
+def test_syncing_again_is_proposed_only_where_the_disk_has_what_the_run_wrote(
+    on_disk: dict[int, str],
+) -> None:
+    found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
+    step = str(part(judge(found=found), "stored").next_step)
+    assert ("training_artifact_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
+    assert (step == AGAIN) is not ("training_artifact_sync" in step)
+
+
+def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
+    damaged = Path("runs/a/checkpoints/step-00000600")
+    problem = "run-7/checkpoint-600/state.bin: SHA-256 0… on disk"
+    stored = part(judge(found=Found(Verdict(problems=(problem,)), damaged=(damaged,))), "stored")
+    assert stored.evidence == f"the store holds it whole, the copy on this disk is damaged: {problem}"
+    assert stored.next_step == (
+        f"mv {damaged} runs/a/checkpoints/.set-aside-step-00000600"
+        " && scripts/prove_run.py --run-dir runs/a --store file:///store"
     )
-    assert "none is stored" in stored(set()).evidence
+
+
+def test_a_number_of_another_run_leads_to_a_number_of_its_own() -> None:
+    found = Found(trouble="run number 7 belongs to run run-b; this is run run-a", taken=True)
+    stored = part(judge(found=found), "stored")
+    assert stored.evidence == "run number 7 belongs to run run-b; this is run run-a"
+    assert str(stored.next_step).endswith("--run-number auto --once")
 
 
 def test_a_store_that_could_not_be_asked_is_named_and_does_not_hold() -> None:
-    checks = Checks(store_trouble="The bucket ml-runs does not answer.")
-    stored = part(prove(proven_run(), whole_rows(), EVENTS, Verdict(), checks=checks), "stored")
+    stored = part(judge(found=Found(trouble="The bucket ml-runs does not answer.")), "stored")
     assert not stored.holds
     assert stored.evidence == "The bucket ml-runs does not answer."
 
 
 def test_without_a_store_the_next_step_leaves_its_address_to_be_filled_in() -> None:
-    stored = part(prove(proven_run(), whole_rows(), [], None, place=Place("runs/a")), "stored")
+    stored = part(prove(proven_run(), whole_rows(), EVENTS, Found(None), place=Place("runs/a")), "stored")
     assert stored.evidence == "no store was named"
     assert "--store URL --run-number auto" in str(stored.next_step)
 
@@ -266,7 +502,7 @@ def test_the_proposed_commands_can_be_pasted_whatever_the_names() -> None:
     place = Place(directory, store, 7)
     run = changed("outcome", "status", to="failed")
     run["history"] = [{"until": 100, "commit": "0" * 40}]
-    proof = prove(run, whole_rows(), EVENTS, None, place=place)
+    proof = prove(run, whole_rows(), EVENTS, Found(None), place=place)
     config = ["--config", f"{directory}/config.yaml"]
     resume = shlex.split(str(part(proof, "trained").next_step))
     assert resume[1:] == [*config, "--run-dir", directory, "--resume", "auto"]
@@ -296,9 +532,9 @@ def test_outside_git_nothing_can_be_repeated() -> None:
 def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
     run, rows = proven_run(), whole_rows()
     recorded = run["config_sha256"]
-    assert prove(run, rows, EVENTS, Verdict(), checks=Checks(config_digests=frozenset({recorded}))).proven
+    assert prove(run, rows, EVENTS, Found(), configuration=Configuration(frozenset({recorded}))).proven
     other = part(
-        prove(run, rows, EVENTS, Verdict(), checks=Checks(config_digests=frozenset({"f" * 64}))), "repeatable"
+        prove(run, rows, EVENTS, Found(), configuration=Configuration(frozenset({"f" * 64}))), "repeatable"
     )
     assert not other.holds
     assert "no longer the run's" in other.evidence
@@ -363,7 +599,7 @@ def test_a_proof_with_a_part_missing_is_no_proof() -> None:
 
 
 def test_the_proof_is_saved_with_each_part() -> None:
-    saved = judge(verdict=None).to_json()
+    saved = judge(found=Found(None)).to_json()
     assert saved["proven"] is False
     assert [(p["name"], p["holds"]) for p in saved["parts"]] == [
         ("trained", True),

@@ -1,0 +1,136 @@
+"""The rows of a run against the steps that were to be logged: none missing, none twice, every loss finite.
+
+The rows are read one by one; a million of them take no more memory than one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.run.settings import setting
+from trainyard.watch.facts import Facts, integer, is_finite, section
+
+_FIGURES = ("loss", "val_loss", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """The steps that a row is due for."""
+
+    last: int
+    """Step of the last row."""
+    begins_after: int
+    """The step the run started from."""
+    free_until: int
+    """Up to here another configuration decided which steps were logged."""
+    log_steps: int | None
+    """None is not known: then rows only must ascend."""
+    validation_steps: int | None
+    validates: bool
+
+    def due_after(self, step: int) -> int:
+        """The first step after `step` that a row is due for."""
+        periods = [self.log_steps, self.validation_steps if self.validates else None]
+        return min([self.last, *(step // every * every + every for every in periods if every)])
+
+    def validation_due(self, step: int) -> bool:
+        if not self.validates or self.log_steps is None or step <= self.free_until:
+            return False
+        every = self.validation_steps
+        return step == self.last or (every is not None and step % every == 0)
+
+
+def cadence_of(run: Facts, settings: Mapping[str, Any], begins_after: int) -> Cadence:
+    """The cadence of a run whose plan says how many steps it has; `settings` are its `config.yaml`'s."""
+    tokens, length = section(run, "data").get("validation_tokens"), setting(settings, "data.sequence_length")
+    enough = (integer(tokens) or 0) > (integer(length) or 0) > 0
+    return Cadence(
+        last=integer(section(run, "plan").get("steps")) or 0,
+        begins_after=begins_after,
+        free_until=_other_config_until(run),
+        log_steps=_positive(setting(settings, "monitoring.log_steps")),
+        validation_steps=_positive(setting(settings, "training.validation_steps")),
+        validates=enough or "validation_loss" in section(run, "outcome"),
+    )
+
+
+@dataclass
+class RowsRead:
+    """What the rows come to."""
+
+    problem: str | None = None
+    """The first thing that is wrong with them."""
+    last_step: int | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    """The outcome's figures as the rows have them: its names, their values."""
+
+
+def judge_rows(rows: Iterable[Facts | None], cadence: Cadence) -> RowsRead:
+    """Read all rows up to the first that is wrong; None is a line that cannot be read."""
+    read = RowsRead()
+    for row in rows:
+        read.problem = _value_problem(row, read.last_step) or _place_problem(
+            row or {}, read.last_step, cadence
+        )
+        if row is None or read.problem is not None:
+            return read
+        read.last_step = row["step"]
+        read.figures.setdefault("first_loss", row["loss"])
+        read.figures["final_loss"] = row["loss"]
+        if "val_loss" in row:
+            read.figures["validation_loss"] = row["val_loss"]
+            read.figures["bits_per_byte"] = row.get("val_bits_per_byte")
+    read.problem = _end_problem(read.last_step, cadence)
+    return read
+
+
+def _value_problem(row: Facts | None, before: int | None) -> str | None:
+    if row is None:
+        after = "at the beginning" if before is None else f"after step {before:,}"
+        return f"metrics.jsonl has a line that cannot be read {after}"
+    step = integer(row.get("step"))
+    for key in _FIGURES:
+        if key in row and not is_finite(row[key]):
+            return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
+    if step is None:
+        return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
+    return None if "loss" in row else f"the row of step {step:,} has no loss"
+
+
+def _place_problem(row: Facts, before: int | None, cadence: Cadence) -> str | None:
+    step = integer(row.get("step")) or 0
+    if step > cadence.last:
+        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were asked for"
+    if step < max(1, cadence.begins_after):
+        return f"metrics.jsonl has a row of step {step:,}, before the run's first one"
+    if before is not None and step <= before:
+        return f"metrics.jsonl has a row of step {step:,} after that of step {before:,}"
+    if cadence.validation_due(step) and "val_loss" not in row:
+        return f"the row of step {step:,} has no validation loss, which was due"
+    begun_with_a_row = before is None and step == cadence.begins_after
+    if cadence.log_steps is None or step <= cadence.free_until or begun_with_a_row:
+        return None
+    due = cadence.due_after(max(before or 0, cadence.begins_after, cadence.free_until))
+    if step > due:
+        return f"metrics.jsonl has no row of step {due:,}, which was to be logged; the next is of {step:,}"
+    return f"metrics.jsonl has a row of step {step:,}, which was not to be logged" if step < due else None
+
+
+def _end_problem(last: int | None, cadence: Cadence) -> str | None:
+    if last is None:
+        return "metrics.jsonl has no row with a step and a loss"
+    if last != cadence.last:
+        return f"the outcome says {cadence.last:,} steps, the last loss on record is of step {last:,}"
+    return None
+
+
+def _other_config_until(run: Facts) -> int:
+    history = run.get("history", [])
+    segments = [part for part in history if isinstance(part, dict)] if isinstance(history, list) else []
+    own = run.get("config_sha256")
+    return max((integer(s.get("until")) or 0 for s in segments if s.get("config_sha256") != own), default=0)
+
+
+def _positive(value: object) -> int | None:
+    whole = integer(value)
+    return whole if whole is not None and whole > 0 else None
