@@ -125,8 +125,9 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
 
 
 def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(training_job: dict[str, Any]) -> None:
-    resume = training_job["env"]["RESUME"]
-    assert resume == "${{ github.run_attempt != '1' && 'auto' || inputs.resume || 'auto' }}"
+    # A path stays: with it the trainer goes on with what began there, or begins there if nothing is saved.
+    again = "github.run_attempt != '1' && inputs.resume == 'none' && 'auto'"
+    assert training_job["env"]["RESUME"] == f"${{{{ {again} || inputs.resume || 'auto' }}}}"
 
 
 @pytest.mark.parametrize(
