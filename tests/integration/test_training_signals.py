@@ -171,6 +171,20 @@ def test_the_deadline_counts_from_the_start_of_the_job_and_the_workflow_is_told(
 
 
 @pytest.mark.slow
+def test_what_a_named_checkpoint_began_goes_on_with_its_own_by_the_same_command(training: Training) -> None:
+    first = min((training.folder / "whole" / "checkpoints").glob("step-*"))
+    command = ("child", "--resume", str(first))
+    assert training.finish(*command, "--deadline", "1s")[0] == 75
+    saved = training.outcome("child")["steps"]
+    code, errors = training.finish(*command)
+    assert code == 0, errors
+    events = (training.folder / "child" / "events.jsonl").read_text().splitlines()
+    resumed = [event["step"] for event in map(json.loads, events) if event["event"] == "resumed"]
+    assert resumed == [int(first.name.removeprefix("step-")), saved]
+    assert training.outcome("child")["state_sha256"] == training.outcome("whole")["state_sha256"]
+
+
+@pytest.mark.slow
 def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) -> None:
     process = training.start("compiled", "--set", "compute.compile=true", "--set", "training.max_steps=2")
     deadline = time.monotonic() + 120
