@@ -81,7 +81,7 @@ def test_binary_and_empty_files_exit_2_named_and_counted(
     result = run("--config", config, "--set", f"data.validation_fraction={fraction}")
     assert result.returncode == 2
     assert "4 binary files (" in result.stderr
-    assert "1 empty files (4.txt)" in result.stderr
+    assert "1 empty file (4.txt)" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -36,10 +36,13 @@ class Preparation:
     train: tuple[CorpusFile, ...]
     validation: tuple[CorpusFile, ...]
     skipped: tuple[Skipped, ...]
+    """Among the files to train on, and among those that are held out of them."""
     directory: Path
     data: DataConfig
     vocab_size: int
     vocabulary: Vocabulary
+    validation_skipped: tuple[Skipped, ...] = ()
+    """In data.validation_path."""
 
 
 def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
@@ -49,17 +52,25 @@ def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
     unusable.
     """
     vocabulary = load_vocabulary(model)
-    skips = SkipTally()
+    skips, validation_skips = SkipTally(), SkipTally()
     corpus = _train_corpus(data, skips)
     if data.validation_path is None:
         train, validation = hold_out(corpus.files, data.validation_fraction)
     else:
-        train, validation = corpus.files, _validation_corpus(data, skips).files
+        train, validation = corpus.files, _validation_corpus(data, validation_skips).files
     vocab_size = model.architecture.vocab_size
     key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation))
     directory = Path(data.prepared_directory) / key
     return Preparation(
-        corpus.name, train, validation, skips.summary(), directory, data, vocab_size, vocabulary
+        corpus.name,
+        train,
+        validation,
+        skips.summary(),
+        directory,
+        data,
+        vocab_size,
+        vocabulary,
+        validation_skips.summary(),
     )
 
 

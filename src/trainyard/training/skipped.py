@@ -4,6 +4,7 @@ It decides nothing; the readers of files and rows report here, and errors and re
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,8 @@ class Skipped:
 
     def __str__(self) -> str:
         more = ", …" if self.count > len(self.examples) else ""
-        return f"{self.count:,} {self.reason} ({', '.join(self.examples)}{more})"
+        what = _singular(self.reason) if self.count == 1 else self.reason
+        return f"{self.count:,} {what} ({', '.join(self.examples)}{more})"
 
 
 class SkipTally:
@@ -40,6 +42,13 @@ class SkipTally:
         if len(examples) < _EXAMPLES:
             examples.append(printable(example))
 
+    def include(self, others: Sequence[Skipped]) -> None:
+        """Count what another tally counted, too."""
+        for other in others:
+            self._counts[other.reason] = self._counts.get(other.reason, 0) + other.count
+            examples = self._examples.setdefault(other.reason, [])
+            examples += other.examples[: _EXAMPLES - len(examples)]
+
     def summary(self) -> tuple[Skipped, ...]:
         return tuple(
             Skipped(reason, count, tuple(self._examples[reason])) for reason, count in self._counts.items()
@@ -54,3 +63,10 @@ def printable(name: str) -> str:
 def passed_over(skipped: tuple[Skipped, ...]) -> str:
     """A sentence for the end of an error, or nothing."""
     return f" Passed over: {'; '.join(map(str, skipped))}." if skipped else ""
+
+
+def _singular(reason: str) -> str:
+    """`line that is not JSON` for `lines that are not JSON`."""
+    return re.sub(r"\b(file|folder|line|row)s\b", r"\1", reason, count=1).replace(
+        " that are ", " that is ", 1
+    )

@@ -135,12 +135,15 @@ def _make(plan: Preparation) -> None:
 def _fill(plan: Preparation, folder: Path) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
     skips = SkipTally(plan.skipped)
+    held_out = skips if plan.data.validation_path is None else SkipTally(plan.validation_skipped)
     train = _token_file(plan, plan.train, path=folder / "train.bin", skips=skips)
-    validation = _token_file(plan, plan.validation, path=folder / "validation.bin", skips=skips)
+    validation = _token_file(plan, plan.validation, path=folder / "validation.bin", skips=held_out)
     if train is None:
         raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
-        raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, skips))
+        raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, held_out))
+    if held_out is not skips:
+        skips.include(held_out.summary())
     prepared = PreparedData(
         plan.name,
         _fingerprint(train, validation),
@@ -252,11 +255,11 @@ def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:
     length = data.sequence_length
     if prepared.train.tokens <= length:
         what = f"data.train_path: {prepared.name} has {prepared.train.tokens:,} tokens"
-        raise DataError(_too_short(what, prepared, length))
+        raise DataError(_too_short(what, prepared.skipped, length))
     if prepared.validation is not None and prepared.validation.tokens <= length:
         if data.validation_path is not None:
             what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
-            raise DataError(_too_short(what, prepared, length))
+            raise DataError(_too_short(what, (), length))  # what was passed over may be training data
         prepared = replace(prepared, validation=None, validation_files=0)
     if prepared.validation is None and data.validation_fraction > 0:
         _logger.warning(
@@ -268,8 +271,8 @@ def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:
     return prepared
 
 
-def _too_short(what: str, prepared: PreparedData, length: int) -> str:
+def _too_short(what: str, skipped: tuple[Skipped, ...], length: int) -> str:
     return (
         f"{what}, less than one sequence (data.sequence_length {length:,} and the token after it)."
-        f"{passed_over(prepared.skipped)} Add data, or lower data.sequence_length."
+        f"{passed_over(skipped)} Add data, or lower data.sequence_length."
     )

@@ -137,12 +137,12 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_error_names_everything_that_was_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Passed over: 1 empty files \(a.txt\); 1 files with another suffix"):
+    with pytest.raises(DataError, match=r"Passed over: 1 empty file \(a.txt\); 1 file with another suffix"):
         found(write(tmp_path, a_txt="", b_jpg="1"))
 
 
 def test_a_file_of_another_kind_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"1 files with another suffix \(a.csv\)"):
+    with pytest.raises(DataError, match=r"1 file with another suffix \(a.csv\)"):
         found(write(tmp_path, a_csv="1") / "a.csv")
 
 

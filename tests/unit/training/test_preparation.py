@@ -71,6 +71,15 @@ def test_token_files_of_another_width_are_left_out_and_counted(folder: Path) -> 
     found = plan(folder, bin_dtype="uint32")
     assert not any(file.suffix == ".bin" for file in (*found.train, *found.validation))
     assert [str(skipped) for skipped in found.skipped] == [
-        "1 .bin files that are not whole uint32 numbers (even.bin)"
+        "1 .bin file that is not whole uint32 numbers (even.bin)"
     ]
     assert any(f.suffix == ".bin" for f in (*plan(folder).train, *plan(folder).validation))
+
+
+def test_what_is_passed_over_is_counted_where_it_lies(folder: Path) -> None:
+    (folder / "validation").mkdir()
+    for name in ("train/a.exe", "validation/b.exe", "validation/c.txt"):
+        (folder / name).write_text("text\n")
+    found = plan(folder, validation_path=str(folder / "validation"))
+    assert [str(skipped) for skipped in found.skipped] == ["1 file with another suffix (a.exe)"]
+    assert [str(skipped) for skipped in found.validation_skipped] == ["1 file with another suffix (b.exe)"]

@@ -382,13 +382,13 @@ def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
         prepare(folder, train_path=str(root))
     for part in (
         "data.train_path: ",
-        "1 binary files (a.txt)",
-        "1 files that are not UTF-8 (b.md)",
-        "1 lines that are not UTF-8 (c.jsonl:1)",
-        "1 rows without a text in 'text' (data.text_field) (c.jsonl:2)",
-        "1 empty files (d.py)",
-        "1 files with another suffix (e.jpg)",
-        "1 .bin files that are not whole uint16 numbers (f.bin)",
+        "1 binary file (a.txt)",
+        "1 file that is not UTF-8 (b.md)",
+        "1 line that is not UTF-8 (c.jsonl:1)",
+        "1 row without a text in 'text' (data.text_field) (c.jsonl:2)",
+        "1 empty file (d.py)",
+        "1 file with another suffix (e.jpg)",
+        "1 .bin file that is not whole uint16 numbers (f.bin)",
         "set it to null",
     ):
         assert part in str(caught.value)
@@ -397,7 +397,7 @@ def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
 
 def test_only_odd_token_files_is_nothing_usable(folder: Path) -> None:
     (folder / "odd.bin").write_bytes(b"odd")
-    with pytest.raises(DataError, match=r"1 \.bin files that are not whole uint16 numbers \(odd\.bin\)"):
+    with pytest.raises(DataError, match=r"1 \.bin file that is not whole uint16 numbers \(odd\.bin\)"):
         prepare(folder, train_path=str(folder / "odd.bin"))
 
 
@@ -407,7 +407,7 @@ def test_what_is_passed_over_is_said_once_and_kept(folder: Path, caplog: pytest.
     caplog.set_level(logging.INFO, "trainyard")
     first = prepare(folder)
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
-    assert "passed over 1 binary files (x.txt)" in caplog.text
+    assert "passed over 1 binary file (x.txt)" in caplog.text
     caplog.clear()
     assert prepare(folder).skipped == first.skipped
     assert not caplog.records
@@ -430,7 +430,7 @@ def test_asked_for_validation_that_is_too_short_or_unusable_is_an_error(folder: 
     with pytest.raises(DataError, match=r"data\.validation_path: .*validation\.txt has 2 tokens"):
         prepare(folder, validation_path=str(path))
     path.write_bytes(b"\0")
-    with pytest.raises(DataError, match=r"data\.validation_path: .*binary files.*hold out"):
+    with pytest.raises(DataError, match=r"data\.validation_path: .*binary file .*hold out"):
         prepare(folder, validation_path=str(path))
 
 
@@ -502,3 +502,26 @@ def test_a_plan_writes_nothing_and_says_where_it_will_be(folder: Path) -> None:
     plan = plan_preparation(config(folder), model())
     assert not (folder / "prepared").exists()
     assert plan.directory == prepare(folder).train.path.parent
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\1\2", b"ab"], ids=["empty", "binary", "too short"])
+def test_a_message_on_validation_names_nothing_of_the_training_folder(folder: Path, content: bytes) -> None:
+    (folder / "train" / "notes.exe").write_bytes(b"x")
+    (folder / "train" / "noise.txt").write_bytes(b"\0\1")
+    (folder / "validation").mkdir()
+    (folder / "validation" / "v.txt").write_bytes(content)
+    with pytest.raises(DataError, match=r"data\.validation_path: .*/validation has") as refused:
+        prepare(folder, validation_path=str(folder / "validation"))
+    assert "noise.txt" not in str(refused.value)
+    assert "notes.exe" not in str(refused.value)
+
+
+def test_what_is_passed_over_on_both_sides_is_on_record(folder: Path) -> None:
+    (folder / "train" / "notes.exe").write_bytes(b"x")
+    (folder / "validation").mkdir()
+    (folder / "validation" / "v.txt").write_text(LONG)
+    (folder / "validation" / "w.exe").write_bytes(b"x")
+    prepared = prepare(folder, validation_path=str(folder / "validation"))
+    assert [str(skipped) for skipped in prepared.skipped] == [
+        "2 files with another suffix (notes.exe, w.exe)"
+    ]
