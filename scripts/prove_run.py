@@ -49,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.watch.proof import Configuration, Place, prove
 
     directory = RunDirectory(args.run_dir)
-    if not directory.run_file.is_file():
-        raise ConfigError(f"{args.run_dir}: no such run directory, as it has no run.json")
     run = read_run(directory.run_file)
     store, config_file = store_of(args), directory.config_file
     found = look_into_store(store, str(run["run_id"]), directory=directory, args=args)

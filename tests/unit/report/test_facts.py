@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from trainyard.report.facts import read_facts
+from trainyard.report.headline import Verdict, headline
+from trainyard.report.json_report import json_report
+from trainyard.report.markdown import markdown_report
+from trainyard.report.slack_message import Moment, Surroundings, slack_message
+from trainyard.report.text import text_report
 from trainyard.run.files import write_json_atomically
 from trainyard.run.identity import read_run, write_outcome
 from trainyard.run.records import RecordWriter, append_event
@@ -29,6 +34,44 @@ def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     write_json_atomically(run.layout.run_file, read_run(run.layout.run_file) | {"run_id": "another"})
     assert read_facts(run.path).proof is None
+
+
+@pytest.mark.parametrize("finished", [None, START, "yesterday"])
+def test_a_proof_of_another_ending_does_not_count(new_run: NewRun, finished: Any) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": finished}))
+    assert read_facts(run.path).proof is None
+
+
+@pytest.mark.parametrize("key", ["run_id", "finished"])
+def test_a_proof_that_does_not_name_what_it_judged_does_not_count(new_run: NewRun, key: str) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    proof = json.loads(path.read_text())
+    del proof[key]
+    path.write_text(json.dumps(proof))
+    assert read_facts(run.path).proof is None
+
+
+@pytest.mark.parametrize("outcome", [None, {}, {"status": "stopped"}, {"status": "failed"}])
+def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
+    new_run: NewRun, outcome: dict[str, Any] | None
+) -> None:
+    run = new_run().train().succeed().prove()
+    write_outcome(run.layout.run_file, outcome)
+    proof = run.layout.report / "proof.json"
+    proof.write_text(json.dumps({k: v for k, v in json.loads(proof.read_text()).items() if k != "finished"}))
+    facts = read_facts(run.path, now=START + 200)
+    assert facts.proof is None
+    assert headline(facts).verdict is not Verdict.PROVEN
+    assert "proof" not in json_report(facts)
+    for text in (
+        text_report(facts),
+        markdown_report(facts),
+        str(slack_message(Moment.SUCCEEDED, facts, Surroundings("gh-99"))),
+    ):
+        assert "proven" not in text.lower().replace("not proven yet", "")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,433 @@
+"""scripts/prove_run.py over real, tiny runs: each way of going on is proven, each way of tampering is not.
+
+The runs are trained once; every case damages a copy of a run and of the store it is in.
+"""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.config.schema import Config
+from trainyard.errors import StoppedError
+from trainyard.gateways import open_store
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, read_manifest, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+from trainyard.run.identity import provenance
+from trainyard.training.segment import Request
+from trainyard.training.session import train
+from trainyard.training.stop import StopRequest
+from trainyard.training.tokens import prepare_data
+
+ROOT = Path(__file__).resolve().parents[2]
+GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
+STEPS = 20
+NEXT = -1
+ARCHITECTURE = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+}
+
+
+class StopAt:
+    """A listener that asks for a stop once a row of `step` is written; at `NEXT` after one step more."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step, self.stop = step, StopRequest(0.0 if step == NEXT else None)
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        if row["step"] == self.step:
+            self.stop.reason = "the test asked for it"
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        """Nothing is shown."""
+
+
+@dataclass(frozen=True)
+class Yard:
+    """A folder with run directories, a store and a corpus."""
+
+    path: Path
+
+    @property
+    def store(self) -> str:
+        return (self.path / "store").as_uri()
+
+    def run(self, name: str = "a") -> RunDirectory:
+        return RunDirectory(self.path / "runs" / name)
+
+    def train(self, name: str, *, resume: str = "auto", stop_at: int | None = None, **training: Any) -> None:
+        """Train, or go on with, the run `name`; with `stop_at`, until that step."""
+        config = Config.model_validate(
+            {
+                "model": {"name": "tiny", "device": "cpu", "architecture": ARCHITECTURE},
+                "training": {
+                    "batch_size": 2,
+                    "max_steps": STEPS,
+                    "validation_steps": 8,
+                    "validation_batches": 1,
+                    "learning_rate": 1e-2,
+                    **training,
+                },
+                "compute": {"threads": 1},
+                "data": {
+                    "train_path": str(self.path / "corpus" / "train"),
+                    "validation_path": str(self.path / "corpus" / "validation"),
+                    "prepared_directory": str(self.path / "prepared"),
+                    "sequence_length": 16,
+                },
+                "checkpointing": {"save_steps": 5, "keep_last": 2},
+                "monitoring": {"log_steps": 3, "tensorboard": False},
+            }
+        )
+        facts = provenance(GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml"))
+        data = prepare_data(config.data, config.model)
+        listener = StopAt(stop_at)
+        request = Request(config, self.run(name), data, resume, f"id-of-{name}", facts)
+        try:
+            train(request, stop=listener.stop, listener=listener)
+        except StoppedError:
+            assert stop_at is not None
+
+    def sync(self, name: str = "a") -> None:
+        sync_run(open_store(self.store), self.run(name), None)
+
+    def prove(self, name: str = "a", *more: str) -> dict[str, Any]:
+        """The proof as it is saved; the script's exit code must agree with it."""
+        arguments = ["--run-dir", str(self.run(name).path), "--store", self.store, *more]
+        code = prove_run().main(arguments)
+        proof: dict[str, Any] = json.loads((self.run(name).report / "proof.json").read_text())
+        assert (code == 0) is proof["proven"]
+        return proof
+
+
+def prove_run() -> Any:
+    spec = importlib.util.spec_from_file_location("prove_run", ROOT / "scripts" / "prove_run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Yard:
+    """Runs a and b, of other seeds, whole and stored as numbers 1 and 2."""
+    yard = Yard(tmp_path_factory.mktemp("yard"))
+    for half in ("train", "validation"):
+        (yard.path / "corpus" / half).mkdir(parents=True)
+        lines = [f"the cat {number} sat on mat {number % 7}.\n" for number in range(60)]
+        (yard.path / "corpus" / half / "text.txt").write_text("".join(lines))
+    for name, seed in (("a", 42), ("b", 7)):
+        yard.train(name, seed=seed)
+        yard.sync(name)
+    return yard
+
+
+@pytest.fixture(autouse=True)
+def outside_actions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("GITHUB_ACTIONS", "GITHUB_OUTPUT"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+
+
+@pytest.fixture
+def yard(trained: Yard, tmp_path: Path) -> Yard:
+    """A copy that a test may damage."""
+    copy = Yard(tmp_path / "yard")
+    shutil.copytree(trained.path, copy.path)
+    return copy
+
+
+def failing(proof: dict[str, Any]) -> list[str]:
+    return [part["name"] for part in proof["parts"] if not part["holds"]]
+
+
+def evidence(proof: dict[str, Any]) -> str:
+    return "\n".join(part["evidence"] for part in proof["parts"] if not part["holds"])
+
+
+def next_steps(proof: dict[str, Any]) -> str:
+    return "\n".join(part["next_step"] for part in proof["parts"] if not part["holds"])
+
+
+def logged_steps(run: RunDirectory) -> list[int]:
+    return [json.loads(line)["step"] for line in run.metrics_file.read_text().splitlines()]
+
+
+def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def change_rows(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_run_that_nobody_touched_is_proven(yard: Yard, name: str) -> None:
+    proof = yard.prove(name)
+    assert proof["proven"], evidence(proof)
+    run = json.loads(yard.run(name).run_file.read_text())
+    assert (proof["run_id"], proof["finished"]) == (f"id-of-{name}", run["outcome"]["finished"])
+
+
+@pytest.mark.parametrize("stops", [[3], [6, 9], [8], [16, 18], [6, NEXT, NEXT], [NEXT] * 3])
+def test_a_run_that_was_stopped_and_went_on_is_proven(yard: Yard, stops: list[int]) -> None:
+    for stop_at in stops:
+        yard.train("c", stop_at=stop_at)
+        yard.sync("c")
+    assert failing(yard.prove("c")) == ["trained"]
+    yard.train("c")
+    yard.sync("c")
+    proof = yard.prove("c")
+    assert proof["proven"], evidence(proof)
+
+
+def test_a_run_that_lost_its_newest_checkpoint_and_made_it_again_is_proven(yard: Yard) -> None:
+    yard.train("c", stop_at=12)
+    yard.sync("c")
+    newest = max(yard.run("c").checkpoint_steps())
+    next(yard.run("c").checkpoint(newest).glob("*.distcp")).write_bytes(b"")
+    yard.train("c")
+    yard.sync("c")
+    proof = yard.prove("c")
+    assert proof["proven"], evidence(proof)
+
+
+def test_a_run_from_another_runs_checkpoint_is_proven(yard: Yard) -> None:
+    yard.train("c", resume=str(yard.run().checkpoint(15)))
+    yard.sync("c")
+    proof = yard.prove("c")
+    assert proof["proven"], evidence(proof)
+    assert logged_steps(yard.run("c")) == [16, 18, 20]
+
+
+def test_a_run_from_a_checkpoint_whose_row_was_not_written_yet_is_proven(yard: Yard) -> None:
+    for stop_at in (6, NEXT, NEXT):
+        yard.train("c", stop_at=stop_at)
+    assert logged_steps(yard.run("c")) == [3, 6]
+    yard.train("d", resume=str(yard.run("c").checkpoint(8)))
+    yard.sync("d")
+    proof = yard.prove("d")
+    assert proof["proven"], evidence(proof)
+    assert logged_steps(yard.run("d")) == [8, 9, 12, 15, 16, 18, 20]
+
+
+def test_a_finished_run_with_more_steps_trained_all_of_them_but_is_two_configurations(yard: Yard) -> None:
+    yard.train("a", max_steps=25)
+    yard.sync()
+    proof = yard.prove()
+    assert failing(proof) == ["repeatable"], evidence(proof)
+    assert "until step 20 it ran with another config" in evidence(proof)
+
+
+# Checkpoints that are not the run's, on the disk and, after a sync, in the store.
+
+
+def of_another_run(yard: Yard) -> None:
+    shutil.rmtree(yard.run().checkpoint(20))
+    shutil.copytree(yard.run("b").checkpoint(20), yard.run().checkpoint(20))
+
+
+def of_another_run_under_this_name(yard: Yard) -> None:
+    of_another_run(yard)
+    change_json(yard.run().checkpoint(20) / "manifest.json", lambda value: value.update(run_id="id-of-a"))
+
+
+def of_an_older_step(yard: Yard) -> None:
+    shutil.rmtree(yard.run().checkpoint(20))
+    shutil.copytree(yard.run().checkpoint(15), yard.run().checkpoint(20))
+
+
+def with_another_byte(yard: Yard, step: int = 20) -> None:
+    path = yard.run().checkpoint(step)
+    victim, before = next(path.glob("*.distcp")), read_manifest(path)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    write_manifest(path, CheckpointManifest(step, before.run_id, before.created, describe_files(path)))
+
+
+def with_another_byte_before_the_last(yard: Yard) -> None:
+    with_another_byte(yard, 15)
+
+
+REPLACED = [
+    (of_another_run, "is of run id-of-b"),
+    (of_another_run_under_this_name, "of step 20 is not the one that the run wrote"),
+    (of_an_older_step, "of step 20 is a copy of step 15"),
+    (with_another_byte, "of step 20 is not the one that the run wrote"),
+    (with_another_byte_before_the_last, "of step 15 is not the one that the run wrote"),
+]
+
+
+@pytest.mark.parametrize(("replace", "words"), REPLACED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_checkpoint_that_is_not_the_runs_is_not_proven(
+    yard: Yard, replace: Callable[[Yard], None], words: str
+) -> None:
+    replace(yard)
+    yard.sync()
+    proof = yard.prove()
+    assert failing(proof) == ["stored"]
+    assert words in evidence(proof)
+    assert next_steps(proof).endswith("config.yaml"), "neither disk nor store has what the run wrote"
+
+
+@pytest.mark.parametrize(("replace", "words"), REPLACED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_damaged_copy_on_disk_leads_back_to_a_proof(
+    yard: Yard, replace: Callable[[Yard], None], words: str
+) -> None:
+    replace(yard)
+    proof = yard.prove()
+    assert failing(proof) == ["stored"]
+    assert words not in evidence(proof)
+    assert "the store holds it whole, the copy on this disk is damaged" in evidence(proof)
+    move = next_steps(proof).partition(" && ")[0].split()
+    assert move[0] == "mv"
+    Path(move[1]).rename(move[2])
+    assert yard.prove()["proven"]
+
+
+def test_a_damaged_object_in_the_store_is_made_good_from_the_disk(yard: Yard) -> None:
+    good = yard.path / "good"
+    shutil.copytree(yard.run().checkpoint(20), good)
+    of_another_run(yard)
+    yard.sync()
+    shutil.rmtree(yard.run().checkpoint(20))
+    good.rename(yard.run().checkpoint(20))
+    proof = yard.prove()
+    assert "training_artifact_sync.py" in next_steps(proof)
+    yard.sync()
+    assert yard.prove()["proven"]
+
+
+def test_a_number_of_another_run_is_not_proven_and_leads_to_auto(yard: Yard) -> None:
+    proof = yard.prove("a", "--run-number", "2")
+    assert "run number 2 in" in evidence(proof)
+    assert "belongs to run id-of-b; this is run id-of-a" in evidence(proof)
+    assert "--run-number auto" in next_steps(proof)
+    assert yard.prove("a", "--run-number", "auto")["proven"]
+
+
+RUN_JSON: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
+    ("trained", lambda run: run.pop("outcome"), "no outcome"),
+    ("stored", lambda run: run["outcome"].pop("checkpoint"), "does not name the checkpoint"),
+    ("stored", lambda run: run["outcome"]["checkpoint"].update(manifest_sha256="f" * 64), "is not the one"),
+    ("stored", lambda run: run["outcome"]["checkpoint"].update(step=15), "does not name the checkpoint"),
+    ("repeatable", lambda run: run["outcome"].pop("state_sha256"), "digests of the final state"),
+    (
+        "repeatable",
+        lambda run: run["outcome"]["state_sha256"].update(model="x"),
+        "digests of the final state",
+    ),
+    ("trained", lambda run: run["outcome"].update(final_loss=0.1), "the outcome's final loss is 0.1"),
+    ("trained", lambda run: run["outcome"].update(first_loss=9.0), "the outcome's first loss is 9.0"),
+    ("trained", lambda run: run["outcome"].update(validation_loss=0.1), "validation loss is 0.1"),
+    ("trained", lambda run: run["outcome"].pop("validation_loss"), "validation loss is not on record"),
+    ("repeatable", lambda run: run.update(seed=1), "run.json says seed 1, config.yaml says 42"),
+    ("trained", lambda run: (run["plan"].update(steps=15), run["outcome"].update(steps=15)), "asks for 20"),
+]
+
+
+@pytest.mark.parametrize(("part", "change", "words"), RUN_JSON)
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_record_that_was_changed_is_not_proven(
+    yard: Yard, part: str, change: Callable[[dict[str, Any]], None], *, words: str, synced: bool
+) -> None:
+    change_json(yard.run().run_file, change)
+    if synced:
+        yard.sync()
+    proof = yard.prove()
+    assert part in failing(proof)
+    assert words in evidence(proof) or part == "stored"
+
+
+METRICS: list[tuple[Callable[[list[dict[str, Any]]], object], str]] = [
+    (lambda rows: rows.clear(), "no row with a step and a loss"),
+    (lambda rows: rows.pop(0), "no row of step 3"),
+    (lambda rows: rows.pop(4), "was to be logged"),
+    (lambda rows: rows.pop(), "the last loss on record is of step 18"),
+    (lambda rows: rows.insert(1, rows[0]), "a row of step 3 after that of step 3"),
+    (lambda rows: rows.reverse(), "no row of step 3"),
+    (lambda rows: rows.insert(0, {"step": 1, "loss": 5.0}), "step 1, which was not to be logged"),
+    (lambda rows: rows[2].update(loss=float("nan")), "loss is nan"),
+    (lambda rows: rows[2].pop("loss"), "has no loss"),
+    (lambda rows: rows[2].update(grad_norm=float("inf")), "grad_norm is inf"),
+    (lambda rows: rows[2].pop("val_loss"), "step 8 has no validation loss"),
+    (lambda rows: rows[-1].update(loss=0.5), "that of the rows 0.5"),
+    (lambda rows: rows[-1].update(val_loss=0.5), "that of the rows 0.5"),
+    (lambda rows: rows[0].update(loss=0.5), "that of the rows 0.5"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), METRICS)
+def test_rows_that_were_changed_are_not_proven(
+    yard: Yard, change: Callable[[list[dict[str, Any]]], object], words: str
+) -> None:
+    change_rows(yard.run().metrics_file, change)
+    yard.sync()
+    proof = yard.prove()
+    assert failing(proof) == ["trained"]
+    assert words in evidence(proof)
+    assert next_steps(proof).endswith("config.yaml"), "the run is done, it would not go on"
+
+
+def test_a_line_of_the_metrics_that_cannot_be_read_is_not_proven(yard: Yard) -> None:
+    path = yard.run().metrics_file
+    path.write_bytes(path.read_bytes().replace(b"\n", b'\n{"step": 3, "lo\n', 1))
+    yard.sync()
+    assert "a line that cannot be read after step 3" in evidence(yard.prove())
+
+
+EVENTS: list[tuple[Callable[[list[dict[str, Any]]], object], str]] = [
+    (lambda events: events.clear(), "no record of events"),
+    (lambda events: events.pop(0), "does not say that the run started"),
+    (lambda events: events.pop(), "does not say that the run finished"),
+    (lambda events: events[-1].update(status="failed"), "the last event says failed"),
+    (lambda events: events.append({**events[-1], "status": "failed"}), "the last event says failed"),
+    (lambda events: events.append({"event": "failed", "step": 20}), "after it finished, the run failed"),
+    (
+        lambda events: events.insert(2, {"event": "hang_suspected", "step": 7}),
+        "a hang was suspected at step 7",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), EVENTS)
+def test_events_that_tell_another_story_are_not_proven(
+    yard: Yard, change: Callable[[list[dict[str, Any]]], object], words: str
+) -> None:
+    change_rows(yard.run().events_file, change)
+    yard.sync()
+    proof = yard.prove()
+    assert failing(proof) == ["trained"]
+    assert words in evidence(proof)
+
+
+def test_without_a_record_of_events_a_run_is_not_proven(yard: Yard) -> None:
+    yard.run().events_file.unlink()
+    proof = yard.prove()
+    assert "trained" in failing(proof)
+    assert "no record of events" in evidence(proof)
+
+
+def test_the_trainer_names_each_checkpoint_that_it_saved(yard: Yard) -> None:
+    events = [json.loads(line) for line in yard.run().events_file.read_text().splitlines()]
+    saved = {e["step"]: e["manifest_sha256"] for e in events if e["event"] == "checkpoint_saved"}
+    assert sorted(saved) == [5, 10, 15, 20]
+    assert saved[20] == sha256_of_file(yard.run().checkpoint(20) / "manifest.json")
