@@ -19,6 +19,7 @@ _LOG_SECONDS = 10.0
 _REDRAW_SECONDS = 0.1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_CELLS = 16
+_LEFT_OUT_FIRST = ("bar", "bits", "speed", "left")
 
 
 class ProgressDisplay:
@@ -30,9 +31,12 @@ class ProgressDisplay:
         self._first_step = 0
         self._started = time.monotonic()
         self._last_shown = -math.inf
+        self._tokens_per_byte: float | None = None
 
     def on_row(self, row: Row) -> None:
         now = time.monotonic()
+        if row.get("val_loss") and "val_bits_per_byte" in row:
+            self._tokens_per_byte = row["val_bits_per_byte"] * math.log(2) / row["val_loss"]
         must = "val_loss" in row or row["step"] == self._steps
         if self._live is not None:
             if must or now - self._last_shown >= _REDRAW_SECONDS:
@@ -58,20 +62,40 @@ class ProgressDisplay:
 
     def _draw(self, line: str) -> None:
         assert self._live is not None
-        width = shutil.get_terminal_size().columns - 1
-        self._live.write(f"\r\x1b[2K{line[:width]}")
+        self._live.write(f"\r\x1b[2K{line[: _width()]}")
         self._live.flush()
 
     def _live_line(self, row: Row, now: float) -> str:
         done = row["step"] - self._first_step
         left = duration((now - self._started) / done * (self._steps - row["step"])) if done else "-:--"
-        bits = row.get("val_bits_per_byte", row["loss"] / math.log(2))
-        unit = "bits/byte" if "val_bits_per_byte" in row else "bits/token"
         share = row["step"] / self._steps if self._steps else 1.0
+        parts = {
+            "step": f"  training      step {row['step']}/{self._steps}",
+            "loss": f"loss {row['loss']:.3f}",
+            "bits": self._bits(row["loss"]),
+            "speed": f"{scaled(row['tokens_per_second'])} tok/s",
+            "left": f"{left} left",
+            "bar": bar(share),
+        }
+        return fitted(parts, _width())
+
+    def _bits(self, loss: float) -> str:
+        """The training loss in bits a byte, once a validation has told how many tokens a byte has."""
         return (
-            f"  training      step {row['step']}/{self._steps}  loss {row['loss']:.3f}  {bits:.2f} {unit}  "
-            f"{scaled(row['tokens_per_second'])} tok/s  {left} left  {bar(share)}"
+            ""
+            if self._tokens_per_byte is None
+            else f"{loss / math.log(2) * self._tokens_per_byte:.2f} bits/byte"
         )
+
+
+def fitted(parts: Mapping[str, str], width: int) -> str:
+    """The parts in one line of `width` cells: what people can best do without is left out first."""
+    kept = {name: part for name, part in parts.items() if part}
+    for name in _LEFT_OUT_FIRST:
+        if len(line := "  ".join(kept.values())) <= width:
+            return line
+        kept.pop(name, None)
+    return "  ".join(kept.values())
 
 
 def log_line(row: Row, steps: int) -> str:
@@ -118,3 +142,8 @@ def bar(share: float) -> str:
     eighths = round(max(0.0, min(1.0, share)) * _BAR_CELLS * 8)
     full, part = divmod(eighths, 8)
     return "▕" + (_EIGHTHS[8] * full + (_EIGHTHS[part] if part else "")).ljust(_BAR_CELLS) + "▏"
+
+
+def _width() -> int:
+    """Cells of a line; the last one stays free, where some terminals would wrap."""
+    return shutil.get_terminal_size().columns - 1

@@ -1,5 +1,6 @@
 import io
 import logging
+import math
 
 import pytest
 
@@ -47,6 +48,47 @@ def test_a_terminal_sees_one_line_that_is_erased_at_the_end() -> None:
     assert "step 312/600  loss 1.312" in text
     assert "41.2 k tok/s" in text
     assert text.endswith("\r\x1b[2K")
+
+
+@pytest.mark.parametrize(
+    ("columns", "there", "gone"),
+    [
+        (120, ["bits/byte", "41.2 k tok/s", " left", "▕"], []),
+        (90, ["bits/byte", "41.2 k tok/s", " left"], ["▕"]),
+        (80, ["41.2 k tok/s", " left"], ["▕", "bits/byte"]),
+        (60, [" left"], ["▕", "bits/byte", "tok/s"]),
+        (20, ["  training      ste"], ["loss"]),
+    ],
+)
+def test_the_live_line_fits_the_terminal(
+    columns: int, there: list[str], gone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    line = live_lines({**ROW, "val_loss": 1.3, "val_bits_per_byte": 1.9})[-1]
+    assert len(line) < columns
+    assert all(part in line for part in there), line
+    assert not any(part in line for part in gone), line
+
+
+def test_the_live_line_keeps_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a validation has told the bytes of a token, there is none."""
+    monkeypatch.setenv("COLUMNS", "120")
+    validated = {**ROW, "step": 2, "loss": 2.0, "val_loss": math.log(2), "val_bits_per_byte": 0.25}
+    last = {**ROW, "step": 600, "loss": 4 * math.log(2)}
+    before, at, after = live_lines({**ROW, "step": 1}, validated, last)
+    assert "bits" not in before
+    assert "loss 2.000  0.72 bits/byte" in at
+    assert "loss 2.773  1.00 bits/byte" in after
+
+
+def live_lines(*rows: dict[str, float]) -> list[str]:
+    """What a terminal shows after each of `rows`."""
+    terminal = io.StringIO()
+    display = ProgressDisplay(terminal)
+    display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
+    for row in rows:
+        display.on_row(row)
+    return terminal.getvalue().split("\r\x1b[2K")[1:]
 
 
 def test_a_log_gets_plain_lines_and_not_one_a_step(caplog: pytest.LogCaptureFixture) -> None:
