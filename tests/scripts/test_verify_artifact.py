@@ -153,3 +153,13 @@ def test_wrong_usage_ends_with_exit_2(arguments: list[str]) -> None:
     done = verify(*arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_of_another_run_or_step_is_named(run: RunDirectory) -> None:
+    path = run.checkpoint(100)
+    write_manifest(path, CheckpointManifest(100, "run-b", time.time(), describe_files(path)))
+    done = verify("--run-dir", run.path)
+    assert done.returncode == 1
+    assert f"{path}: is of run run-b, not of run run-a" in done.stderr
+    write_manifest(path, CheckpointManifest(90, "run-a", time.time(), describe_files(path)))
+    assert f"{path}: its manifest.json is of step 90" in verify("--run-dir", run.path).stderr

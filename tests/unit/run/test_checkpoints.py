@@ -68,3 +68,16 @@ def test_a_file_outside_the_checkpoint_is_never_looked_at(checkpoint: Path) -> N
     (checkpoint / "manifest.json").write_text(json.dumps(value))
     with pytest.raises(CheckpointError, match="outside the checkpoint"):
         read_manifest(checkpoint)
+
+
+def test_a_copy_under_the_name_of_another_step_is_not_that_checkpoint(checkpoint: Path) -> None:
+    copy = checkpoint.rename(checkpoint.with_name("step-00000006"))
+    with pytest.raises(CheckpointError, match=r"step-00000006: its manifest.json is of step 5"):
+        verify_checkpoint(copy)
+    assert verify_checkpoint(copy.rename(checkpoint.with_name("by-hand"))).step == 5
+
+
+def test_a_checkpoint_of_another_run_is_named_where_a_run_is_asked_for(checkpoint: Path) -> None:
+    assert verify_checkpoint(checkpoint, run_id="run").run_id == "run"
+    with pytest.raises(CheckpointError, match="is of run run, not of run other"):
+        verify_checkpoint(checkpoint, run_id="other")
