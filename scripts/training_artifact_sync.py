@@ -17,13 +17,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard import command
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 
-if TYPE_CHECKING:
-    from trainyard.artifacts.store import Store
 Json = dict[str, Any]
 
 
@@ -67,7 +65,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.checkpoint and not args.metrics:
+        parser.error("--checkpoint needs --metrics, the metrics that belong to it")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,27 +78,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways import open_store
     from trainyard.run.directory import RunDirectory
 
-    if args.checkpoint and (args.dry_run or not args.metrics):
-        raise ConfigError("--checkpoint needs --metrics, and knows no --dry-run")
     wanted = numbers.parse_run_number(args.run_number)
     given = f"s3://{args.s3_bucket}" if args.s3_bucket else args.store
     url, encryption = settings.store_settings(args.run_dir, url=given, encryption=args.encryption)
     store = open_store(url, encryption=encryption, call_seconds=args.call_seconds)
-    if args.dry_run:
-        plan = preview.preview_run(store, RunDirectory(args.run_dir), wanted)
-        print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
-        return ExitCode.NO if plan.problems else ExitCode.DONE
     if args.checkpoint:
-        report = _files().sync_files(store, args.checkpoint, args.metrics, wanted, provenance=_provenance())
+        files = _files().preview_files if args.dry_run else _files().sync_files
+        result = files(store, args.checkpoint, args.metrics, wanted, provenance=_provenance())
     else:
-        report = sync.sync_run(store, RunDirectory(args.run_dir), wanted)
-    command.announce("artifacts", report.summary(), "failed" if report.problems else "ok")
+        run: Any = preview.preview_run if args.dry_run else sync.sync_run
+        result = run(store, RunDirectory(args.run_dir), wanted)
+    if not args.dry_run:
+        command.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
     if args.json:
-        print(json.dumps(report.to_json(), indent=2))
-    return ExitCode.NO if report.problems else ExitCode.DONE
+        print(json.dumps(result.to_json(), indent=2))
+    elif args.dry_run:
+        print(result.text())
+    return ExitCode.NO if result.problems else ExitCode.DONE
 
 
-def _bucket(name: str) -> "Store":
+def _bucket(name: str) -> Any:
     from trainyard.gateways import open_store
 
     return open_store(f"s3://{name}")

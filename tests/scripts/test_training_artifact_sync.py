@@ -190,6 +190,22 @@ def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> 
     assert (folder / "manifests/run-42-manifest.json").is_file()
 
 
+def test_loose_files_have_a_dry_run_too(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "latest.pt").write_bytes(os.urandom(2000))
+    (tmp_path / "metrics.json").write_text('{"loss": 1.08}')
+    flags = ("--checkpoint", tmp_path / "latest.pt", "--metrics", tmp_path / "metrics.json")
+    done = sync(*flags, "--store", folder.as_uri(), "--run-number", "42", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "send     run-42/checkpoint/latest.pt" in done.stdout
+    assert not folder.exists()
+
+
+def test_a_checkpoint_without_metrics_is_told_that_alone(tmp_path: Path, folder: Path) -> None:
+    done = sync("--checkpoint", tmp_path / "latest.pt", "--store", folder.as_uri())
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith("error: --checkpoint needs --metrics, the metrics that belong to it")
+
+
 def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "latest.pt").write_bytes(b"weights")
     (tmp_path / "metrics.json").write_text("{}")

@@ -6,6 +6,7 @@ They go the way of a run: the number is claimed, the bytes are confirmed by the 
 import hashlib
 import json
 import logging
+import re
 import shlex
 import tempfile
 from collections.abc import Mapping
@@ -15,8 +16,10 @@ from typing import Any
 from trainyard.artifacts.contents import RECORDS, Contents, Group, Item, checkpoint_group, digest_of
 from trainyard.artifacts.hashing import calculate_file_hash, checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.layout import checkpoint_prefix, manifest_key, metrics_key
+from trainyard.artifacts.loose_metrics import read_metrics, step_told_by
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.numbers import claim_number
+from trainyard.artifacts.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.sending import Sending
 from trainyard.artifacts.store import Store, read_object
 from trainyard.artifacts.sync import SyncReport, store_contents, way_on
@@ -25,16 +28,18 @@ from trainyard.run.checkpoints import MANIFEST_NAME, read_manifest
 from trainyard.run.commands import script_command
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
-from trainyard.run.records import iterate_rows
+from trainyard.run.records import Row
 
 __all__ = [
     "calculate_file_hash",
     "describe_files",
     "object_has_hash",
+    "preview_files",
     "store_file",
     "store_manifest",
     "sync_files",
 ]
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _logger = logging.getLogger(__name__)
 
 
@@ -46,7 +51,7 @@ def sync_files(
     The run is the one whose directory the checkpoint lies in, else the workflow run in `provenance["ci"]`,
     else a run of its own, known by the checkpoint's digest.
     """
-    run = _run_of(checkpoint, provenance)
+    run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
     parts = {"--checkpoint": checkpoint, "--metrics": metrics, "--store": store.url}
     flags = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in parts.items())
     command = f"{script_command('training_artifact_sync.py')} {flags} --run-number {wanted or 'auto'}"
@@ -55,18 +60,27 @@ def sync_files(
         way_on(f"{checkpoint} and {metrics}", command),
     ):
         number = claim_number(store, str(run["run_id"]), wanted)
-        return store_contents(
-            store, _contents(run, checkpoint, metrics, number, scratch=Path(scratch)), number
-        )
+        return store_contents(store, _contents(run, checkpoint, rows, number, scratch=Path(scratch)), number)
+
+
+def preview_files(
+    store: Store, checkpoint: Path, metrics: Path, wanted: int | None, *, provenance: Mapping[str, Any]
+) -> Preview:
+    """What `sync_files` would send; nothing is changed."""
+    run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
+    number = number_for(store, str(run["run_id"]), wanted)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        contents = _contents(run, checkpoint, rows, number, scratch=Path(scratch))
+        return preview_contents(store, contents, number)
 
 
 def describe_files(
     checkpoint: Path, metrics: Path, run_number: int, *, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The manifest of the two, hashed on disk, without what a store says of them."""
-    run = _run_of(checkpoint, provenance)
+    run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
-        contents = _contents(run, checkpoint, metrics, run_number, scratch=Path(scratch))
+        contents = _contents(run, checkpoint, rows, run_number, scratch=Path(scratch))
         items = [item for group in contents.groups for item in group.all_items]
         objects = [ManifestObject(i.key, i.path.stat().st_size, digest_of(i)) for i in items]
         created = max(item.path.stat().st_mtime for item in items)
@@ -75,14 +89,15 @@ def describe_files(
     return manifest.to_json("")
 
 
-def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, str]) -> bool:
+def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) -> bool:
     """Store one file under any key, confirmed by the store's checksum or by reading it back.
 
-    False, with the reason logged, when that failed: the caller's training goes on.
+    Metadata is text to a store: other values are written as such, unknown (None) ones left out. False, with
+    the reason logged, when that failed: the caller's training goes on.
     """
     try:
         _require(path)
-        with Sending(store, {}, {}, metadata) as sending:
+        with Sending(store, {}, {}, _texts(metadata)) as sending:
             sending.send(Group(key, (Item(key, path),)))
     except (TrainyardError, OSError) as error:
         _logger.error("%s was not stored as %s: %s", path, key, error)
@@ -98,13 +113,28 @@ def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -
     return read_object(store, key) == content
 
 
-def object_has_hash(store: Store, key: str, sha256: str) -> bool:
+def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
     """Whether the object's bytes have this SHA-256, by the store's own checksum or else by reading them."""
-    found = store.describe(key)
-    if found is None:
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        _logger.error("%s was compared with nothing: %r is no SHA-256 of 64 hex digits", key, sha256)
         return False
-    agrees = checksum_agrees(found.checksum, sha256)
-    return agrees if agrees is not None else sha256_of_chunks(store.read_chunks(key))[0] == sha256
+    found, expected = store.describe(key), sha256.lower()
+    if found is None:
+        _logger.error("%s: there is no such object in %s", key, store.url)
+        return False
+    agrees = checksum_agrees(found.checksum, expected)
+    return agrees if agrees is not None else sha256_of_chunks(store.read_chunks(key))[0] == expected
+
+
+def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What a store takes: texts of ASCII, for they travel as headers."""
+    if not isinstance(metadata, Mapping):
+        raise ConfigError(f"the metadata is no mapping of names to values but {metadata!r}")
+    known = {str(name): str(value) for name, value in metadata.items() if value is not None}
+    return {
+        name: " ".join(value.encode("ascii", "backslashreplace").decode().split())
+        for name, value in known.items()
+    }
 
 
 def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,10 +156,11 @@ def _tree_digest(path: Path) -> str:
 
 
 def _contents(
-    run: dict[str, Any], checkpoint: Path, metrics: Path, number: int, *, scratch: Path
+    run: dict[str, Any], checkpoint: Path, rows: list[Row], number: int, *, scratch: Path
 ) -> Contents:
     target = scratch / "metrics.json"
-    target.write_text(json.dumps(_metrics(metrics, str(run["run_id"]), number)) + "\n", encoding="utf-8")
+    document = {"run_id": str(run["run_id"]), "run_number": number, "rows": rows}
+    target.write_text(json.dumps(document) + "\n", encoding="utf-8")
     records = Group(RECORDS, (Item(metrics_key(number), target),))
     return Contents(run, (_checkpoint(checkpoint, number), records))
 
@@ -139,7 +170,7 @@ def _checkpoint(path: Path, number: int) -> Group:
         manifest = read_manifest(path)
         keys = checkpoint_prefix(number, manifest.step)
         return checkpoint_group(path, f"checkpoint-{manifest.step}", keys, manifest)
-    keys = checkpoint_prefix(number, None)
+    keys = checkpoint_prefix(number, step_told_by(path))
     if path.is_file():
         return Group("checkpoint", (Item(keys + path.name, path),))
     return Group(
@@ -149,17 +180,6 @@ def _checkpoint(path: Path, number: int) -> Group:
 
 def _files_below(path: Path) -> list[Path]:
     return sorted(p for p in path.rglob("*") if p.is_file())
-
-
-def _metrics(path: Path, run_id: str, number: int) -> dict[str, Any]:
-    """Rows of a JSON-lines file, or what a JSON document holds."""
-    _require(path)
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError:
-        value = list(iterate_rows(path))
-    rows = value.get("rows", [value]) if isinstance(value, dict) else value
-    return {"run_id": run_id, "run_number": number, "rows": rows}
 
 
 def _require(path: Path) -> None:

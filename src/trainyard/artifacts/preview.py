@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.contents import Item, contents_of
+from trainyard.artifacts.contents import Contents, Item, contents_of
 from trainyard.artifacts.layout import metrics_key, run_prefix
 from trainyard.artifacts.manifest import ManifestObject, read_chain
 from trainyard.artifacts.numbers import next_free_number, number_of_run, owner_of
@@ -42,23 +42,33 @@ class Preview:
 
 def preview_run(store: Store, directory: RunDirectory, wanted: int | None) -> Preview:
     """Plan the sync of `directory`. Raises RunConflictError when the number belongs to another run."""
-    run_id = str(read_run(directory.run_file)["run_id"])
+    number = number_for(store, str(read_run(directory.run_file)["run_id"]), wanted)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        return preview_contents(store, contents_of(directory, number, Path(scratch)), number)
+
+
+def number_for(store: Store, run_id: str, wanted: int | None) -> int:
+    """The number that a sync would claim for `run_id`. Raises RunConflictError when it is another run's."""
     number = wanted or number_of_run(store, run_id) or next_free_number(store)
     owner = owner_of(store, number)
     if owner not in (None, run_id):
         raise RunConflictError(
             f"Run number {number} in {store.url} belongs to run {owner}; this is {run_id}."
         )
+    return number
+
+
+def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
+    """Plan the sync of `contents`, whose files must still be there, as run `number`."""
     chain = read_chain(store, number)
     known = chain[-1].manifest.by_key() if chain else {}
-    there = {} if owner is None else {o.key: o for o in store.list_objects(run_prefix(number))}
+    claimed = owner_of(store, number) is not None
+    there = {o.key: o for o in store.list_objects(run_prefix(number))} if claimed else {}
     if (metrics := store.describe(metrics_key(number))) is not None:
         there[metrics.key] = metrics
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
-        contents = contents_of(directory, number, Path(scratch))
-        items = [item for group in contents.groups for item in group.all_items]
-        send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
-        size = sum(item.path.stat().st_size for item in send)
+    items = [item for group in contents.groups for item in group.all_items]
+    send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
+    size = sum(item.path.stat().st_size for item in send)
     keys = {item.key for item in send}
     kept = tuple(item.key for item in items if item.key not in keys)
     return Preview(store.url, number, tuple(item.key for item in send), size, kept, contents.problems)

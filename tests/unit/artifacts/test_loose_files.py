@@ -98,6 +98,115 @@ def test_a_file_that_is_not_there_is_a_usage_error(store: Store, checkpoint: Pat
         sync(store, tmp_path / "none", checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"not json", "line 1 is no JSON object"),
+        (b"\xff\xfe\0", "line 1 is no JSON object"),
+        (b'{"step": 1}\nnot json\n{"step": 2}\n', "line 2 is no JSON object"),
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"3", "holds no metrics"),
+        (b'[{"step": 1}, 2]', "holds no metrics"),
+        (b'{"rows": 7}', "holds no metrics"),
+        (None, "there is no such file"),
+        ("folder", "cannot be read"),
+    ],
+)
+def test_what_is_no_metrics_is_refused_before_a_number_is_taken(
+    store: Store, folder: Path, checkpoint: Path, metrics: Path, content: bytes | str | None, words: str
+) -> None:
+    metrics.unlink()
+    if isinstance(content, bytes):
+        metrics.write_bytes(content)
+    elif content:
+        metrics.mkdir()
+    for do in (loose_files.sync_files, loose_files.preview_files):
+        with pytest.raises(ConfigError, match=words):
+            do(store, checkpoint, metrics, 42, provenance={})
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("step-00000500/model.pt", 500),
+        ("checkpoint-500", 500),
+        ("checkpoint-500.pt", 500),
+        ("model_step_500.safetensors", 500),
+        ("global_step500", 500),
+        ("epoch=1-step=500.ckpt", 500),
+        ("latest.pt", None),
+        ("model-7b.pt", None),
+        ("checkpoints/model.pt", None),
+    ],
+)
+def test_a_name_that_tells_the_step_decides_the_key(
+    store: Store, folder: Path, tmp_path: Path, metrics: Path, name: str, step: int | None
+) -> None:
+    path = tmp_path / "loose" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"weights")
+    sync(store, path, metrics)
+    middle = "checkpoint" if step is None else f"checkpoint-{step}"
+    assert (folder / "run-42" / middle / path.name).is_file()
+    assert verify_run(store, 42, depth=Depth.FULL).ok
+
+
+def test_a_manifest_beside_a_file_tells_its_step(store: Store, make_run: Any, metrics: Path) -> None:
+    run = make_run(steps=(500,))
+    moved = run.path.parent / "moved"
+    run.checkpoint(500).rename(moved)
+    file = next(path for path in moved.iterdir() if path.name != "manifest.json")
+    sync(store, file, metrics)
+    assert store.describe(f"run-42/checkpoint-500/{file.name}") is not None
+
+
+def test_a_preview_tells_what_would_go_and_changes_nothing(
+    store: Store, folder: Path, checkpoint: Path, metrics: Path
+) -> None:
+    plan = loose_files.preview_files(store, checkpoint, metrics, None, provenance=CI)
+    assert plan.send == ("run-1/checkpoint/latest.pt", "metrics/metrics-1.json")
+    assert not folder.exists()
+    sync(store, checkpoint, metrics, None, **CI)
+    again = loose_files.preview_files(store, checkpoint, metrics, None, provenance=CI)
+    assert (again.run_number, again.send, len(again.there)) == (1, (), 2)
+    with pytest.raises(RunConflictError):
+        loose_files.preview_files(store, checkpoint, metrics, 1, provenance={"ci": {"run_id": "99"}})
+
+
+def test_metadata_of_any_kind_is_written_as_text(
+    store: Store, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    stage = type(store).stage
+
+    def noted(self: Any, path: Path, key: str, *, metadata: Any) -> Any:
+        given.append(metadata)
+        return stage(self, path, key, metadata=metadata)
+
+    monkeypatch.setattr(type(store), "stage", noted)
+    values = {"step": 500, "loss": 1.5, "none": None, "who": "J\u00fcrgen\nB", 7: ["a"]}
+    assert loose_files.store_file(store, checkpoint, "k", values)  # type: ignore[arg-type]
+    assert given == [{"step": "500", "loss": "1.5", "who": "J\\xfcrgen B", "7": "['a']"}]
+
+
+def test_metadata_that_is_no_mapping_is_told(
+    store: Store, checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not loose_files.store_file(store, checkpoint, "k", ["a"])  # type: ignore[arg-type]
+    assert "the metadata is no mapping" in caplog.text
+
+
+@pytest.mark.parametrize("digest", [None, "", "abc", 7, "z" * 64])
+def test_what_is_no_digest_is_no_match_and_told(
+    store: Store, checkpoint: Path, digest: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert loose_files.store_file(store, checkpoint, "k", {})
+    assert not loose_files.object_has_hash(store, "k", digest)
+    assert "is no SHA-256 of 64 hex digits" in caplog.text
+
+
 def test_a_described_manifest_is_put_once(store: Store, checkpoint: Path, metrics: Path) -> None:
     manifest = loose_files.describe_files(checkpoint, metrics, 42, provenance=CI)
     assert manifest["objects"][0]["sha256"] == sha256_of_file(checkpoint)
@@ -112,6 +221,7 @@ def test_one_file_is_stored_and_asked_after(store: Store, folder: Path, checkpoi
     assert loose_files.store_file(store, checkpoint, "phase2/checkpoint-1.pt", {})
     key, sha256 = "phase2/checkpoint-1.pt", sha256_of_file(checkpoint)
     assert loose_files.object_has_hash(store, key, sha256)
+    assert loose_files.object_has_hash(store, key, sha256.upper())
     assert not loose_files.object_has_hash(store, "phase2/none", sha256)
     (folder / key).write_bytes(os.urandom(5000))
     assert not loose_files.object_has_hash(store, key, sha256)

@@ -1,0 +1,74 @@
+"""What loose files tell: the rows of a metrics file, and the step of a checkpoint.
+
+Files of other trainers are read strictly: what is not understood is refused by name, never stored as
+something else. Storing is the affair of `loose_files`.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.checkpoints import MANIFEST_NAME, read_manifest
+from trainyard.run.records import Row
+
+_STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", re.ASCII | re.IGNORECASE)
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a JSON document (an object, a list, or `{"rows": […]}`) or of a JSON-lines file.
+
+    The last line may be cut off. Raises ConfigError when the file is missing or anything else.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file or directory") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: the metrics cannot be read ({error.strerror})") from None
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return _lines(path, content)
+    rows = value.get("rows", [value]) if isinstance(value, dict) else value
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{path}: holds no metrics, which are a JSON object, or a list of objects")
+    return rows
+
+
+def step_told_by(checkpoint: Path) -> int | None:
+    """The step that a manifest beside the file tells, or its name, or that of its folder; else None.
+
+    Names such as `step-00000500`, `checkpoint-500.pt` and `global_step500` tell one.
+    """
+    folder = checkpoint.resolve().parent
+    if (folder / MANIFEST_NAME).is_file():
+        try:
+            return read_manifest(folder).step
+        except CheckpointError:
+            pass  # of another kind
+    matches = (_STEP.fullmatch(name) for name in (checkpoint.resolve().name, folder.name))
+    return next((int(match[1]) for match in matches if match), None)
+
+
+def _lines(path: Path, content: bytes) -> list[Row]:
+    lines = content.splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        row = _row(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip() and (number < len(lines) or not rows):
+            raise ConfigError(f"{path}: line {number} is no JSON object, so these are no metrics")
+    if not rows:
+        raise ConfigError(f"{path}: is empty, so these are no metrics")
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
