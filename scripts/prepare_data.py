@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(args.config, args.set).config
     if args.dry_run:
         plan = plan_preparation(config.data, config.model)
-        report(as_json=args.json, facts=planned_facts(plan), text=planned_text(plan))
+        report(as_json=args.json, facts=plan.to_json(), text=planned_text(plan))
     else:
         data = prepare_data(config.data, config.model)
         report(as_json=args.json, facts=prepared_facts(data), text=prepared_text(data), status="ok")
@@ -87,19 +87,10 @@ def prepared_facts(data: "PreparedData") -> dict[str, Any]:
 
 
 def planned_text(plan: "Preparation") -> str:
-    size = sum(file.size for file in plan.train + plan.validation)
-    counts = f"{len(plan.train):,} files to train on, {len(plan.validation):,} held out, {size / 1e6:,.1f} MB"
+    counts = (
+        f"{len(plan.train):,} files to train on, {len(plan.validation):,} held out, {plan.size / 1e6:,.1f} MB"
+    )
     return f"{plan.name}: {counts} → {plan.directory}"
-
-
-def planned_facts(plan: "Preparation") -> dict[str, Any]:
-    return {
-        "name": plan.name,
-        "train_files": len(plan.train),
-        "validation_files": len(plan.validation),
-        "bytes": sum(file.size for file in plan.train + plan.validation),
-        "directory": str(plan.directory),
-    }
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ Reads:   the configuration, the data, a checkpoint; torchrun's variables where t
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
          --json prints the outcome; in GitHub Actions the step output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
-         75 stopped early with a good checkpoint, run it again to go on; 130 interrupted twice, or by any
-         signal while the data is still being prepared.
+         75 stopped early with a good checkpoint, run again to go on; 130 interrupted twice or while preparing.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
@@ -26,7 +25,8 @@ from typing import TYPE_CHECKING
 from trainyard import command
 
 if TYPE_CHECKING:
-    from trainyard.training.segment import Request
+    from trainyard.config.schema import Config
+    from trainyard.training.rehearsal import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
 IS_MAIN = os.environ.get("RANK", "0") == "0"
@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
     parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
     parser.add_argument("--nproc-per-node", type=int, metavar="N", help="processes on this machine")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
 
@@ -66,22 +66,26 @@ def run(argv: Sequence[str] | None) -> int:
     # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
+    from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line
-    from trainyard.training.session import describe, train
+    from trainyard.training.rehearsal import rehearse
+    from trainyard.training.session import train
     from trainyard.training.stop import StopRequest
+    from trainyard.training.tokens import prepare_data
 
-    request = requested(args)
+    config = load_config(args.config, args.set).config
     stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
-        print(json.dumps(describe(request), indent=2))
+        print(json.dumps(rehearse(config, requested(args, config)), indent=2))
         return 0
+    request = requested(args, config)(prepare_data(config.data, config.model))
     stop.listen()
     with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)
     if IS_MAIN:
         command.announce("training", summary_line(outcome), "ok")
-    if IS_MAIN and args.json:
-        print(json.dumps(outcome, indent=2))
+        if args.json:
+            print(json.dumps(outcome, indent=2))
     return 0
 
 
@@ -94,26 +98,22 @@ def launch_workers(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     return launch([__file__, *arguments], processes=args.nproc_per_node)
 
 
-def requested(args: argparse.Namespace) -> "Request":
-    """The configuration and the data, checked and ready."""
-    from trainyard.config.load import load_config
+def requested(args: argparse.Namespace, config: "Config") -> "RequestFor":
+    """What is asked for, checked; only the data is still to come."""
     from trainyard.errors import ConfigError
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, provenance
     from trainyard.training.segment import Request
-    from trainyard.training.tokens import prepare_data
 
-    config = load_config(args.config, args.set).config
     run_id = choose_run_id(args.run_dir)
     if args.run_dir is None and "WORLD_SIZE" in os.environ and "TRAINYARD_RUN_ID" not in os.environ:
         raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
-    data = prepare_data(config.data, config.model)
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
-    return Request(config, directory, data, args.resume, run_id, origin, facts)
+    return lambda data: Request(config, directory, data, args.resume, run_id, origin, facts)
 
 
 if __name__ == "__main__":

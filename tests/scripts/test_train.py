@@ -1,5 +1,6 @@
 """scripts/train.py where the signals of a running training do not reach: before there is a run."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -56,3 +58,41 @@ def test_a_signal_ends_the_preparation_at_once_and_leaves_nothing(
     assert "Traceback" not in errors
     assert list((tmp_path / "prepared").iterdir()) == []
     assert not (tmp_path / "run").exists()
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int]]:
+    """Everything below `folder` with its size and the time of its last change."""
+    facts = {path: path.lstat() for path in folder.rglob("*")}
+    return {str(path.relative_to(folder)): (f.st_size, f.st_mtime_ns) for path, f in facts.items()}
+
+
+def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.txt").write_text("some words of text\n" * 2000)
+    paths = {"data.train_path": tmp_path / "data", "data.prepared_directory": tmp_path / "prepared"}
+    sets = [word for key, value in paths.items() for word in ("--set", f"{key}={value}")]
+
+    def run(name: str, *arguments: str) -> dict[str, Any]:
+        line = [
+            sys.executable,
+            str(ROOT / "scripts" / name),
+            "--config",
+            str(ROOT / "configs" / "smoke.yaml"),
+        ]
+        line += ["--set", "model.device=cpu", *sets, *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        value: dict[str, Any] = json.loads(done.stdout)
+        return value
+
+    before = tree(tmp_path)
+    first = run("train.py", "--dry-run")
+    assert tree(tmp_path) == before
+    assert first == {"prepares": run("prepare_data.py", "--dry-run", "--json")}
+    assert first["prepares"]["train_files"] == 1
+    run("prepare_data.py", "--json")
+    before = tree(tmp_path)
+    then = run("train.py", "--dry-run")
+    assert tree(tmp_path) == before
+    assert then["plan"]["steps"] > 0
+    assert then["resumes"] is None

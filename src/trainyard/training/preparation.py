@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,21 @@ class Preparation:
     vocabulary: Vocabulary
     validation_skipped: tuple[Skipped, ...] = ()
     """In data.validation_path."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.train + self.validation)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--dry-run`."""
+        return {
+            "name": self.name,
+            "train_files": len(self.train),
+            "validation_files": len(self.validation),
+            "bytes": self.size,
+            "directory": str(self.directory),
+        }
 
 
 def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:

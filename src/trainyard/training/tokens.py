@@ -95,6 +95,15 @@ def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
     return _long_enough(prepared, data)
 
 
+def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None:
+    """What is prepared already; None if it has to be prepared. Nothing is written, no token is read.
+
+    Raises what `prepare_data` raises.
+    """
+    prepared = read_prepared(plan_preparation(data, model).directory)
+    return None if prepared is None else _long_enough(prepared, data)
+
+
 def _find(directory: Path) -> PreparedData | None:
     """What an earlier run prepared; None, with a warning, if its token files have other bytes now."""
     prepared = read_prepared(directory)
