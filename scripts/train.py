@@ -7,7 +7,7 @@ Reads:   the configuration, the data, a checkpoint; torchrun's variables where t
 Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
          --json prints the outcome; in GitHub Actions the step output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
-         75 stopped early with a good checkpoint, run again to go on; 130 interrupted while preparing, or twice.
+         75 stopped early with a good checkpoint: run again; 130 interrupted twice, or while preparing data.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
