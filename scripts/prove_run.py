@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.configure_logging(args.log_level)
 
     from trainyard.report.resolved_config import config_digests, config_settings
-    from trainyard.run.directory import RunDirectory
+    from trainyard.run.directory import RunDirectory, make_run_folder
     from trainyard.run.files import write_json_atomically
     from trainyard.run.identity import read_run
     from trainyard.run.records import iterate_lines
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = {"run_number": found.run_number, "store": store}
     record = proof.to_json() | {key: value for key, value in where.items() if value is not None}
     if not args.dry_run:
-        directory.report.mkdir(exist_ok=True)
+        make_run_folder(directory.report)
         write_json_atomically(directory.report / "proof.json", record)
     tell(proof, directory)
     if args.json:

@@ -4,8 +4,7 @@
 Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
          TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_JOB_STARTED (Unix seconds; --deadline counts
          from there, else from now), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
-Writes:  the run directory (run.json, config.yaml, metrics.jsonl, events.jsonl, checkpoints/, tensorboard/);
-         --json prints the outcome; in GitHub Actions the step output `exit_code`.
+Writes:  the run directory; --json prints the outcome; in GitHub Actions the step output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
          75 stopped early with a good checkpoint: run again; 130 interrupted twice, or while preparing data.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from trainyard.training.rehearsal import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
+# Read once, as torch starts: products on a GPU repeat to the bit; waiting threads do not spin.
+TORCH_VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_WAIT_POLICY": "PASSIVE"}
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
@@ -61,8 +62,7 @@ def run(argv: Sequence[str] | None) -> int:
     command.configure_logging(args.log_level if IS_MAIN else "error")
     if args.nproc_per_node and "WORLD_SIZE" not in os.environ:
         return launch_workers(args, sys.argv[1:] if argv is None else argv)
-    # Torch reads it once, at its start; with it, matrix products on a GPU repeat to the bit.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.update({**TORCH_VARIABLES, **os.environ})
     # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

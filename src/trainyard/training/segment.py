@@ -75,7 +75,7 @@ def open_records(request: Request, point: ResumePoint | None, found: Mapping[str
     kept: dict[str, Any] = {}
     if directory.run_file.exists():
         before = read_run(directory.run_file)
-        names = ("created", "parent", "model") if point else ("created", "parent")
+        names = ("created", "parent", "model") if point else ("created",)
         kept = {key: before[key] for key in names if key in before}
         kept["history"] = history_of(before, until=point.step if point else 0)
         run_id = str(before["run_id"])

@@ -217,5 +217,5 @@ def _repeatable(run: Facts, place: Place, configuration: Configuration) -> Part:
     if "commit" in missing:
         step = "train from a git repository with at least one commit, so that the code is on record"
     else:
-        step = f"train again with scripts/train.py, which records it in {place.run_directory}/run.json"
+        step = f"train it again, which records it in run.json: {place.again}"
     return Part("repeatable", False, f"not on record: {', '.join(missing)}", step)

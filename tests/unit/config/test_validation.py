@@ -77,7 +77,7 @@ def test_everything_wrong_is_named_in_one_go_in_order_of_lines(complaints: Compl
             "'256'",
             'expected 128, 256 or 512, got "256" (a string: remove the quotes)',
         ),
-        ("compute.strategy", "fsdp", 'expected "single", got "fsdp"'),
+        ("compute.strategy", "zero", 'expected "single", "ddp", "fsdp" or "hsdp", got "zero"'),
         ("model.name", "5", 'expected text, got 5 (to mean text, write "5")'),
         ("model.name", "true", 'expected text, got true (to mean text, write "true")'),
         ("model.name", "''", 'expected text, got "" (empty)'),
