@@ -145,7 +145,8 @@ def _save_failure(directory: RunDirectory, state: TrainingState, error: BaseExce
     kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
     return (
         f"{cause} ({free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB). "
-        f"Step {state.step} was not saved; {kept}.\nFree space in {directory.checkpoints}, then: {resume_command(directory.path)}"
+        f"Step {state.step} was not saved; {kept}.\n"
+        f"Free space in {directory.checkpoints}, then: {resume_command(directory.path)}"
     )
 
 
