@@ -39,7 +39,7 @@ def test_it_explains_where_each_value_came_from() -> None:
     assert rows["training.learning_rate"] == ["training.learning_rate", "0.001", "--set"]
     assert rows["training.adam_beta1"] == ["training.adam_beta1", "0.9", "default"]
     file, line = rows["training.max_steps"][-1].split(":")
-    assert "max_steps: 600" in (ROOT / file).read_text().splitlines()[int(line) - 1]
+    assert "max_steps: 400" in (ROOT / file).read_text().splitlines()[int(line) - 1]
 
 
 def test_it_explains_as_data() -> None:
