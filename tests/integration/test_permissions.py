@@ -71,6 +71,12 @@ def open_as(moto: Any, enforce: Callable[[bool], None], monkeypatch: pytest.Monk
     return open_
 
 
+@pytest.fixture(autouse=True)
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of 33 MiB go in parts here, as those above 1 GiB do."""
+    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 << 20)
+
+
 def large_file(folder: Path) -> Path:
     path = folder / "large"
     path.write_bytes(bytes(33 << 20))
