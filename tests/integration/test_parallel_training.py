@@ -148,7 +148,8 @@ def test_a_run_goes_from_two_processes_to_one_and_back(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(runs: Runs) -> None:
-    more = ("training.max_steps=60",)
+    # Long enough that the signal, passed on by launcher and torchrun, arrives before the last step.
+    more = ("training.max_steps=400", "checkpointing.save_steps=200", "training.validation_steps=null")
     whole = runs.finish("sharded-whole", *KINDS["fsdp"], *more, processes=2)
     assert whole[0] == 0, whole[1]
     process = runs.start("sharded", *KINDS["fsdp"], *more, processes=2)
