@@ -64,7 +64,7 @@ def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Rand
         process = make(target, folder / "killed", args.set)
         if kills < args.kills:
             try:
-                process.wait(moments.uniform(0.1, 0.6) * alone)
+                process.wait(moments.uniform(0.1, 0.4) * alone)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
