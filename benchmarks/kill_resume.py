@@ -34,6 +34,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--earliest", type=float, default=2.0, help="seconds from start to kill at least")
+    parser.add_argument("--latest", type=float, default=12.0, help="seconds from start to kill at most")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         whole = make("train", folder / "whole", args.set)
         assert whole.wait() == 0, "the run that nobody disturbed failed"
         alone = time.monotonic() - start
-        kills = kill_until_done(folder, args, moments, alone)
+        kills = kill_until_done(folder, args, moments)
         a, b = (numbers(next((folder / name).iterdir())) for name in ("whole", "killed"))
         result = {"kills": kills, "seconds_alone": round(alone, 1), "equal": a == b, "rows": len(a["rows"])}
     print(
@@ -57,14 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if result["equal"] and kills >= args.kills else 1
 
 
-def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Random, alone: float) -> int:
+def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Random) -> int:
     """Start, kill, go on: `args.kills` times, then let it end. Returns how many were killed in time."""
     kills, target = 0, "train"
     while True:
         process = make(target, folder / "killed", args.set)
         if kills < args.kills:
             try:
-                process.wait(moments.uniform(0.1, 0.4) * alone)
+                process.wait(moments.uniform(args.earliest, args.latest))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
