@@ -97,7 +97,7 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
 
 # In a process of its own, because W&B keeps the dead service for the rest of the process.
 SERVICE_DIES = """
-import logging, os, pathlib, signal, subprocess, sys
+import logging, os, pathlib, signal, subprocess, sys, time
 from trainyard.config.schema import MonitoringConfig
 from trainyard.run.directory import RunDirectory
 from trainyard.training.trackers import close_trackers, open_trackers
@@ -106,8 +106,13 @@ logging.basicConfig(format="%(message)s")
 config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
 opened = open_trackers(config, RunDirectory(pathlib.Path(sys.argv[1])), run_id="r", resumed_at=0)
 opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
-rows = [line.split(maxsplit=2) for line in subprocess.getoutput("ps -eo pid,ppid,args").splitlines()[1:]]
-(service,) = [pid for pid, parent, text in rows if int(parent) == os.getpid() and "wandb-core" in text]
+for _ in range(100):  # on a busy machine it may still be starting
+    rows = [line.split(maxsplit=2) for line in subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]]
+    children = [row for row in rows if int(row[1]) == os.getpid()]
+    if services := [row[0] for row in children if "wandb-core" in row[2]]:
+        break
+    time.sleep(0.1)
+(service,) = services
 os.kill(int(service), signal.SIGKILL)
 for step in range(2, 200):
     opened[0].write({"step": step, "loss": 2.0, "time": 3.0})
