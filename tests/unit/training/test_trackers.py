@@ -107,7 +107,8 @@ config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabl
 opened = open_trackers(config, RunDirectory(pathlib.Path(sys.argv[1])), run_id="r", resumed_at=0)
 opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
 for _ in range(100):  # on a busy machine it may still be starting
-    rows = [line.split(maxsplit=2) for line in subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]]
+    listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]
+    rows = [line.split(maxsplit=2) for line in listed]
     children = [row for row in rows if int(row[1]) == os.getpid()]
     if services := [row[0] for row in children if "wandb-core" in row[2]]:
         break
