@@ -124,12 +124,14 @@ print("the run goes on")
 
 def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
+    # A service that an earlier test left in the environment would be joined instead of one started.
+    environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
     done = subprocess.run(
         [sys.executable, "-c", SERVICE_DIES, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=240,
-        env=os.environ | {"WANDB_MODE": "offline"},
+        env=environment | {"WANDB_MODE": "offline"},
     )
     assert done.stdout.strip() == "the run goes on", done.stderr
     assert done.stderr.count("W&B failed") == 1
