@@ -21,11 +21,12 @@ from trainyard.training.batches import TokenBatches
 from trainyard.training.checkpoint import load_checkpoint
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
-from trainyard.training.loop import Listener, Loop, Parts
+from trainyard.training.loop import Loop
 from trainyard.training.model import parameter_count
 from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
+from trainyard.training.parts import Listener, Parts
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
 from trainyard.training.segment import Request, continue_records, finished_before, open_records

@@ -1,0 +1,64 @@
+"""What a segment of a run works with, put together once: configuration, state, devices, data, watchers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from trainyard.config.schema import Config
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Row, append_event
+from trainyard.training.length import RunLength
+from trainyard.training.parallel import Parallel
+from trainyard.training.state import TrainingState
+from trainyard.training.stop import StopRequest
+from trainyard.training.trackers import Tracker
+from trainyard.training.validation import Validation
+from trainyard.training.world import World
+
+
+class Batches(Protocol):
+    """Training samples as a pure function of the step."""
+
+    def batch(self, step: int) -> np.ndarray: ...
+
+
+class Listener(Protocol):
+    """Whoever shows the run to people while it goes on."""
+
+    def on_row(self, row: Row) -> None: ...
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One segment: what its steps, its saves and its records share."""
+
+    config: Config
+    directory: RunDirectory
+    run_id: str
+    length: RunLength
+    fits: dict[str, Any]
+    """What a later configuration must agree with to resume."""
+    state: TrainingState
+    device: torch.device
+    parallel: Parallel
+    """The state's model on the devices of the world."""
+    world: World
+    batches: Batches
+    validation: Validation | None
+    trackers: Sequence[Tracker]
+    stop: StopRequest
+    listener: Listener
+    gpu_facts: Callable[[], dict[str, float]]
+    """Utilization and temperature as metrics; empty when unknown."""
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Put an event on record and show it, once for all processes."""
+        if not self.world.is_main:
+            return
+        append_event(self.directory.events_file, event, **fields)
+        self.listener.on_event(event, fields)

@@ -1,0 +1,100 @@
+"""One optimizer step: forward and backward × accumulation, clip, refuse what is not finite, AdamW.
+
+    batch(step) -> this rank's sequences -> loss / all tokens -> gradients -> finite? -> clip -> weights
+
+It writes nothing: the row it gives is the loop's to finish.
+"""
+
+import math
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from trainyard.errors import TrainingFailedError
+from trainyard.run.records import Row
+from trainyard.training.loss import summed_loss
+from trainyard.training.optimizer import learning_rate, set_learning_rate
+from trainyard.training.parts import Parts
+from trainyard.training.placement import whole
+from trainyard.training.resume import where_to_go_on
+from trainyard.training.stop import children_shielded
+from trainyard.training.world import peers_expected
+
+
+class TrainStep:
+    """The step from `state.step` to the next."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._device = parts.device
+        bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
+        self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
+        # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
+        self._shield = children_shielded if parts.config.compute.compile else nullcontext
+
+    def run(self) -> Row:
+        """Train one step. Raises TrainingFailedError, the weights unchanged, when it is not finite."""
+        with self._shield(), peers_expected():
+            loss = self._forward_backward()
+            grad_norm = self._clip()
+        self._require_finite(loss, grad_norm)
+        config, optimizer = self._parts.config.training, self._state.optimizer
+        rate = learning_rate(self._state.step, self._parts.length.steps, config)
+        set_learning_rate(optimizer, rate)
+        with peers_expected():
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self._state.step += 1
+        return {
+            "step": self._state.step,
+            "epoch": (self._state.step - 1) // self._parts.length.steps_per_epoch + 1,
+            "loss": loss,
+            "learning_rate": rate,
+            "grad_norm": grad_norm,
+        }
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of validation tokens, computed as those of training are."""
+        with self._shield(), self._autocast:
+            logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
+        return logits
+
+    def _forward_backward(self) -> float:
+        """Gradients of the mean loss over all tokens of the step, however it is cut into forward passes."""
+        parallel, world = self._parts.parallel, self._parts.world
+        batch = torch.from_numpy(self._parts.batches.batch(self._state.step))
+        tokens = batch.shape[0] * (batch.shape[1] - 1)
+        # Forward pass by forward pass, the processes share the batch in order of rank.
+        own = torch.split(batch, self._parts.config.training.batch_size)[world.rank :: world.size]
+        total = torch.zeros((), device=self._device)
+        for number, sequences in enumerate(own, start=1):
+            with parallel.accumulating(last=number == len(own)):
+                loss = self._loss(sequences.to(self._device)) / tokens
+                (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return world.total(total.item())
+
+    def _loss(self, sequences: Tensor) -> Tensor:
+        """The summed loss of `[batch, seq + 1]` tokens; no name keeps the logits for the backward pass."""
+        with self._autocast:
+            logits = self._parts.parallel.forward(sequences[:, :-1])
+        return summed_loss(logits, sequences[:, 1:])
+
+    def _clip(self) -> float:
+        limit = self._parts.config.training.max_grad_norm or math.inf
+        return whole(nn.utils.clip_grad_norm_(self._state.model.parameters(), limit)).item()
+
+    def _require_finite(self, loss: float, grad_norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            return
+        step = self._state.step
+        what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
+        epoch, batch = divmod(step, self._parts.length.steps_per_epoch)
+        raise TrainingFailedError(
+            f"Step {step + 1}: {what} is not finite in batch {batch} of epoch {epoch + 1}. "
+            "The weights were not changed by it.\n"
+            "Lower training.learning_rate or training.max_grad_norm, or look at that batch. "
+            f"{where_to_go_on(self._parts.directory)}"
+        )
