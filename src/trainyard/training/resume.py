@@ -40,7 +40,7 @@ def find_resume_point(
     if resume == "none":
         _require_unused(directory, "--resume none")
         return None
-    path = _newest(directory, record=record) if resume == "auto" else _named(Path(resume))
+    path = _newest_or_parent(directory, record=record) if resume == "auto" else _named(Path(resume))
     if resume != "auto" and not belongs_to(directory, path):
         path = _foreign(directory, path, record=record)
     if path is None:
@@ -69,6 +69,25 @@ def _foreign(directory: RunDirectory, path: Path | None, *, record: bool) -> Pat
         if parent.get("manifest_sha256") == sha256_of_file(path / MANIFEST_NAME):
             return _newest(directory, record=record) or path
     _require_unused(directory, f"--resume {path}")
+    return path
+
+
+def _newest_or_parent(directory: RunDirectory, *, record: bool) -> Path | None:
+    """A run that started from another's checkpoint and has none of its own starts from that one again."""
+    path = _newest(directory, record=record)
+    if path is not None or not directory.run_file.exists():
+        return path
+    parent = read_run(directory.run_file).get("parent", {})
+    return _unchanged_parent(directory, parent) if parent else None
+
+
+def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Path:
+    path = _named(Path(str(parent.get("checkpoint"))))
+    if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
+        raise CheckpointError(
+            f"{path}, which {directory.path} was started from, is not the checkpoint it was then. "
+            "Nothing was loaded; start a run of its own with another --run-dir and --resume CHECKPOINT."
+        )
     return path
 
 

@@ -82,7 +82,8 @@ def open_records(request: Request, point: ResumePoint | None, found: Mapping[str
     else:
         run_id = request.run_id
     if point and not belongs_to(directory, point.path):
-        kept["parent"] = {"checkpoint": str(point.path), "manifest_sha256": point.manifest_sha256}
+        checkpoint = str(point.path.absolute())
+        kept["parent"] = {"checkpoint": checkpoint, "manifest_sha256": point.manifest_sha256}
     directory.create()
     facts = {
         **request.provenance,

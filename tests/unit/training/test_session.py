@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,35 @@ def test_a_named_checkpoint_of_another_run_is_its_parent(
     assert parent["checkpoint"] == str(checkpoint)
     assert len(parent["manifest_sha256"]) == 64
     assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+
+
+def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    parent = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    run_training(tiny_config(), "child", resume=str(parent))
+    shutil.rmtree(tmp_path / "child" / "checkpoints")
+    again = run_training(tiny_config(), "child")
+    assert again["state_sha256"] == whole["state_sha256"]
+    assert read_run(tmp_path / "child" / "run.json")["parent"]["checkpoint"] == str(parent)
+    assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+
+
+def test_a_run_does_not_start_from_a_parent_that_has_changed(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(), "whole")
+    parent = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    run_training(tiny_config(), "child", resume=str(parent))
+    shutil.rmtree(tmp_path / "child" / "checkpoints")
+    manifest = parent / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(CheckpointError, match="not the checkpoint it was then"):
+        run_training(tiny_config(), "child")
+    shutil.rmtree(parent)
+    with pytest.raises(ConfigError, match="no such directory"):
+        run_training(tiny_config(), "child")
 
 
 def test_a_named_checkpoint_that_does_not_verify_is_refused(
