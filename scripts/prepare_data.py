@@ -23,8 +23,8 @@ from trainyard import command
 
 if TYPE_CHECKING:
     from trainyard.training.preparation import Preparation
+    from trainyard.training.prepared import PreparedData
     from trainyard.training.token_files import TokenFile
-    from trainyard.training.tokens import PreparedData
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

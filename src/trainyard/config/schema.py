@@ -159,7 +159,7 @@ class DataConfig(Section):
     """What to train on."""
 
     train_path: Name | None = None
-    """A file or folder of .txt, .py, .md, .jsonl, .parquet or .bin; null takes Python's standard library."""
+    """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null takes Python's standard library."""
     validation_path: Name | None = None
     """null holds out part of the training files, chosen by a hash of each file's path."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -167,7 +167,7 @@ class DataConfig(Section):
     text_field: Name = "text"
     """The field of .jsonl rows and the column of .parquet files that holds the text."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of the tokens in .bin files."""
+    """Type of the tokens in .bin files; a Megatron .idx beside one tells it itself."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens a sample."""
     prepared_directory: Name = "data/prepared"

@@ -27,7 +27,7 @@ class TokenBatches:
 
     def __init__(
         self,
-        tokens: npt.NDArray[np.unsignedinteger[Any]],
+        tokens: npt.NDArray[np.integer[Any]],
         *,
         sequence_length: int,
         batch_size: int,

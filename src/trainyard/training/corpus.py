@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import DataError
+from trainyard.training.megatron_index import SUFFIX as INDEX_SUFFIX
+from trainyard.training.megatron_index import index_beside
 from trainyard.training.skipped import SkipTally, passed_over
 
 OTHER_SUFFIX = "files with another suffix"
@@ -37,6 +39,8 @@ class CorpusFile:
     size: int
     """Bytes."""
     modified_ns: int
+    index: Path | None = None
+    """The `.idx` file beside a `.bin` file of Megatron's."""
 
     @property
     def suffix(self) -> str:
@@ -73,10 +77,12 @@ def standard_library(root: Path | None = None) -> Corpus:
 def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
     """The usable files at `path`, a file or a folder that is searched with all its subfolders.
 
+    A Megatron dataset is its `.bin` file, which may be named without the suffix or by its index.
     `key` (`data.train_path`) is for messages. Folders in `without` and names with a leading dot are left
     out. Links are followed, each folder once. Raises DataError when `path` is missing or has no usable
     file.
     """
+    path = _of_megatron(path)
     if not path.exists():
         raise DataError(f"{key}: {path} does not exist. {_advice(key)}")
     if path.is_dir():
@@ -88,6 +94,13 @@ def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally
     if not files:
         raise DataError(nothing_usable(key, path, skips))
     return Corpus(str(path), files)
+
+
+def _of_megatron(path: Path) -> Path:
+    """The `.bin` file that `path` means if it is the prefix or the index of a Megatron dataset."""
+    tokens = path.with_suffix(".bin") if path.suffix == INDEX_SUFFIX else Path(f"{path}.bin")
+    named = path.suffix == INDEX_SUFFIX or not path.exists()
+    return tokens if named and tokens.is_file() and index_beside(tokens) else path
 
 
 def nothing_usable(key: str, path: Path | str, skips: SkipTally) -> str:
@@ -163,6 +176,8 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
     files = []
     for path in paths:
         relative = path.relative_to(root).as_posix()
+        if path.suffix == INDEX_SUFFIX and path.with_suffix(".bin").is_file():
+            continue
         if path.suffix.lower() not in SUFFIXES:
             skips.add(OTHER_SUFFIX, relative)
         elif (status := _status(path)) is None:
@@ -170,7 +185,8 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
         elif status.st_size == 0:
             skips.add("empty files", relative)
         else:
-            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns))
+            index = index_beside(path) if path.suffix == ".bin" else None
+            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns, index))
     return tuple(sorted(files, key=lambda file: os.fsencode(file.relative)))
 
 

@@ -111,7 +111,7 @@ def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], s
     width = np.dtype(data.bin_dtype).itemsize
     files = []
     for file in corpus.files:
-        if file.suffix == ".bin" and file.size % width:
+        if file.suffix == ".bin" and not file.index and file.size % width:
             skips.add(f".bin files that are not whole {data.bin_dtype} numbers", file.relative)
         else:
             files.append(file)
@@ -128,6 +128,15 @@ def _key(
     parts: tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]],
 ) -> str:
     """A digest of all that decides the tokens. A file counts as unchanged while its size and time are."""
-    files = [[(str(f.path.absolute()), f.relative, f.size, f.modified_ns) for f in part] for part in parts]
+    files = [[_state(file) for file in part] for part in parts]
     facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _state(file: CorpusFile) -> tuple[str | int, ...]:
+    """What changes when somebody writes to a file or to the index beside it."""
+    state = (str(file.path.absolute()), file.relative, file.size, file.modified_ns)
+    if file.index is None:
+        return state
+    index = file.index.stat()
+    return (*state, index.st_size, index.st_mtime_ns)

@@ -9,9 +9,10 @@ from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.training.preparation import plan_preparation
+from trainyard.training.prepared import PreparedData
 from trainyard.training.segment import Request
 from trainyard.training.session import describe
-from trainyard.training.tokens import PreparedData, prepared_before
+from trainyard.training.tokens import prepared_before
 
 RequestFor = Callable[[PreparedData], Request]
 """All of a request but the data, which is prepared last."""

@@ -17,9 +17,9 @@ from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.checkpoint import remove_leftovers, set_aside_after
 from trainyard.training.length import RunLength
+from trainyard.training.prepared import PreparedData
 from trainyard.training.resume import ResumePoint, belongs_to
 from trainyard.training.state import TrainingState
-from trainyard.training.tokens import PreparedData
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class TokenFile:
 
     path: Path
     dtype: str
-    """uint8, uint16 or uint32."""
+    """A type of whole numbers, such as uint16."""
     tokens: int
     sha256: str
     """Of the file's bytes, lower-case hex."""
@@ -73,7 +73,7 @@ class TokenFile:
             return self
         return replace(self, seen=state) if sha256_of_file(self.path) == self.sha256 else None
 
-    def open(self) -> "np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]":
+    def open(self) -> "np.memmap[Any, np.dtype[np.integer[Any]]]":
         """The tokens `[tokens]`, memory-mapped, read only. Raises DataError when the file is not whole."""
         if not self.is_whole:
             raise DataError(
@@ -137,15 +137,16 @@ def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenAr
     tokens = np.memmap(path, dtype=_stored(dtype), mode="r")
     for start in range(0, tokens.size, _CHUNK_TOKENS):
         chunk = np.asarray(tokens[start : start + _CHUNK_TOKENS])
-        if int(chunk.max()) >= vocab_size:
-            place = start + int(np.argmax(chunk >= vocab_size))
+        if int(chunk.max()) >= vocab_size or int(chunk.min()) < 0:
+            place = start + int(np.argmax((chunk >= vocab_size) | (chunk < 0)))
             raise DataError(
-                f"{path}: token {int(tokens[place]):,} at position {place:,}, but ids must be below "
-                f"model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the vocabulary that "
-                f"the file was written with, or data.bin_dtype (now {dtype}) to the type of its integers."
+                f"{path}: token {int(tokens[place]):,} at position {place:,}, but ids must be 0 or more and "
+                f"below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the vocabulary "
+                f"that the file was written with, or data.bin_dtype to the type of its integers (read: "
+                f"{dtype}); that of a Megatron dataset stands in its .idx file."
             )
         yield chunk
 
 
-def _stored(dtype: str) -> np.dtype[np.unsignedinteger[Any]]:
+def _stored(dtype: str) -> np.dtype[np.integer[Any]]:
     return np.dtype(dtype).newbyteorder("<")

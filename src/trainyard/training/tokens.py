@@ -9,65 +9,26 @@ Drawing samples is the affair of `batches`.
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
-from trainyard.run.files import write_json_atomically
 from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
 from trainyard.training.documents import read_pieces
 from trainyard.training.folders import make_folder
+from trainyard.training.megatron_index import read_index
 from trainyard.training.preparation import Preparation, plan_preparation
+from trainyard.training.prepared import PreparedData, fingerprint_of, read_prepared, write_index
 from trainyard.training.skipped import Skipped, SkipTally, passed_over
-from trainyard.training.token_files import FileState, TokenFile, TokenWriter, check_tokens, copy_tokens
+from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
-INDEX_NAME = "index.json"
-_SCHEMA = 1
 _PROGRESS_SECONDS = 10.0
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    """Data that is ready to train on."""
-
-    name: str
-    """What people call it."""
-    fingerprint: str
-    """SHA-256 over the tokens, lower-case hex."""
-    train: TokenFile
-    validation: TokenFile | None
-    train_files: int
-    validation_files: int
-    skipped: tuple[Skipped, ...]
-    seconds: float
-    """That preparing or finding it took."""
-    reused: bool
-    """It was there from an earlier run."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The data's part of `run.json`; what is unknown is absent."""
-        facts = {
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "train_tokens": self.train.tokens,
-            "train_files": self.train_files,
-        }
-        if self.validation is None:
-            return facts
-        return {
-            **facts,
-            "validation_tokens": self.validation.tokens,
-            "validation_files": self.validation_files,
-        }
 
 
 def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
@@ -128,7 +89,7 @@ def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
     pairs = ((before.train, now.train), (before.validation, now.validation))
     if any(old and new and new.is_large and old.seen != new.seen for old, new in pairs):
         with contextlib.suppress(OSError):  # on a medium that is read only, they are hashed each time
-            _write_index(now, directory)
+            write_index(now, directory)
 
 
 def _make(plan: Preparation) -> None:
@@ -155,7 +116,7 @@ def _fill(plan: Preparation, folder: Path) -> None:
         skips.include(held_out.summary())
     prepared = PreparedData(
         plan.name,
-        _fingerprint(train, validation),
+        fingerprint_of(train, validation),
         train,
         validation,
         train_files=len(plan.train),
@@ -164,20 +125,7 @@ def _fill(plan: Preparation, folder: Path) -> None:
         seconds=0.0,
         reused=False,
     )
-    _write_index(prepared, folder)
-
-
-def _write_index(prepared: PreparedData, folder: Path) -> None:
-    index = {
-        "schema": _SCHEMA,
-        "name": prepared.name,
-        "train": _described(prepared.train, folder),
-        "validation": None if prepared.validation is None else _described(prepared.validation, folder),
-        "train_files": prepared.train_files,
-        "validation_files": prepared.validation_files,
-        "skipped": [[s.reason, s.count, list(s.examples)] for s in prepared.skipped],
-    }
-    write_json_atomically(folder / INDEX_NAME, index)
+    write_index(prepared, folder)
 
 
 def _token_file(
@@ -186,8 +134,8 @@ def _token_file(
     """The tokens of `files`, or None if they have none. A single `.bin` file is used where it lies."""
     bins = [file for file in files if file.suffix == ".bin"]
     if len(files) == len(bins) == 1:
-        return check_tokens(bins[0].path, plan.data.bin_dtype, plan.vocab_size)
-    types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [plan.data.bin_dtype] * bool(bins)
+        return check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size)
+    types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
     if not types:
         return None
     with TokenWriter(path, str(np.result_type(*types))) as writer:
@@ -202,7 +150,7 @@ def _write_files(
     reported = time.monotonic()
     for number, file in enumerate(files):
         if file.suffix == ".bin":
-            copy_tokens(file.path, plan.data.bin_dtype, plan.vocab_size, writer)
+            copy_tokens(file.path, _stored_type(plan, file), plan.vocab_size, writer)
         else:
             pieces = read_pieces(file, plan.data.text_field, skips)
             for tokens in plan.vocabulary.token_arrays(pieces):
@@ -212,15 +160,9 @@ def _write_files(
             _logger.info("%s of %s files read", f"{number + 1:,}", f"{len(files):,}")
 
 
-def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
-    name = file.path.name if file.path.parent == folder else str(file.path)
-    return {
-        "path": name,
-        "dtype": file.dtype,
-        "tokens": file.tokens,
-        "sha256": file.sha256,
-        "seen": file.seen,
-    }
+def _stored_type(plan: Preparation, file: CorpusFile) -> str:
+    """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
+    return read_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
 
 
 def _is_whole(directory: Path) -> bool:
@@ -228,35 +170,6 @@ def _is_whole(directory: Path) -> bool:
     if prepared is None or prepared.train.verified() is None:
         return False
     return prepared.validation is None or prepared.validation.verified() is not None
-
-
-def read_prepared(directory: Path) -> PreparedData | None:
-    """What is prepared in `directory`; None if there is no index, it is torn, or a file has another size."""
-    try:
-        index = json.loads((directory / INDEX_NAME).read_bytes())
-        train = _token_file_of(index["train"], directory)
-        validation = None if index["validation"] is None else _token_file_of(index["validation"], directory)
-        skipped = tuple(Skipped(reason, count, tuple(names)) for reason, count, names in index["skipped"])
-        counts = int(index["train_files"]), int(index["validation_files"])
-        name, schema = str(index["name"]), int(index["schema"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if schema != _SCHEMA or not train.is_whole or not (validation is None or validation.is_whole):
-        return None
-    return PreparedData(
-        name, _fingerprint(train, validation), train, validation, *counts, skipped, seconds=0.0, reused=True
-    )
-
-
-def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
-    path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
-    seen = FileState(*value["seen"]) if value.get("seen") else None
-    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen)
-
-
-def _fingerprint(train: TokenFile, validation: TokenFile | None) -> str:
-    parts = [[file.dtype, file.tokens, file.sha256] if file else None for file in (train, validation)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:

@@ -22,7 +22,7 @@ from trainyard.training.documents import Piece
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-TokenArray = npt.NDArray[np.unsignedinteger[Any]]
+TokenArray = npt.NDArray[np.integer[Any]]
 _BATCH_BYTES = 4 << 20
 _logger = logging.getLogger(__name__)
 # What published tokenizers call their end-of-document token (Llama 2, GPT-2, Llama 3, Gemma, …).

@@ -21,9 +21,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.files import sha256_of_file
-from trainyard.training import token_files, tokens
+from trainyard.training import prepared, token_files
 from trainyard.training.preparation import plan_preparation
-from trainyard.training.tokens import PreparedData, prepare_data
+from trainyard.training.prepared import PreparedData
+from trainyard.training.tokens import prepare_data
 
 LONG = "a line of text that is long enough\n" * 5
 
@@ -301,7 +302,7 @@ def test_large_tokens_where_nothing_can_be_noted_are_used(
     def read_only(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(tokens, "write_json_atomically", read_only)
+    monkeypatch.setattr(prepared, "write_json_atomically", read_only)
     assert prepare(folder).reused
 
 

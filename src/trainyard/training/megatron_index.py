@@ -1,0 +1,124 @@
+"""The index of a Megatron dataset: which sequences and documents the tokens of a `.bin` file are.
+
+The format is Megatron-LM's `megatron/core/datasets/indexed_dataset.py`, all numbers little-endian:
+
+    "MMIDIDX" 0 0 | version u64 = 1 | type of the tokens u8 | sequences u64 | document marks u64 |
+    lengths in tokens i32 × sequences | byte offsets i64 × sequences | first sequences i64 × document marks
+
+There is one document mark more than documents; the last is the number of sequences. The tokens themselves
+are `token_files`'.
+"""
+
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.errors import DataError
+
+SUFFIX = ".idx"
+_MAGIC = b"MMIDIDX\x00\x00"
+_VERSION = 1
+_HEADER = struct.Struct("<9sQBQQ")
+_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class MegatronIndex:
+    """An index that holds together by itself and fits its `.bin` file."""
+
+    dtype: str
+    """Of the tokens."""
+    lengths: npt.NDArray[np.int32]
+    """Tokens of each sequence."""
+    documents: npt.NDArray[np.int64]
+    """The first sequence of each document, and at the end the number of sequences."""
+
+
+def index_beside(tokens: Path) -> Path | None:
+    """The index of the `.bin` file `tokens`, None if it has none."""
+    path = tokens.with_suffix(SUFFIX)
+    return path if path.is_file() else None
+
+
+def read_index(path: Path, tokens: Path) -> MegatronIndex:
+    """The index at `path` of the `.bin` file `tokens`; the tokens are not read.
+
+    Raises DataError when it is damaged, holds no token ids or does not describe all of `tokens`.
+    """
+    dtype, sequences, marks = _header(path)
+    content: np.memmap[Any, np.dtype[np.uint8]] = np.memmap(path, np.uint8, mode="r")
+    expected = _HEADER.size + 12 * sequences + 8 * marks
+    if content.size != expected:
+        raise _damaged(path, f"{content.size:,} bytes where its {sequences:,} sequences take {expected:,}")
+    ends = np.cumsum([_HEADER.size, 4 * sequences, 8 * sequences, 8 * marks]).tolist()
+    parts = [content[start:end] for start, end in pairwise(ends)]
+    lengths, offsets, documents = (
+        part.view(kind) for part, kind in zip(parts, ("<i4", "<i8", "<i8"), strict=True)
+    )
+    _check_documents(path, documents, sequences)
+    _check_sequences(path, (lengths, offsets), np.dtype(dtype).itemsize, tokens)
+    return MegatronIndex(dtype, lengths, documents)
+
+
+def _header(path: Path) -> tuple[str, int, int]:
+    """The type of the tokens, the number of sequences and that of document marks."""
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+    if not head.startswith(_MAGIC):
+        raise DataError(
+            f"{path}: not the index of a Megatron dataset, though it lies beside a .bin file. If that file "
+            f"is bare tokens of data.bin_dtype, move the {SUFFIX} file away."
+        )
+    if len(head) < _HEADER.size:
+        raise _damaged(path, f"{len(head)} bytes, less than a header")
+    _, version, code, sequences, marks = _HEADER.unpack(head)
+    if version != _VERSION:
+        raise _damaged(path, f"version {version}, and only {_VERSION} is known")
+    dtype = _TYPES.get(code)
+    if dtype is None or dtype.startswith("float"):
+        raise _damaged(path, f"its tokens are of type {dtype or code}, which holds no token ids")
+    return dtype, sequences, marks
+
+
+def _check_documents(path: Path, documents: npt.NDArray[np.int64], sequences: int) -> None:
+    """The marks must lead from the first sequence to the last without a step back."""
+    if not documents.size or documents[0] != 0 or documents[-1] != sequences or _falls(documents):
+        raise _damaged(path, f"its documents are not its {sequences:,} sequences in order")
+
+
+def _check_sequences(path: Path, table: tuple[Any, Any], width: int, tokens: Path) -> None:
+    """Sequences must follow each other from the first byte of `tokens` to the last, as Megatron writes."""
+    lengths, offsets = table
+    end, size = 0, tokens.stat().st_size
+    for first in range(0, lengths.size, _CHUNK):
+        part = lengths[first : first + _CHUNK].astype(np.int64)
+        if int(part.min()) < 0:
+            raise _damaged(path, f"sequence {first + int(np.argmin(part)):,} has a length below zero")
+        starts = end + (np.cumsum(part) - part) * width
+        wrong = np.flatnonzero(offsets[first : first + _CHUNK] != starts)
+        if wrong.size:
+            number = first + int(wrong[0])
+            where = f"starts at byte {int(offsets[number]):,}, not where the one before it ends"
+            raise _damaged(path, f"sequence {number:,} {where}")
+        end = int(starts[-1] + part[-1] * width)
+        if end > size:
+            break
+    if end != size:
+        raise _damaged(path, f"its sequences are {end:,} bytes, and {tokens.name} has {size:,}")
+
+
+def _falls(numbers: npt.NDArray[np.int64]) -> bool:
+    return bool((numbers[1:] < numbers[:-1]).any())
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path}: {what}. The index and its .bin file must come whole from one run of Megatron-LM's "
+        "tools/preprocess_data.py; copy both again, or write them anew."
+    )
