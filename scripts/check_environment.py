@@ -33,11 +33,7 @@ PREPARED_BYTES_PER_BYTE = 2  # a byte of text becomes at most one token of two b
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    parser = command.parser(__doc__, reads_config=True)
     parser.add_argument(
         "--run-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it will write"
     )

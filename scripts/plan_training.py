@@ -16,7 +16,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard import command
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser = command.parser(__doc__, reads_config=True)
     parser.add_argument(
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )

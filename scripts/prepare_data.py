@@ -16,7 +16,6 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard import command
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    parser = command.parser(__doc__, reads_config=True)
     parser.add_argument("--dry-run", action="store_true", help="say what would be prepared, write nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)

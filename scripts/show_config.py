@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard import command
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    parser = command.parser(__doc__, reads_config=True)
     parser.add_argument("--explain", action="store_true", help="say where each value came from")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)

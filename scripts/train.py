@@ -28,19 +28,16 @@ if TYPE_CHECKING:
     from trainyard.training.rehearsal import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
-# Read once, as torch starts: products on a GPU repeat to the bit; waiting threads do not spin.
-TORCH_VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_WAIT_POLICY": "PASSIVE"}
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one value; repeats")
+    parser = command.parser(__doc__, reads_config=True)
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
     parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
     parser.add_argument("--nproc-per-node", type=int, metavar="N", help="processes on this machine")
+    parser.add_argument("--profile", type=command.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
@@ -61,8 +58,14 @@ def run(argv: Sequence[str] | None) -> int:
     start = time.monotonic() - command.job_seconds()
     command.configure_logging(args.log_level if IS_MAIN else "error")
     if args.nproc_per_node and "WORLD_SIZE" not in os.environ:
-        return launch_workers(args, sys.argv[1:] if argv is None else argv)
-    os.environ.update({**TORCH_VARIABLES, **os.environ})
+        from trainyard.gateways.torchrun import launch
+        from trainyard.run.identity import choose_run_id
+
+        arguments = [__file__, *(sys.argv[1:] if argv is None else argv)]
+        return launch(arguments, processes=args.nproc_per_node, run_id=choose_run_id(args.run_dir))
+    from trainyard.training.torch_variables import set_torch_variables
+
+    set_torch_variables()
     # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -89,31 +92,26 @@ def run(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def launch_workers(args: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Start the same command in several processes, which agree on one run."""
-    from trainyard.gateways.torchrun import launch
-    from trainyard.run.identity import choose_run_id
-
-    os.environ["TRAINYARD_RUN_ID"] = choose_run_id(args.run_dir)
-    return launch([__file__, *arguments], processes=args.nproc_per_node)
-
-
 def requested(args: argparse.Namespace, config: "Config") -> "RequestFor":
     """What is asked for, checked; only the data is still to come."""
-    from trainyard.errors import ConfigError
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.nvidia import gpu_sampler
+    from trainyard.plan.device import gpu
+    from trainyard.plan.flops import flops_per_token
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, provenance
     from trainyard.training.segment import Request
 
     run_id = choose_run_id(args.run_dir)
-    if args.run_dir is None and "WORLD_SIZE" in os.environ and "TRAINYARD_RUN_ID" not in os.environ:
-        raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
-    return lambda data: Request(config, directory, data, args.resume, run_id, origin, facts)
+    return lambda data: Request(
+        *(config, directory, data, args.resume, run_id, origin, facts),
+        flops_per_token=flops_per_token(config.model.architecture, config.data.sequence_length),
+        peak_flops=lambda name: gpu(name, 0).peak(bfloat16=config.model.dtype == "bfloat16"),
+        profile=args.profile or range(0),
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TextIO
 
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -24,9 +25,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _logger = logging.getLogger("trainyard")
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """An argument parser whose help is the script's docstring, with the options that all scripts share."""
+def parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:
+    """An argument parser whose help is the script's docstring, with the options that all scripts share.
+
+    `reads_config` adds those of the scripts that work for a configuration.
+    """
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if reads_config:
+        result.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
+        how = "change one value; may be repeated"
+        result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     result.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="how much to log on stderr")
     return result
 
@@ -41,6 +49,15 @@ def duration(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 8h, 25m or 90s")
     return value
+
+
+def steps(text: str) -> range:
+    """The steps of `10` or `10-12`, both ends included; they are counted from 1."""
+    match = re.fullmatch(r"([1-9]\d{0,11})(?:-([1-9]\d{0,11}))?", text, re.ASCII)
+    chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not chosen:
+        raise argparse.ArgumentTypeError(f"{text!r} are no steps such as 10 or 10-12, counted from 1")
+    return chosen
 
 
 def job_seconds(environment: Mapping[str, str] = os.environ) -> float:

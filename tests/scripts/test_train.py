@@ -96,3 +96,10 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
     assert tree(tmp_path) == before
     assert then["plan"]["steps"] > 0
     assert then["resumes"] is None
+
+
+def test_steps_to_trace_that_are_none_are_refused_by_their_flag() -> None:
+    line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "any", "--profile", "12-10"]
+    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "argument --profile: '12-10' are no steps" in done.stderr

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard import errors
-from trainyard.command import duration, exit_code_of, job_seconds
+from trainyard.command import duration, exit_code_of, job_seconds, steps
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 FRAME = """
@@ -247,6 +247,17 @@ def on_a_terminal(body: str, **variables: str) -> str:
     finally:
         os.close(main)
     return shown.decode()
+
+
+@pytest.mark.parametrize(("text", "chosen"), [("10", [10]), ("10-12", [10, 11, 12]), ("1-1", [1])])
+def test_steps_are_one_or_a_range_with_both_ends(text: str, chosen: list[int]) -> None:
+    assert list(steps(text)) == chosen
+
+
+@pytest.mark.parametrize("text", ["", "0", "0-3", "5-4", "-3", "3-", "a", "1-2-3", "1.5", "٣", "10:12"])
+def test_what_are_no_steps_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 10 or 10-12"):
+        steps(text)
 
 
 @pytest.mark.parametrize(("status", "colour"), [("ok", 32), ("degraded", 33), ("failed", 31)])

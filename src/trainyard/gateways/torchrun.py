@@ -20,11 +20,14 @@ _SHUTDOWN_SECONDS = "300"
 """How long torchrun waits for workers after a signal; its own 30 s would kill a large save."""
 
 
-def launch(arguments: Sequence[str], *, processes: int) -> int:
-    """Run a Python script in `processes` workers; returns the exit code of the main one, 1 without one."""
+def launch(arguments: Sequence[str], *, processes: int, run_id: str) -> int:
+    """Run a Python script in `processes` workers, which agree on one run.
+
+    Returns the exit code of the main one, 1 without one.
+    """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         answer = Path(folder) / "exit-code"
-        environment = {**os.environ, EXIT_CODE_FILE: str(answer)}
+        environment = {**os.environ, EXIT_CODE_FILE: str(answer), "TRAINYARD_RUN_ID": run_id}
         environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]

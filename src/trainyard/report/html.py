@@ -18,7 +18,7 @@ from trainyard.report.html_tables import checkpoint_table, event_table, provenan
 from trainyard.report.proof_record import PartRecord, ProofRecord
 from trainyard.report.quantities import counted, duration, gigabytes, loss, percent, scaled
 from trainyard.report.stylesheet import STYLE
-from trainyard.report.text import utc
+from trainyard.report.text import step_shares, utc
 
 _WIDE, _NARROW, _SMALL = Frame(900, 320), Frame(360, 260, left=42), Frame(430, 190)
 _BUCKETS = 450
@@ -115,6 +115,9 @@ def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
         yield "tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else ""
     if (mfu := last.get("mfu")) is not None:
         yield "MFU", percent(mfu), "of peak"
+    if (seconds := last.get("step_seconds")) is not None:
+        parts = [f"{percent(share)} {name}" for name, share in step_shares(facts)[:2]]
+        yield "step time", f"{seconds:.3g} s", ", ".join(parts)
     if (used := last.get("gpu_memory_bytes")) is not None:
         total = last.get("gpu_memory_total_bytes")
         yield "GPU memory", gigabytes(used), f"of {gigabytes(total)}" if total else ""

@@ -6,10 +6,14 @@ What is not known is absent.
 from typing import Any
 
 from trainyard.report.facts import RunFacts
-from trainyard.report.text import epoch_seconds, step_in_epoch, utc
+from trainyard.report.text import STEP_PARTS, epoch_seconds, step_in_epoch, utc
 
 _SCHEMA = 1
-_GPU = ("gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_utilization_percent", "gpu_temperature_celsius")
+_GPU = (
+    *("gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_memory_peak_bytes"),
+    *("gpu_utilization_percent", "gpu_temperature_celsius"),
+)
+_STEP_TIMES = ("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint")))
 
 
 def json_report(facts: RunFacts) -> dict[str, Any]:
@@ -32,6 +36,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
             "samples_per_second": last.get("samples_per_second"),
             "tokens_per_second": last.get("tokens_per_second"),
             "mfu": last.get("mfu"),
+            **{key: last.get(key) for key in _STEP_TIMES},
             "seconds_remaining": left,
             "completion": facts.completion,
         },

@@ -122,6 +122,8 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
         return f"checkpoint {name} saved: {size:.1f} MB, blocked {blocked:.0f} ms"
     if event == "checkpoint_removed":
         return f"checkpoint {name} removed (keep_last {fields['keep_last']})"
+    if event == "profiled":
+        return f"profile written to logs/: {', '.join(fields['files'])}"
     if event == "checkpoint_failed":
         return f"checkpoint {name} failed"
     return None

@@ -12,6 +12,8 @@ from trainyard.report.history import number
 from trainyard.report.quantities import gigabytes, hours, loss, size
 
 Line = tuple[str, str | None]
+STEP_PARTS = ("data", "forward", "backward", "optimizer")
+"""What a step is made of, in its order; `<part>_seconds` in the metrics."""
 
 
 def text_report(facts: RunFacts) -> str:
@@ -72,6 +74,7 @@ def step_in_epoch(facts: RunFacts) -> int | None:
 def _gpu(facts: RunFacts) -> Iterable[Line]:
     last = facts.history.last
     yield "GPU Memory", memory(facts)
+    yield "GPU Memory Peak", None if (peak := last.get("gpu_memory_peak_bytes")) is None else gigabytes(peak)
     yield "GPU Utilization", _with(last.get("gpu_utilization_percent"), ".0f", "%")
     yield "Temperature", _with(last.get("gpu_temperature_celsius"), ".0f", "°C")
 
@@ -90,8 +93,26 @@ def _performance(facts: RunFacts) -> Iterable[Line]:
     yield "Throughput", _with(last.get("samples_per_second"), ".1f", " samples/sec")
     yield "Tokens/sec", _with(last.get("tokens_per_second"), ".0f")
     yield "MFU", _with(last.get("mfu"), ".0%")
+    yield "Step Time", _step_time(facts)
     yield "Time Remaining", _hours(facts.seconds_remaining)
     yield "Completion", _with(facts.completion, ".0%")
+
+
+def _step_time(facts: RunFacts) -> str | None:
+    seconds = facts.history.last.get("step_seconds")
+    if seconds is None:
+        return None
+    parts = [f"{name} {share:.0%}" for name, share in step_shares(facts)]
+    return f"{seconds:.3g} s" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
+    """What the last logged step spent its time on, largest first; empty when that is not known."""
+    known = {name: facts.history.last.get(f"{name}_seconds") for name in STEP_PARTS}
+    spent = {name: value for name, value in known.items() if value is not None}
+    total = sum(spent.values())
+    shares = [(name, value / total) for name, value in spent.items()] if total > 0 else []
+    return sorted(shares, key=lambda share: -share[1])
 
 
 def _timing(facts: RunFacts) -> Iterable[Line]:

@@ -52,7 +52,8 @@ def new_run_id() -> str:
 def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.environ) -> str:
     """The identity of a new run: TRAINYARD_RUN_ID, else a directory's name of that form, else a fresh one.
 
-    The identity becomes the name of a folder. Raises ConfigError when the one that is given cannot.
+    The identity becomes the name of a folder. Raises ConfigError when the one that is given cannot, or when
+    several processes would each choose their own.
     """
     if given := environment.get("TRAINYARD_RUN_ID"):
         if _GIVEN_RUN_ID.fullmatch(given):
@@ -63,6 +64,8 @@ def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.en
         )
     if directory is not None and _RUN_ID.fullmatch(directory.name):
         return directory.name
+    if directory is None and "WORLD_SIZE" in environment:
+        raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
     return new_run_id()
 
 

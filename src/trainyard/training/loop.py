@@ -14,6 +14,7 @@ from trainyard.errors import StoppedError, TrainingFailedError
 from trainyard.run.commands import resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.parts import Parts
+from trainyard.training.profiling import trace_name
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.saving import Saver
 from trainyard.training.step import TrainStep
@@ -29,6 +30,8 @@ class Loop:
         self._saver = Saver(parts)
         self._metrics = RecordWriter(parts.directory.metrics_file) if parts.world.is_main else None
         self._slowest_step = 0.0
+        self._saving = 0.0
+        """Seconds that saves held up the training since the last row."""
 
     def run(self) -> None:
         """Train to the end. Raises StoppedError after an early stop with a good checkpoint."""
@@ -40,28 +43,45 @@ class Loop:
             while self._state.step < self._parts.length.steps:
                 self._stop_if_asked()
                 self._advance()
-            self._saver.save()
+            self._save()
         finally:
+            self._write_profile()
             if self._metrics is not None:
                 self._metrics.close()
 
     def _advance(self) -> None:
         start = time.perf_counter()
-        row = self._step.run()
+        with self._parts.profile.around(self._state.step + 1):
+            row = self._step.run()
         seconds = time.perf_counter() - start
         self._slowest_step = max(self._slowest_step, seconds)
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))
+        if self._parts.profile.finished():
+            self._write_profile()
         if self._state.step % self._parts.config.checkpointing.save_steps == 0:
-            self._saver.save()
+            self._save()
+
+    def _save(self) -> None:
+        start = time.perf_counter()
+        self._saver.save()
+        self._saving += time.perf_counter() - start
+
+    def _write_profile(self) -> None:
+        steps = self._parts.profile.write()
+        if steps is not None:
+            files = [trace_name(steps, rank) for rank in range(self._parts.world.size)]
+            self._parts.event("profiled", step=steps[-1], files=files)
 
     def _speed(self, seconds: float) -> Row:
-        length = self._parts.length
+        length, fastest = self._parts.length, self._parts.peak_tokens_per_second
+        speed = length.tokens_per_step / seconds
         row: Row = {
             "tokens": self._state.step * length.tokens_per_step,
             "samples": self._state.step * length.samples_per_step,
-            "tokens_per_second": length.tokens_per_step / seconds,
+            "tokens_per_second": speed,
             "samples_per_second": length.samples_per_step / seconds,
+            "mfu": speed / fastest if fastest else None,
             "step_seconds": seconds,
         }
         return row
@@ -90,7 +110,8 @@ class Loop:
         return step >= self._parts.length.steps or (every is not None and step % every == 0)
 
     def _write(self, row: Row) -> None:
-        row |= self._memory() | self._parts.gpu_facts()
+        row |= {"checkpoint_seconds": self._saving} | self._memory() | self._parts.gpu_facts()
+        self._saving = 0.0
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
         if self._metrics is None:
             return
@@ -104,7 +125,11 @@ class Loop:
         if device.type != "cuda":
             return {}
         free, total = torch.cuda.mem_get_info(device)
-        return {"gpu_memory_bytes": total - free, "gpu_memory_total_bytes": total}
+        return {
+            "gpu_memory_bytes": total - free,
+            "gpu_memory_total_bytes": total,
+            "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated(device),
+        }
 
     def _stop_reason(self) -> str | None:
         """Why to stop, as all processes agree on it: a signal to one of them is enough.

@@ -12,6 +12,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, append_event
 from trainyard.training.length import RunLength
 from trainyard.training.parallel import Parallel
+from trainyard.training.profiling import StepProfile
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 from trainyard.training.trackers import Tracker
@@ -55,6 +56,10 @@ class Parts:
     listener: Listener
     gpu_facts: Callable[[], dict[str, float]]
     """Utilization and temperature as metrics; empty when unknown."""
+    peak_tokens_per_second: float | None
+    """What all devices together could train at their peak; None when that is not known."""
+    profile: StepProfile
+    """Records the steps that a trace was asked of."""
 
     def event(self, event: str, **fields: Any) -> None:
         """Put an event on record and show it, once for all processes."""

@@ -22,6 +22,10 @@ from trainyard.training.resume import ResumePoint, belongs_to
 from trainyard.training.state import TrainingState
 
 
+def _no_peak(_name: str) -> float | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Request:
     """What the caller wants trained, and where."""
@@ -37,6 +41,12 @@ class Request:
     """Facts for `run.json` that only the caller knows: version, git, lock, CI, image."""
     gpu_facts: Callable[[], dict[str, float]] = dict
     """GPU utilization and temperature, asked at each logged step."""
+    flops_per_token: int | None = None
+    """Operations of the model to train on one token; None leaves `mfu` out of the metrics."""
+    peak_flops: Callable[[str], float | None] = _no_peak
+    """The most FLOP/s of a device in the run's precision: `cpu`, or a GPU by the name its driver gives it."""
+    profile: range = range(0)
+    """The steps, counted from 1, to write a profiler's trace of."""
 
 
 def finished_before(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
 from trainyard.training.parts import Listener, Parts
+from trainyard.training.profiling import StepProfile, require_steps_ahead
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
 from trainyard.training.segment import Request, continue_records, finished_before, open_records
@@ -69,6 +70,7 @@ class _Session:
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             return done
+        require_steps_ahead(request.profile, done=point.step if point else 0, last=self._length.steps)
         weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
@@ -102,6 +104,8 @@ class _Session:
             stop=stop,
             listener=listener,
             gpu_facts=self._request.gpu_facts,
+            peak_tokens_per_second=self._peak_tokens_per_second(),
+            profile=StepProfile(self._request.profile, self._request.directory.logs, self._world.rank),
         )
 
     @contextmanager
@@ -127,12 +131,26 @@ class _Session:
     def _found(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
         """What `run.json` says beside the request: plan, hardware, where the weights come from."""
         model = self._request.config.model
+        counted = {"parameters": parameter_count(state.model)}
+        if self._request.flops_per_token is not None:
+            counted["flops_per_token"] = self._request.flops_per_token
+        peak = self._peak_flops()
         return {
-            "plan": self._length.to_json() | {"parameters": parameter_count(state.model)},
-            "hardware": hardware_facts(self._device, self._world.size),
+            "plan": self._length.to_json() | counted,
+            "hardware": hardware_facts(self._device, self._world.size)
+            | ({"peak_flops": peak} if peak else {}),
             # Random weights follow from the seed.
             "model": {"path": model.path, "sha256": weights.digest()} if weights else None,
         }
+
+    def _peak_flops(self) -> float | None:
+        """Of one device, by its name; None when the caller knows no peak of it."""
+        on_gpu = self._device.type == "cuda"
+        return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
+
+    def _peak_tokens_per_second(self) -> float | None:
+        peak, each = self._peak_flops(), self._request.flops_per_token
+        return self._world.size * peak / each if peak and each else None
 
 
 def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
@@ -141,6 +159,7 @@ def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
     length = _length(request, _training_batches(request, world_size), world_size)
     fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
     point = find_resume_point(request.directory, request.resume, fits, record=False)
+    require_steps_ahead(request.profile, done=point.step if point else 0, last=length.steps)
     if point is None:
         _starting_weights(config)  # refuses what does not fit
     return {

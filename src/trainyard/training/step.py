@@ -19,6 +19,7 @@ from trainyard.training.parts import Parts
 from trainyard.training.placement import whole
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.stop import children_shielded
+from trainyard.training.timing import step_clock
 from trainyard.training.world import peers_expected
 
 
@@ -29,6 +30,7 @@ class TrainStep:
         self._parts = parts
         self._state = parts.state
         self._device = parts.device
+        self._clock = step_clock(parts.device)
         bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
@@ -36,6 +38,7 @@ class TrainStep:
 
     def run(self) -> Row:
         """Train one step. Raises TrainingFailedError, the weights unchanged, when it is not finite."""
+        self._clock.begin()
         with self._shield(), peers_expected():
             loss = self._forward_backward()
             grad_norm = self._clip()
@@ -46,6 +49,7 @@ class TrainStep:
         with peers_expected():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        self._clock.lap("optimizer")
         self._state.step += 1
         return {
             "step": self._state.step,
@@ -53,6 +57,7 @@ class TrainStep:
             "loss": loss,
             "learning_rate": rate,
             "grad_norm": grad_norm,
+            **self._clock.read(),
         }
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -69,12 +74,17 @@ class TrainStep:
         # Forward pass by forward pass, the processes share the batch in order of rank.
         own = torch.split(batch, self._parts.config.training.batch_size)[world.rank :: world.size]
         total = torch.zeros((), device=self._device)
+        self._clock.lap("data")
         for number, sequences in enumerate(own, start=1):
             with parallel.accumulating(last=number == len(own)):
                 loss = self._loss(sequences.to(self._device)) / tokens
+                self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-        return world.total(total.item())
+            self._clock.lap("backward")
+        mean = world.total(total.item())
+        self._clock.lap("backward")
+        return mean
 
     def _loss(self, sequences: Tensor) -> Tensor:
         """The summed loss of `[batch, seq + 1]` tokens; no name keeps the logits for the backward pass."""

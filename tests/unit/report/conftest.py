@@ -116,6 +116,7 @@ class RecordedRun:
 GPU = {
     "gpu_memory_bytes": 22_100_000_000,
     "gpu_memory_total_bytes": 24_000_000_000,
+    "gpu_memory_peak_bytes": 21_400_000_000,
     "gpu_utilization_percent": 94,
     "gpu_temperature_celsius": 72,
     "mfu": 0.583,
@@ -136,6 +137,11 @@ def row(step: int) -> dict[str, Any]:
         "tokens_per_second": 22_755.6 + 900 * math.sin(step / 7),
         "samples_per_second": 88.89,
         "step_seconds": 0.18,
+        "data_seconds": 0.0018,
+        "forward_seconds": 0.054,
+        "backward_seconds": 0.108,
+        "optimizer_seconds": 0.0162,
+        "checkpoint_seconds": 0.0,
         "time": START + 0.18 * step,
     }
     if step % 200 == 0:

@@ -153,6 +153,8 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> 
         "learning_rate",
         "tokens_per_second",
         "mfu",
+        "step_seconds",
+        "backward_seconds",
         "gpu_memory_bytes",
         "time",
         "epoch",
@@ -163,7 +165,8 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> 
     text = dashboard.generate_text_report()
     assert "Training Loss: 1.5000" in text
     assert not any(
-        word in text for word in ("nan", "inf", "Learning Rate", "Validation", "MFU", "GPU", "Tokens")
+        word in text
+        for word in ("nan", "inf", "Learning Rate", "Validation", "MFU", "GPU", "Tokens", "Step Time")
     )
     json.dumps(dashboard.generate_json_report(), allow_nan=False)
     assert "nan" not in dashboard.generate_html_report().lower().split("</style>")[1]
@@ -180,6 +183,8 @@ def test_json_has_the_figures_in_base_units_and_nothing_unknown(new_run: NewRun)
     assert value["training_metrics"]["bits_per_byte"] == 1.71
     assert value["gpu_resource_usage"]["gpu_memory_bytes"] == 22_100_000_000
     assert math.isclose(value["timing"]["training_seconds"], 108)
+    assert value["performance_metrics"]["backward_seconds"] == 0.108
+    assert value["performance_metrics"]["checkpoint_seconds"] == 0.0
     assert "seconds_remaining" not in value["performance_metrics"], "it is done"
     assert value["proof"]["proven"] is True
     assert [c["step"] for c in value["checkpoints"]] == [100, 200, 300, 400, 500, 600]

@@ -57,6 +57,7 @@ def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
             "600 of 600 steps",
             "one process: no network was used",
             "GPU memory",
+            "60 % backward, 30 % forward",
         ),
         *(
             "Loss",

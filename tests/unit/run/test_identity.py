@@ -31,6 +31,13 @@ def test_the_environment_decides_the_identity() -> None:
     assert choose_run_id(Path("runs/20260101-000000-abcd"), {"TRAINYARD_RUN_ID": "gh-7"}) == "gh-7"
 
 
+def test_several_processes_that_would_each_choose_a_run_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--run-dir"):
+        choose_run_id(None, {"WORLD_SIZE": "2"})
+    assert choose_run_id(Path("/a/run"), {"WORLD_SIZE": "2"})
+    assert choose_run_id(None, {"WORLD_SIZE": "2", "TRAINYARD_RUN_ID": "gh-7"}) == "gh-7"
+
+
 @pytest.mark.parametrize("given", ["gh-7", "a", "Run_1.2-b", "-x", "9" * 128])
 def test_a_name_that_a_folder_can_have_is_an_identity(given: str) -> None:
     assert choose_run_id(None, {"TRAINYARD_RUN_ID": given}) == given

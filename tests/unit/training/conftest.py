@@ -96,7 +96,7 @@ def tiny_config(corpus: Path, tmp_path: Path) -> Callable[..., Config]:
 
 @pytest.fixture
 def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Trains in this process: `run_training(config, "name", resume="auto", listener=…, stop=…)`."""
+    """Trains in this process: `run_training(config, "name", resume=…)`, with fields of a Request as well."""
 
     def run(
         config: Config,
@@ -105,10 +105,11 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         resume: str = "auto",
         listener: Spy | None = None,
         stop: StopRequest | None = None,
+        **asked: Any,
     ) -> dict[str, Any]:
         directory = RunDirectory(tmp_path / name)
         data = prepare_data(config.data, config.model)
-        request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"})
+        request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"}, **asked)
         return train(request, stop=stop or StopRequest(), listener=listener or Spy())
 
     return run

@@ -1,0 +1,63 @@
+"""A trace of chosen steps: these and no others, with the same numbers; refused before anything is done."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError, StoppedError
+from trainyard.run.records import read_rows
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+
+
+def steps_of(trace: Path) -> set[str]:
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        names = {event.get("name", "") for event in json.load(file)["traceEvents"]}
+    assert any("aten::" in name for name in names)
+    return {name for name in names if name.startswith("step ")}
+
+
+def test_the_chosen_steps_are_traced_and_the_numbers_stay_the_same(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    plain = run_training(tiny_config(), "plain")
+    traced = run_training(tiny_config(), "traced", profile=range(5, 7))
+    assert traced["state_sha256"] == plain["state_sha256"]
+    logs = tmp_path / "traced" / "logs"
+    assert [path.name for path in logs.iterdir()] == ["profile-steps-5-6-rank-0.json.gz"]
+    assert steps_of(logs / "profile-steps-5-6-rank-0.json.gz") == {"step 5", "step 6"}
+    told = [row for row in read_rows(tmp_path / "traced" / "events.jsonl") if row["event"] == "profiled"]
+    assert [(row["step"], row["files"]) for row in told] == [(6, ["profile-steps-5-6-rank-0.json.gz"])]
+
+
+def test_a_stop_in_the_middle_leaves_what_was_traced(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Callable[[int], dict[str, Any]]
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), profile=range(5, 9), **stop_after(6))
+    logs = tmp_path / "run" / "logs"
+    assert steps_of(logs / "profile-steps-5-6-rank-0.json.gz") == {"step 5", "step 6"}
+
+
+@pytest.mark.parametrize("steps", [range(12, 14), range(13, 14)])
+def test_steps_that_the_run_does_not_have_are_refused_before_anything_is_written(
+    tiny_config: Build, run_training: Run, tmp_path: Path, steps: range
+) -> None:
+    with pytest.raises(ConfigError, match=r"--profile 1[23]-13: this run trains the steps 1 to 12"):
+        run_training(tiny_config(), profile=steps)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_steps_that_were_done_before_are_refused(
+    tiny_config: Build, run_training: Run, stop_after: Callable[[int], dict[str, Any]]
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(6))
+    with pytest.raises(ConfigError, match="this run trains the steps 7 to 12"):
+        run_training(tiny_config(), profile=range(6, 8))
