@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Store a run's checkpoints, metrics and records, and a manifest of them that goes last.
 
-What the store holds already is not sent again: it is safe to run twice, and goes on after a failure.
+What the store holds is not sent again: run it twice, or again after a failure. --follow stands beside the
+trainer at the lowest priority, stores each checkpoint once it is whole and the rest when the run has ended.
 
 Reads:  --run-dir (or --checkpoint and --metrics); its config.yaml where --store or --encryption is not given;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: attempts a call, 5)
 Writes: objects in the store; with --json a report on stdout
-Exit codes: 0 stored; 1 a checkpoint is not whole, or the number another run's; 2 usage; 4 the store refuses
+Exit codes: 0 stored; 1 a checkpoint is not whole, or the number another run's; 2 usage; 4 the store refuses;
+        --follow: 5 no run, or no news of one without an outcome; 75 SIGTERM or SIGINT: run it again to go on
 
 Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs
-         scripts/training_artifact_sync.py --checkpoint latest.pt --metrics metrics.json --s3-bucket runs
 """
 
 import argparse
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import command
-from trainyard.errors import ExitCode
 
 Json = dict[str, Any]
 
@@ -52,49 +52,49 @@ def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
-    what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
-    what.add_argument("--run-dir", type=Path, help="the run's directory")
-    what.add_argument("--checkpoint", type=Path, help="a checkpoint file or directory of no run directory")
-    parser.add_argument("--metrics", type=Path, help="with --checkpoint: its metrics, JSON or JSON lines")
-    where.add_argument("--store", help="s3://bucket/prefix or file:///folder")
-    where.add_argument("--s3-bucket", help="short for --store s3://NAME")
-    parser.add_argument("--run-number", default="auto", help="N, or auto: the number it has, else a free one")
-    parser.add_argument("--once", action="store_true", help="one pass; this is also the default")
-    parser.add_argument("--encryption", choices=("AES256", "aws:kms", "none"), help="asked of S3")
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
-    args = parser.parse_args(argv)
-    if args.checkpoint and not args.metrics:
-        parser.error("--checkpoint needs --metrics, the metrics that belong to it")
-    return args
+    from trainyard.artifacts.sync_options import parse_sync_options
+
+    return parse_sync_options(command.parser(__doc__), argv, command.duration)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.artifacts import numbers, preview, settings, sync
-    from trainyard.gateways import open_store
+    from trainyard.artifacts import numbers, preview, sync
     from trainyard.run.directory import RunDirectory
 
     wanted = numbers.parse_run_number(args.run_number)
-    given = f"s3://{args.s3_bucket}" if args.s3_bucket else args.store
-    url, encryption = settings.store_settings(args.run_dir, url=given, encryption=args.encryption)
-    store = open_store(url, encryption=encryption, call_seconds=args.call_seconds)
-    if args.checkpoint:
+    if args.follow:
+        result: Any = _follow(args, RunDirectory(args.run_dir), wanted)
+    elif args.checkpoint:
         files = _files().preview_files if args.dry_run else _files().sync_files
-        result = files(store, args.checkpoint, args.metrics, wanted, provenance=_provenance())
+        result = files(_open(args), args.checkpoint, args.metrics, wanted, provenance=_provenance())
     else:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        result = run(store, RunDirectory(args.run_dir), wanted)
+        result = run(_open(args), RunDirectory(args.run_dir), wanted)
     if not args.dry_run:
         command.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
-    if args.json:
-        print(json.dumps(result.to_json(), indent=2))
-    elif args.dry_run:
-        print(result.text())
-    return ExitCode.NO if result.problems else ExitCode.DONE
+    if args.json or args.dry_run:
+        print(json.dumps(result.to_json(), indent=2) if args.json else result.text())
+    return int(result.exit_code)
+
+
+def _follow(args: argparse.Namespace, directory: Any, wanted: int | None) -> Any:
+    from trainyard.artifacts import following, pace
+
+    command.lower_priority()
+    stop, limits = command.stop_event(), following.Patience(args.silence, args.outage)
+    following.wait_for_run(directory, limits, stop)
+    store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
+    return following.follow_run(store, directory, wanted, stop=stop, patience=limits)
+
+
+def _open(args: argparse.Namespace, **pace: Any) -> Any:
+    from trainyard.artifacts import settings
+    from trainyard.gateways import open_store
+
+    url, encryption = settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
+    return open_store(url, encryption=encryption, call_seconds=args.call_seconds, **pace)
 
 
 def _bucket(name: str) -> Any:

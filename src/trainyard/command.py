@@ -9,7 +9,9 @@ import errno
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -73,6 +75,25 @@ def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
             f"TRAINYARD_JOB_STARTED: {started!r} is not a time in Unix seconds, as date +%s prints"
         )
     return max(0.0, time.time() - float(started))
+
+
+def stop_event() -> threading.Event:
+    """Set at the first SIGTERM or SIGINT, for a script that then ends by itself; the second one kills it."""
+    event = threading.Event()
+
+    def note(number: int, _frame: object) -> None:
+        event.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
+    return event
+
+
+def lower_priority() -> None:
+    """Leave the processors to others wherever both want them."""
+    with contextlib.suppress(OSError):
+        os.nice(19)
 
 
 class _LineFormatter(logging.Formatter):

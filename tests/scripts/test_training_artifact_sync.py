@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -162,6 +163,9 @@ def test_no_credentials_end_with_exit_4(run: RunDirectory, tmp_path: Path) -> No
         ["--run-dir", ".", "--store", "file:///x", "--run-number", "0"],
         ["--run-dir", ".", "--checkpoint", "x"],
         ["--checkpoint", "x", "--store", "file:///x"],
+        ["--checkpoint", "x", "--metrics", "y", "--follow"],
+        ["--run-dir", ".", "--follow", "--once"],
+        ["--run-dir", ".", "--follow", "--max-rate", "0"],
         ["--checkpoint", "x", "--metrics", "y", "--store", "file:///x"],
     ],
 )
@@ -178,6 +182,21 @@ def test_a_dry_run_says_what_would_go_and_stores_nothing(run: RunDirectory, fold
     assert not folder.exists()
     plan = json.loads(sync("--run-dir", run.path, "--store", folder.as_uri(), "--dry-run", "--json").stdout)
     assert len(plan["send"]) == 4
+
+
+def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
+    run: RunDirectory, folder: Path
+) -> None:
+    line = [sys.executable, str(SCRIPT), "--run-dir", str(run.path), "--store", folder.as_uri(), "--follow"]
+    follower = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    manifest, deadline = folder / "manifests" / "run-1-manifest.json", time.monotonic() + 60
+    while not manifest.is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert os.getpriority(os.PRIO_PROCESS, follower.pid) == 19
+    follower.send_signal(signal.SIGTERM)
+    _, said = follower.communicate(timeout=60)
+    assert follower.returncode == 75, said
+    assert "1 checkpoints stored while it was trained; asked to stop" in said
 
 
 def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> None:

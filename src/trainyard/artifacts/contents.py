@@ -7,12 +7,12 @@ stored).
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, run_prefix
+from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
 from trainyard.errors import CheckpointError
 from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, ManifestFile, read_manifest
 from trainyard.run.directory import RunDirectory
@@ -48,6 +48,11 @@ class Group:
     """The file that says the others are whole; it goes last."""
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the checkpoint was removed here meanwhile: its marker goes before its files do."""
+        return self.marker is not None and not self.marker.path.exists()
+
+    @property
     def all_items(self) -> tuple[Item, ...]:
         return (*self.items, self.marker) if self.marker else self.items
 
@@ -63,6 +68,8 @@ class Contents:
     """Checkpoints that are not what their manifest says; they are not in `groups`."""
     notes: tuple[str, ...] = ()
     """Directories that were never a checkpoint, because the save was not completed."""
+    version: int | None = None
+    """Of the manifest that will list it, when the run is still going."""
 
     @property
     def checkpoints(self) -> tuple[Group, ...]:
@@ -76,21 +83,29 @@ class _Found:
     notes: list[str] = field(default_factory=list)
 
 
-def contents_of(directory: RunDirectory, run_number: int, scratch: Path) -> Contents:
+def contents_of(
+    directory: RunDirectory, run_number: int, scratch: Path, *, version: int | None = None
+) -> Contents:
     """What `directory` has for the store as run `run_number`; records are copied into `scratch`.
 
+    `version` is that of the manifest that will list a run that is still going: its records then lie where no
+    later sync replaces them, and are those that going on needs, without logs and the metrics' second form.
     Raises ConfigError when it is no run directory, TrainyardError when its `run.json` is torn.
     """
     run = read_run(directory.run_file)
-    records = tuple(_records(directory, run_number, scratch))
+    files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
+    if version is None:
+        files += sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
+    prefix = run_prefix(run_number) if version is None else records_prefix(run_number, version)
+    records = tuple(_records(directory, files, prefix, scratch))
     if (copied := scratch / directory.run_file.name).exists():
         run = read_run(copied)  # exactly what is stored
-    metrics = _metrics_item(run, run_number, scratch)
+    metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
     found = _Found()
     for step in reversed(directory.checkpoint_steps()):
         _look_at_checkpoint(directory.checkpoint(step), step, run_number, found)
-    groups = (*found.groups, Group(RECORDS, (*records, metrics)))
-    return Contents(run, groups, tuple(found.problems), tuple(found.notes))
+    groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
+    return Contents(run, groups, tuple(found.problems), tuple(found.notes), version)
 
 
 def digest_of(item: Item) -> str:
@@ -153,16 +168,14 @@ def _checkpoint_item(directory: Path, keys: str, file: ManifestFile) -> Item:
     return Item(keys + file.path, path, file)
 
 
-def _records(directory: RunDirectory, run_number: int, scratch: Path) -> Iterator[Item]:
-    files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
-    logs = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
-    for path in (*files, *logs):
+def _records(directory: RunDirectory, files: Iterable[Path], prefix: str, scratch: Path) -> Iterator[Item]:
+    for path in files:
         if path.is_file() and not path.is_symlink():
             relative = path.relative_to(directory.path)
             copy = scratch / relative
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-            yield Item(run_prefix(run_number) + relative.as_posix(), copy)
+            yield Item(prefix + relative.as_posix(), copy)
 
 
 def _metrics_item(run: dict[str, Any], run_number: int, scratch: Path) -> Item:

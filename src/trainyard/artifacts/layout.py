@@ -2,6 +2,7 @@
 
 run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  logs/…
 run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
+run-<N>/records-<version>/…          run.json and the rest, as they were while the run was still going
 manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run goes on
 """
 
@@ -9,6 +10,8 @@ import re
 
 _RUN_FOLDER = re.compile(r"run-([1-9]\d*)")
 _CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-(\d+))?/")
+_MANIFEST = re.compile(r"manifests/run-\d+-manifest(?:-(\d+))?\.json")
+_RECORDS = re.compile(r"run-\d+/records-(\d+)/")
 
 
 def run_prefix(run_number: int) -> str:
@@ -26,6 +29,14 @@ def checkpoint_prefix(run_number: int, step: int | None) -> str:
     return f"run-{run_number}/checkpoint/" if step is None else f"run-{run_number}/checkpoint-{step}/"
 
 
+def records_prefix(run_number: int, version: int) -> str:
+    """What the records of a run that is still going start with, as manifest `version` of it lists them.
+
+    They are never written again: what one manifest vouches for no later one takes away.
+    """
+    return f"run-{run_number}/records-{version}/"
+
+
 def metrics_key(run_number: int) -> str:
     """The run's metrics as one JSON document."""
     return f"metrics/metrics-{run_number}.json"
@@ -39,6 +50,12 @@ def manifest_prefix(run_number: int) -> str:
 def manifest_key(run_number: int, version: int = 1) -> str:
     """The run's manifest; versions above 1 supersede the one before."""
     return manifest_prefix(run_number) + (".json" if version == 1 else f"-{version}.json")
+
+
+def manifest_version_of(key: str) -> int:
+    """The version of the manifest with this key; 0 for another key."""
+    match = _MANIFEST.fullmatch(key)
+    return int(match[1] or 1) if match else 0
 
 
 def run_number_of(folder: str) -> int | None:
@@ -56,3 +73,9 @@ def checkpoint_step_of(key: str) -> int | None:
 def belongs_to_checkpoint(key: str) -> bool:
     """Whether the object is part of a checkpoint."""
     return _CHECKPOINT.match(key) is not None
+
+
+def records_version_of(key: str) -> int | None:
+    """The version of the manifest whose records `key` belongs to; None if to none."""
+    match = _RECORDS.match(key)
+    return int(match[1]) if match else None

@@ -22,7 +22,8 @@ from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.sending import Sending
 from trainyard.artifacts.store import Store, read_object
-from trainyard.artifacts.sync import SyncReport, store_contents, way_on
+from trainyard.artifacts.sync import store_contents, way_on
+from trainyard.artifacts.sync_report import SyncReport
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.run.checkpoints import MANIFEST_NAME, read_manifest
 from trainyard.run.commands import script_command

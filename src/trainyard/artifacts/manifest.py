@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.artifacts.layout import manifest_key
+from trainyard.artifacts.layout import (
+    checkpoint_step_of,
+    manifest_key,
+    manifest_version_of,
+    records_version_of,
+    run_prefix,
+)
 from trainyard.artifacts.store import Store, StoredObject, read_object
 from trainyard.errors import VerificationError
 
@@ -53,6 +59,33 @@ class RunManifest:
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
     leftovers: tuple[str, ...] = ()
     """Keys of checkpoint files that a sync sent before it was cut short; nobody can vouch for them now."""
+    records: str = ""
+    """What the keys of this manifest's records start with, if the run was still going; else empty."""
+
+    @property
+    def version(self) -> int:
+        """Its place in the chain, from 1."""
+        before = self.supersedes.get("key")
+        return 1 + manifest_version_of(before) if before else 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run was still going: more checkpoints may be on their way, listed by a later one."""
+        return bool(self.records)
+
+    @property
+    def records_prefix(self) -> str:
+        """What the keys of the records start with that describe the run as this manifest does."""
+        return self.records or run_prefix(self.run_number)
+
+    def may_be_under_way(self, key: str) -> bool:
+        """Whether an object that is not listed belongs to what a sync of the running run is sending."""
+        if (version := records_version_of(key)) is not None:
+            return version > self.version
+        step = checkpoint_step_of(key)
+        if step is None or not self.is_open:
+            return False
+        return step not in {checkpoint_step_of(entry.key) for entry in self.objects}
 
     def to_json(self, prefix: str) -> dict[str, Any]:
         """Plain data; keys are written in full, as the bucket knows them. Unknown parts are left out."""
@@ -62,6 +95,7 @@ class RunManifest:
             "outcome": dict(self.outcome),
             "supersedes": _key_with(self.supersedes, prefix),
             "leftovers": [prefix + key for key in self.leftovers],
+            "records": self.records and prefix + self.records,
         }
         return {
             "schema": _SCHEMA,
@@ -92,9 +126,12 @@ def manifest_bytes(manifest: RunManifest, prefix: str) -> bytes:
     return (json.dumps(manifest.to_json(prefix), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def read_chain(store: Store, run_number: int) -> list[StoredManifest]:
-    """All manifests of the run, oldest first. Raises VerificationError for one that is torn."""
-    chain: list[StoredManifest] = []
+def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] = ()) -> list[StoredManifest]:
+    """All manifests of the run, oldest first, those after `known` read now.
+
+    Raises VerificationError for one that is torn.
+    """
+    chain = list(known)
     while True:
         key = manifest_key(run_number, len(chain) + 1)
         content = read_object(store, key)
@@ -119,6 +156,7 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
             outcome=dict(value.get("outcome", {})),
             supersedes=_key_without(value.get("supersedes", {}), prefix),
             leftovers=tuple(str(key).removeprefix(prefix) for key in value.get("leftovers", [])),
+            records=str(value.get("records", "")).removeprefix(prefix),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None

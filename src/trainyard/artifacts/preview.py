@@ -10,8 +10,8 @@ from trainyard.artifacts.layout import metrics_key, run_prefix
 from trainyard.artifacts.manifest import ManifestObject, read_chain
 from trainyard.artifacts.numbers import next_free_number, number_of_run, owner_of
 from trainyard.artifacts.store import Store, StoredObject
-from trainyard.artifacts.sync import size_text
-from trainyard.errors import RunConflictError
+from trainyard.artifacts.sync_report import size_text
+from trainyard.errors import ExitCode, RunConflictError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 
@@ -29,6 +29,10 @@ class Preview:
     there: tuple[str, ...]
     """Keys whose objects have the right size and would be compared by digest."""
     problems: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.NO if self.problems else ExitCode.DONE
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

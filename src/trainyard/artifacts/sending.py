@@ -15,7 +15,7 @@ from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store, StoredObject, Upload
 from trainyard.errors import VerificationError
 
-_FILES_AT_ONCE = 4
+FILES_AT_ONCE = 4
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -29,12 +29,14 @@ class Sending:
         known: Mapping[str, ManifestObject],
         there: Mapping[str, StoredObject],
         metadata: Mapping[str, str],
+        *,
+        files_at_once: int = FILES_AT_ONCE,
     ) -> None:
         """`known` is what the run's newest manifest says, `there` what the store lists."""
-        self.sent = 0
-        """Objects sent so far."""
+        self.sent: set[str] = set()
+        """Keys of the objects made visible so far, whatever became of their group."""
         self._store, self._known, self._there, self._metadata = store, known, there, metadata
-        self._pool = ThreadPoolExecutor(_FILES_AT_ONCE)
+        self._pool = ThreadPoolExecutor(files_at_once)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +62,6 @@ class Sending:
             uploads = [upload for upload in prepared if not isinstance(upload, ManifestObject)]
             stored = self._at_once(self._commit, uploads)
             undo.pop_all()
-        self.sent += len(stored)
         return {entry.key: entry for entry in (*entries, *stored)}
 
     def _prepare(self, item: Item, undo: contextlib.ExitStack) -> ManifestObject | Upload:
@@ -85,6 +86,7 @@ class Sending:
 
     def _commit(self, upload: Upload) -> ManifestObject:
         stored = upload.commit()
+        self.sent.add(stored.key)
         if not stored.checksum:
             sha256, _ = sha256_of_chunks(self._store.read_chunks(stored.key))
             if sha256 != upload.sha256:

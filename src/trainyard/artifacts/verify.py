@@ -57,6 +57,8 @@ class Verification:
     manifest_key: str
     store_whole: bool = False
     """Nothing is against the store itself; the problems, if any, are of the disk."""
+    notes: tuple[str, ...] = ()
+    """What is said and held against nobody: objects on their way while the run was still going."""
 
     @property
     def ok(self) -> bool:
@@ -74,15 +76,18 @@ def verify_run(
     Every missing, extra, swapped, truncated or changed object is named in the problems. Raises ServiceError
     when the store cannot be reached, TrainyardError when `run_directory` is no run directory.
     """
-    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
-    if (metrics := store.describe(metrics_key(run_number))) is not None:
-        listed[metrics.key] = metrics
     key, manifest, problems = newest_manifest(store, run_number)
     if manifest is None:
         return Verification(0, 0, 0, tuple(problems), "", key)
-    problems += _compare_names(manifest, listed)
+    # After the manifest: what a sync adds meanwhile is then listed, and not missing.
+    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
+    if (metrics := store.describe(metrics_key(run_number))) is not None:
+        listed[metrics.key] = metrics
+    known = manifest.by_key()
+    under_way = {key for key in listed if key not in known and manifest.may_be_under_way(key)}
+    problems += _compare_names(manifest, listed.keys() - under_way)
     wrong = dict(_compare_objects(store, manifest, listed, depth))
-    problems += _compare_provenance(store, manifest, run_number)
+    problems += _compare_provenance(store, manifest)
     store_whole = not problems and not wrong
     if run_directory is not None:
         problems += _compare_disk(store, run_directory, manifest, wrong)
@@ -94,6 +99,9 @@ def verify_run(
         run_id=manifest.run_id,
         manifest_key=key,
         store_whole=store_whole,
+        notes=tuple(
+            f"{key}: on its way when the run was last seen; not vouched for" for key in sorted(under_way)
+        ),
     )
 
 
@@ -128,10 +136,10 @@ def verify_directory(directory: RunDirectory) -> LocalVerification:
     return LocalVerification(tuple(whole), tuple(problems))
 
 
-def _compare_names(manifest: RunManifest, listed: dict[str, StoredObject]) -> list[str]:
+def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     """Objects that nobody declared, and the lack of any checkpoint. Missing ones are found one by one."""
     known = manifest.by_key()
-    extra = sorted(listed.keys() - known.keys() - set(manifest.leftovers))
+    extra = sorted(listed - known.keys() - set(manifest.leftovers))
     problems = [f"{key}: extra, the manifest does not list it" for key in extra]
     if not any(belongs_to_checkpoint(key) for key in known):
         problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
@@ -193,9 +201,9 @@ def _compare_bytes(store: Store, entry: ManifestObject) -> str | None:
     return None
 
 
-def _compare_provenance(store: Store, manifest: RunManifest, run_number: int) -> list[str]:
+def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
     """The manifest must tell of the run the same as the stored run.json, which it lists by digest."""
-    key = f"{run_prefix(run_number)}run.json"
+    key = f"{manifest.records_prefix}run.json"
     content = read_object(store, key)
     if content is None:
         return []  # missing, which is another problem's to say
@@ -208,7 +216,7 @@ def _compare_provenance(store: Store, manifest: RunManifest, run_number: int) ->
     outcome = run.pop("outcome", {})
     if run == manifest.provenance and outcome == manifest.outcome:
         return []
-    return [f"run-{run_number}: the manifest's provenance is not that of the stored run.json"]
+    return [f"run-{manifest.run_number}: the manifest's provenance is not that of the stored run.json"]
 
 
 def _compare_disk(

@@ -4,6 +4,7 @@ A store is opened by its URL here; adding a kind of store is one module and one 
 """
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -18,21 +19,33 @@ _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
-def open_store(url: str, *, encryption: str = "AES256", call_seconds: float = CALL_SECONDS) -> "Store":
+def no_pace(count: int) -> None:
+    """Read as fast as the disk gives."""
+
+
+def open_store(
+    url: str,
+    *,
+    encryption: str = "AES256",
+    call_seconds: float = CALL_SECONDS,
+    pace: Callable[[int], None] = no_pace,
+) -> "Store":
     """The store at `url`, `s3://bucket/prefix` or `file:///folder`. Nothing is sent yet.
 
-    `encryption` is asked of S3 for every object: `AES256`, `aws:kms` or `none`. Raises ConfigError for any
-    other URL.
+    `encryption` is asked of S3 for every object: `AES256`, `aws:kms` or `none`. `pace` is called with
+    the number of bytes before each block of a file is read, and may wait. Raises ConfigError for another URL.
     """
     match = _URL.fullmatch(url)
     if match and match["scheme"] == "s3":
-        return _open_s3(url, match["rest"], encryption=encryption, call_seconds=call_seconds)
+        return _open_s3(url, match["rest"], encryption=encryption, call_seconds=call_seconds, pace=pace)
     if match and match["scheme"] == "file":
-        return _open_folder(url, match["rest"])
+        return _open_folder(url, match["rest"], pace)
     raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
 
 
-def _open_s3(url: str, rest: str, *, encryption: str, call_seconds: float) -> "Store":
+def _open_s3(
+    url: str, rest: str, *, encryption: str, call_seconds: float, pace: Callable[[int], None]
+) -> "Store":
     from trainyard.gateways.s3 import S3Store
 
     bucket, _, prefix = rest.partition("/")
@@ -40,10 +53,10 @@ def _open_s3(url: str, rest: str, *, encryption: str, call_seconds: float) -> "S
         raise ConfigError(
             f"{url}: {bucket or '(empty)'} is no name of a bucket (3 to 63 of a-z, 0-9, . and -)"
         )
-    return S3Store(bucket, prefix.strip("/"), encryption=encryption, call_seconds=call_seconds)
+    return S3Store(bucket, prefix.strip("/"), encryption=encryption, call_seconds=call_seconds, pace=pace)
 
 
-def _open_folder(url: str, rest: str) -> "Store":
+def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":
     from pathlib import Path
 
     from trainyard.gateways.local_store import LocalStore
@@ -51,4 +64,4 @@ def _open_folder(url: str, rest: str) -> "Store":
     path = rest.removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
-    return LocalStore(Path(unquote(path)))
+    return LocalStore(Path(unquote(path)), pace)

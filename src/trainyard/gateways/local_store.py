@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ class LocalStore:
 
     prefix = ""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, pace: Callable[[int], None] = lambda _count: None) -> None:
+        self._root, self._pace = root, pace
         self.url = f"file://{root}"
 
     def folders(self) -> Iterator[str]:
@@ -95,7 +95,7 @@ class LocalStore:
         with _refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
             temporary = self._temporary()
             undo.callback(temporary.unlink, missing_ok=True)
-            digest, size = _copy(path, temporary)
+            digest, size = _copy(path, temporary, self._pace)
             undo.pop_all()
         return LocalUpload(key, target, temporary, size, digest.hex())
 
@@ -179,10 +179,11 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _copy(source: Path, target: Path) -> tuple[bytes, int]:
+def _copy(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[bytes, int]:
     digest, size = hashlib.sha256(), 0
     with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
         while chunk := reader.read(_CHUNK_BYTES):
+            pace(2 * len(chunk))  # it is read back before it gets its name
             digest.update(chunk)
             view = memoryview(chunk)
             while view:

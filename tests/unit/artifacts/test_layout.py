@@ -39,3 +39,18 @@ def test_a_runs_folder_has_its_number() -> None:
 def test_checkpoints_are_known_by_their_keys(key: str, step: int | None, belongs: bool) -> None:
     assert layout.checkpoint_step_of(key) == step
     assert layout.belongs_to_checkpoint(key) is belongs
+
+
+def test_the_records_of_a_running_run_are_known_by_the_manifest_that_lists_them() -> None:
+    assert layout.records_prefix(7, 3) == "run-7/records-3/"
+    assert layout.records_version_of("run-7/records-3/run.json") == 3
+    assert layout.records_version_of("run-7/logs/records-3/run.json") is None
+
+
+def test_a_manifest_is_known_by_its_version() -> None:
+    assert [layout.manifest_version_of(layout.manifest_key(7, version)) for version in (1, 2, 13)] == [
+        1,
+        2,
+        13,
+    ]
+    assert layout.manifest_version_of("run-7/run.json") == 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.store import Store
-from trainyard.artifacts.sync import SyncReport, size_text, sync_run
+from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.sync_report import SyncReport, size_text
 from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import ConfigError, RunConflictError, ServiceError
 from trainyard.gateways.local_store import LocalObject, LocalStore, LocalUpload

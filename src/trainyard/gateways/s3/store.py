@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from trainyard.gateways.s3.uploads import (
     SinglePart,
     describe,
     sha256_arguments,
+    sha256_of,
 )
 
 _TAKEN = ("412", "PreconditionFailed")
@@ -27,10 +28,18 @@ _CHUNK_BYTES = 1 << 20
 class S3Store:
     """A store in `bucket`, all keys below `prefix`."""
 
-    def __init__(self, bucket: str, prefix: str, *, encryption: str, call_seconds: float) -> None:
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        encryption: str,
+        call_seconds: float,
+        pace: Callable[[int], None] = lambda _count: None,
+    ) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = Bucket(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
-        self.prefix = self._bucket.prefix
+        self.prefix, self._pace = self._bucket.prefix, pace
         # Held while a file goes in parts: one at a time bounds the memory, and fills the line as well as
         # several.
         self._large_file = threading.Lock()
@@ -90,10 +99,9 @@ class S3Store:
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> SinglePart | Parts:
         size = path.stat().st_size
         if size <= SINGLE_PART_BYTES:
-            with path.open("rb", buffering=0) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return SinglePart(self._bucket, key, path, metadata, size, digest)
-        upload = Parts(self._bucket, key, size)
+            digest = sha256_of(path, self._pace)
+            return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
+        upload = Parts(self._bucket, key, size, self._pace)
         with self._large_file:
             upload.send(path, metadata)
         return upload

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import FileIO
@@ -31,6 +31,8 @@ _BLOCK_BYTES = 1 << 20
 _MOST_PARTS = 10_000
 """S3's own limit."""
 MISSING = ("404", "NoSuchKey", "NotFound")
+Pace = Callable[[int], None]
+"""Called with the number of bytes that are to be read next; may wait."""
 _Sent = tuple[str, bytes]
 """A part's ETag and its SHA-256."""
 
@@ -51,6 +53,17 @@ def describe(bucket: Bucket, key: str) -> S3Object | None:
     return None if answer is None else _object(key, int(answer["ContentLength"]), answer)
 
 
+def sha256_of(path: Path, pace: Pace) -> str:
+    """The hex SHA-256 of a file."""
+    digest, buffer = hashlib.sha256(), bytearray(_BLOCK_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            pace(count)
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
 def sha256_arguments(digest: bytes) -> dict[str, Any]:
     """Makes S3 compute the SHA-256 of what it receives, and refuse anything else than `digest`."""
     return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _base64(digest)}
@@ -66,6 +79,7 @@ class SinglePart:
     metadata: Mapping[str, str]
     size: int
     sha256: str
+    pace: Pace
 
     def commit(self) -> S3Object:
         digest = bytes.fromhex(self.sha256)
@@ -73,7 +87,7 @@ class SinglePart:
             answer = self.bucket.create(
                 "put_object",
                 self.key,
-                Body=_Blocks(file, self.size),
+                Body=_Blocks(file, self.size, self.pace),
                 Metadata=dict(self.metadata),
                 **sha256_arguments(digest),
             )
@@ -86,8 +100,8 @@ class SinglePart:
 class Parts:
     """A large file whose parts S3 has, and which is no object yet."""
 
-    def __init__(self, bucket: Bucket, key: str, size: int) -> None:
-        self.size = size
+    def __init__(self, bucket: Bucket, key: str, size: int, pace: Pace) -> None:
+        self.size, self._pace = size, pace
         self.sha256 = ""
         self._bucket, self._key = bucket, key
         self._part_bytes = part_bytes(size)
@@ -142,6 +156,7 @@ class Parts:
                     spare.append(buffer)
                 buffer = spare.pop()
                 del buffer[left:]
+                self._pace(len(buffer))
                 _fill(buffer, file)
                 whole.update(buffer)
                 left -= len(buffer)
@@ -166,13 +181,14 @@ class Parts:
 class _Blocks:
     """A file that is read in blocks of a useful size, whatever is asked for (urllib3 asks for 16 KiB)."""
 
-    def __init__(self, file: FileIO, size: int) -> None:
-        self._file, self._size = file, size
+    def __init__(self, file: FileIO, size: int, pace: Pace) -> None:
+        self._file, self._size, self._pace = file, size, pace
 
     def __len__(self) -> int:
         return self._size
 
     def read(self, _size: int = -1) -> bytes:
+        self._pace(min(_BLOCK_BYTES, self._size))
         return self._file.read(_BLOCK_BYTES)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -1,0 +1,223 @@
+"""Follow a run while it is trained: each checkpoint is stored soon after it is whole, the rest at the end.
+
+    wait for run.json → claim the number → look, store what is new, wait → outcome: one pass over everything
+
+A store that is down is waited for. The trainer is never asked for anything and does not know that it is
+followed. How one checkpoint is stored is `running`'s affair, the last pass is `sync`'s.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.numbers import claim_number
+from trainyard.artifacts.running import RunningRun
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import sync_run, way_on
+from trainyard.artifacts.sync_report import SyncReport
+from trainyard.errors import (
+    ExitCode,
+    RunConflictError,
+    ServiceError,
+    StoppedError,
+    VerificationError,
+    WaitTimeoutError,
+)
+from trainyard.run.checkpoints import MANIFEST_NAME
+from trainyard.run.commands import sync_command
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+
+_SETTLE_SECONDS = 30.0
+"""A run that has an outcome when we come may be about to go on: it is over if nothing happens for so long."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+"""Between attempts while the store is down."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for what."""
+
+    silence_seconds: float = 1800.0
+    """For a run without an outcome to write anything, its first record included."""
+    outage_seconds: float = 1800.0
+    """For a store that was there before to come back, and for room on a full disk."""
+    poll_seconds: float = 5.0
+    """Between two looks at the run directory."""
+
+
+class Ending(StrEnum):
+    """Why following ended."""
+
+    OUTCOME = "outcome"
+    """The run is over, and everything it has was looked at once more."""
+    STOPPED = "stopped"
+    """We were asked to end; the checkpoints that were whole are stored."""
+    SILENT = "silent"
+    """The run wrote nothing for too long: killed, most likely. Its checkpoints are stored."""
+
+
+_EXIT_CODES = {
+    Ending.OUTCOME: ExitCode.DONE,
+    Ending.STOPPED: ExitCode.STOPPED,
+    Ending.SILENT: ExitCode.TIMED_OUT,
+}
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What following did."""
+
+    ending: Ending
+    checkpoints: int
+    """Stored while the run was going."""
+    last: SyncReport | None
+    """Of the last pass over everything, if the run is over."""
+    problems: tuple[str, ...]
+    """What could not be stored, and why."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.NO if self.problems else _EXIT_CODES[self.ending]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": int(self.exit_code)}
+
+    def summary(self) -> str:
+        """One line for people."""
+        if self.last is not None:
+            return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
+        why = "asked to stop" if self.ending is Ending.STOPPED else "the run fell silent without an outcome"
+        return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
+
+
+def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
+    """Return once the directory holds a run. Raises WaitTimeoutError when it holds none for too long."""
+    deadline = time.monotonic() + patience.silence_seconds
+    while not directory.run_file.is_file():
+        nothing = f"{directory.run_file}: no trainer has written it, so there is nothing to follow"
+        if stop.wait(min(patience.poll_seconds, 1.0)):
+            raise StoppedError(f"{nothing}; asked to stop")
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(nothing)
+
+
+def follow_run(
+    store: Store,
+    directory: RunDirectory,
+    wanted: int | None,
+    *,
+    stop: threading.Event,
+    patience: Patience = Patience(),
+) -> Followed:
+    """Store the checkpoints of `directory` as they come, until the run is over or `stop` is set.
+
+    Raises ServiceError when the store refuses at once or stays away for too long, RunConflictError when the
+    number is another run's.
+    """
+    watch = _Watch(directory, patience, stop)
+    run_id = str(read_run(directory.run_file)["run_id"])
+    with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)):
+        number = claim_number(store, run_id, wanted)
+    with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=number)):
+        return _Following(store, directory, number).until_it_ends(watch, patience)
+
+
+class _Watch:
+    """The run directory, looked at from outside, and the wish to stop."""
+
+    def __init__(self, directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
+        self._directory, self._patience, self.stop = directory, patience, stop
+        self._was_going = False
+        self._seen: tuple[object, ...] = ()
+        self._changed = time.monotonic()
+
+    def ending(self) -> Ending | None:
+        """Why to end now, None to go on."""
+        silent = self._is_silent()
+        if not self._is_over():
+            self._was_going = True
+            return Ending.STOPPED if self.stop.is_set() else Ending.SILENT if silent else None
+        settled = self._was_going or time.monotonic() - self._changed >= _SETTLE_SECONDS
+        return Ending.OUTCOME if settled or self.stop.is_set() else None
+
+    def whole_checkpoints(self) -> frozenset[tuple[int, int]]:
+        """Step and time of writing (ns) of each checkpoint that has a manifest."""
+        found = set()
+        for step in self._directory.checkpoint_steps():
+            if (written := _written(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
+                found.add((step, written))
+        return frozenset(found)
+
+    def _is_over(self) -> bool:
+        return "outcome" in read_run(self._directory.run_file)
+
+    def _is_silent(self) -> bool:
+        files = (self._directory.run_file, self._directory.metrics_file, self._directory.events_file)
+        seen = tuple(_written(path) for path in (*files, self._directory.checkpoints))
+        if seen != self._seen:
+            self._seen, self._changed = seen, time.monotonic()
+        return time.monotonic() - self._changed > self._patience.silence_seconds
+
+
+def _written(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return None
+
+
+class _Following:
+    """One run on its way into one store."""
+
+    def __init__(self, store: Store, directory: RunDirectory, number: int) -> None:
+        self._store, self._directory, self._number = store, directory, number
+        self._run = RunningRun(store, directory, number)
+        self._done: frozenset[tuple[int, int]] = frozenset()
+        self._damaged: dict[str, str] = {}
+        """Why a checkpoint could not be stored, by its name."""
+        self._stored = 0
+
+    def until_it_ends(self, watch: _Watch, patience: Patience) -> Followed:
+        away_since, pause = 0.0, _FIRST_PAUSE
+        while True:
+            ending = watch.ending()
+            try:
+                if (followed := self._pass(ending, watch)) is not None:
+                    return followed
+                away_since, pause = 0.0, _FIRST_PAUSE
+                watch.stop.wait(patience.poll_seconds)
+            except (ServiceError, RunConflictError, VerificationError, OSError) as error:
+                away_since = away_since or time.monotonic()
+                if watch.stop.is_set() or time.monotonic() - away_since > patience.outage_seconds:
+                    raise
+                _logger.warning("%s\nTrying again in %.0f s.", error, pause)
+                watch.stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _pass(self, ending: Ending | None, watch: _Watch) -> Followed | None:
+        if ending is Ending.OUTCOME:
+            last = sync_run(self._store, self._directory, self._number)
+            return Followed(ending, self._stored, last, last.problems)
+        self._bring_new(watch)
+        if ending is None:
+            return None
+        return Followed(ending, self._stored, None, tuple(self._damaged.values()))
+
+    def _bring_new(self, watch: _Watch) -> None:
+        """Store every whole checkpoint that is new, newest first; older ones may be removed meanwhile."""
+        whole = watch.whole_checkpoints()
+        if whole <= self._done:
+            return
+        while (report := self._run.bring_newest(frozenset(self._damaged))) is not None:
+            if report.problems:
+                self._damaged |= {line.partition(" ")[0]: line for line in report.problems}
+            elif not report.notes:
+                self._stored += 1
+                _logger.info("checkpoint stored while training: %s", report.summary())
+        self._done = whole

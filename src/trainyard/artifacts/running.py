@@ -1,0 +1,81 @@
+"""Store the checkpoints of a run that is still going, one at a time, each vouched for by a further manifest.
+
+A checkpoint is known by its own manifest: what the store's newest manifest lists with the same digests is not
+read again. The records go with each checkpoint, under names that no later sync replaces, so that what is in
+the store can be verified and restored at every moment. When to look is `following`'s affair.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.artifacts.contents import RECORDS, Contents, Group, contents_of
+from trainyard.artifacts.manifest import StoredManifest
+from trainyard.artifacts.publishing import Before, read_store
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import store_contents
+from trainyard.artifacts.sync_report import SyncReport
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+
+_FILES_AT_ONCE = 2
+"""Fewer than after the run: the processors are the trainer's."""
+
+
+class RunningRun:
+    """A run that is being trained, and its number in a store."""
+
+    def __init__(self, store: Store, directory: RunDirectory, number: int) -> None:
+        self._store, self._directory, self._number = store, directory, number
+        self._chain: tuple[StoredManifest, ...] = ()
+        """The manifests read so far: they never change, so that each is read once."""
+
+    def bring_newest(self, passed_over: frozenset[str]) -> SyncReport | None:
+        """Store the newest whole checkpoint that is not stored; None when there is none.
+
+        Those named in `passed_over` (`checkpoint-500`) are not looked at.
+        """
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+            before, contents = self._look(Path(scratch))
+            new = [
+                group
+                for group in contents.checkpoints
+                if group.name not in passed_over and not _is_stored(group, before)
+            ]
+            if not new:
+                return None
+            records = [group for group in contents.groups if group.name == RECORDS]
+            if before.chain and not before.chain[-1].manifest.is_open:
+                # Say first that the run goes on: until then, what follows would be extra.
+                self._store_groups(replace(contents, groups=tuple(records)), before)
+                return self.bring_newest(passed_over)
+            return self._store_groups(replace(contents, groups=(new[0], *records)), before)
+
+    def _look(self, scratch: Path) -> tuple[Before, Contents]:
+        before = read_store(self._store, self._number, self._chain)
+        self._chain = tuple(before.chain)
+        contents = contents_of(self._directory, self._number, scratch, version=before.version)
+        return before, replace(contents, problems=(), notes=())  # the last pass tells them, once
+
+    def _store_groups(self, contents: Contents, before: Before) -> SyncReport:
+        return store_contents(
+            self._store, contents, self._number, before=before, files_at_once=_FILES_AT_ONCE
+        )
+
+
+def _is_stored(group: Group, before: Before) -> bool:
+    """Whether every file of the checkpoint is listed with its digest and is there, by size and ETag."""
+    for item in group.all_items:
+        known, there = before.known.get(item.key), before.there.get(item.key)
+        if known is None or there is None or there.size != known.size:
+            return False
+        if known.etag and known.etag != there.etag:
+            return False
+        if item.claimed is not None and known.sha256 != item.claimed.sha256:
+            return False
+    try:
+        return group.marker is None or before.known[group.marker.key].sha256 == sha256_of_file(
+            group.marker.path
+        )
+    except OSError:
+        return True  # removed here meanwhile, and there all the same

@@ -1,0 +1,50 @@
+"""The command line of a sync: its options and what they forbid each other. Nothing is opened or read."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def parse_sync_options(
+    parser: ArgumentParser, argv: Sequence[str] | None, duration: Callable[[str], float]
+) -> Namespace:
+    """Read the options; `duration` reads `8h`, `25m` or `90s` as seconds."""
+    _add_options(parser, duration)
+    args = parser.parse_args(argv)
+    if (reason := _impossible(args)) is not None:
+        parser.error(reason)
+    return args
+
+
+def _add_options(parser: ArgumentParser, duration: Callable[[str], float]) -> None:
+    what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
+    what.add_argument("--run-dir", type=Path, help="the run's directory")
+    what.add_argument("--checkpoint", type=Path, help="a checkpoint file or directory of no run directory")
+    parser.add_argument("--metrics", type=Path, help="with --checkpoint: its metrics, JSON or JSON lines")
+    where.add_argument("--store", help="s3://bucket/prefix or file:///folder")
+    where.add_argument("--s3-bucket", dest="store", type="s3://{}".format, help="short for --store s3://NAME")
+    parser.add_argument("--run-number", default="auto", help="N, or auto: the number it has, else a free one")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="one pass; this is also the default")
+    how.add_argument("--follow", action="store_true", help="until the run is over, beside the trainer")
+    how.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
+    for flag, help_ in (
+        ("--silence", "with --follow: how long a run may write nothing, 30m"),
+        ("--outage", "with --follow: how long the store may be away, 30m"),
+    ):
+        parser.add_argument(flag, type=duration, default=1800.0, metavar="DURATION", help=help_)
+    parser.add_argument("--max-rate", type=float, default=200, help="with --follow: MB read a second, 200")
+    parser.add_argument("--encryption", choices=("AES256", "aws:kms", "none"), help="asked of S3")
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _impossible(args: Namespace) -> str | None:
+    """What is wrong with options that fit the parser; None if nothing is."""
+    if args.checkpoint and not args.metrics:
+        return "--checkpoint needs --metrics, the metrics that belong to it"
+    if args.follow and args.checkpoint:
+        return "--follow needs --run-dir: a checkpoint alone does not go on"
+    if args.max_rate <= 0:
+        return "--max-rate must be above 0"
+    return None
