@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Prepare the training data: find the files, hold some out for validation, write the tokens.
 
-Tokens that an earlier run prepared from the same files are found again and used.
+Tokens that an earlier run prepared from the same files are found again and used. A stream
+(data.hugging_face) is not prepared: it is opened, and its first texts are read.
 
 Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
-        Python's standard library, the tokenizer of model.tokenizer.
+        Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
 Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
         with --json what was prepared on stdout.
-Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on.
+Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on; 4 the Hugging Face
+        Hub cannot be reached.
 
 Example: scripts/prepare_data.py --config configs/smoke.yaml
 """
@@ -38,10 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.training.preparation import plan_preparation
+    from trainyard.training.streamed import open_stream
     from trainyard.training.tokens import prepare_data
 
     config = load_config(args.config, args.set).config
-    if args.dry_run:
+    if config.data.hugging_face.dataset:
+        stream = open_stream(config.data, config.model)
+        text = f"{stream.name}: read while training, nothing to prepare"
+        report(as_json=args.json, facts=stream.to_json(), text=text, status="ok")
+    elif args.dry_run:
         plan = plan_preparation(config.data, config.model)
         report(as_json=args.json, facts=plan.to_json(), text=planned_text(plan))
     else:

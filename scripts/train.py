@@ -6,7 +6,8 @@ Reads:   the configuration, the data, a checkpoint; torchrun's variables where t
          from there, else from now), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
 Writes:  the run directory; --json prints the outcome; in GitHub Actions the step output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
-         75 stopped early with a good checkpoint: run again; 130 interrupted twice, or while preparing data.
+         4 a stream cannot be reached; 75 stopped early with a good checkpoint: run again; 130 interrupted
+         twice, or while preparing data.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
@@ -74,14 +75,14 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.training.rehearsal import rehearse
     from trainyard.training.session import train
     from trainyard.training.stop import StopRequest
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.training_data import ready_data
 
     config = load_config(args.config, args.set).config
     stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
         print(json.dumps(rehearse(config, requested(args, config)), indent=2))
         return 0
-    request = requested(args, config)(prepare_data(config.data, config.model))
+    request = requested(args, config)(ready_data(config.data, config.model))
     stop.listen()
     with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)

@@ -65,6 +65,23 @@ def test_the_shipped_smoke_configuration_needs_no_files(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["validation_tokens"] > 100_000
 
 
+def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    values = ("--set", "data.train_path=null", "--set", "data.hugging_face.validation_split=null")
+    here = run("--config", config, "--json", *values, "--set", f"data.hugging_face.dataset={tmp_path}/train")
+    assert here.returncode == 0, here.stderr
+    assert "train: read while training, nothing to prepare [ok]" in here.stderr
+    assert len(json.loads(here.stdout)["fingerprint"]) == 64
+    assert not (tmp_path / "prepared").exists()
+    away = run("--config", config, *values, "--set", "data.hugging_face.dataset=allenai/c4")
+    assert away.returncode == 4
+    assert away.stderr.startswith("allenai/c4 cannot be read from the Hugging Face Hub (")
+    assert "HF_HUB_OFFLINE is set: unset it" in away.stderr
+
+
 def test_data_that_is_missing_exits_2_without_a_traceback(config: Path) -> None:
     result = run("--config", config, "--set", "data.train_path=nowhere")
     assert result.returncode == 2

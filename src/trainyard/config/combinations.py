@@ -39,11 +39,28 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
             ("compute.cpu_offload", "compute.strategy"),
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
+    yield from _impossible_stream(config)
     if training.epochs is None and training.max_steps is None:
         yield Impossible(
             ("training.max_steps", "training.epochs"),
             "neither max_steps nor epochs is set, so the run would never end",
         )
+
+
+def _impossible_stream(config: Config) -> Iterator[Impossible]:
+    """A stream has no other source beside it, and no end that is known before."""
+    data, dataset = config.data, "data.hugging_face.dataset"
+    if data.hugging_face.dataset is None:
+        return
+    for name, fix in (
+        ("train_path", "set one of the two to null"),
+        ("validation_path", "set it to null; data.hugging_face.validation_split says what is held out"),
+    ):
+        if getattr(data, name) is not None:
+            yield Impossible((f"data.{name}", dataset), f"is not read beside {dataset}: {fix}")
+    if config.training.epochs is not None:
+        reason = f"how long an epoch of {data.hugging_face.dataset} is is not known: set it to null"
+        yield Impossible(("training.epochs", dataset), f"{reason}, and training.max_steps to a number")
 
 
 def _impossible_scaling(shape: ArchitectureConfig) -> Iterator[Impossible]:

@@ -155,9 +155,28 @@ class ComputeConfig(Section):
     """CPU threads; null takes one a core. Part of the numbers: another count may round differently."""
 
 
+class HuggingFaceConfig(Section):
+    """A dataset that the Hugging Face `datasets` library reads, streamed while training."""
+
+    dataset: Name | None = None
+    """Its name on the Hub, such as allenai/c4, or a local folder; null trains on data.train_path."""
+    name: Name | None = None
+    """Which of its configurations, such as en; null takes the only one."""
+    split: Name = "train"
+    """The split to train on."""
+    validation_split: Name | None = "validation"
+    """The split to validate on; null does not validate."""
+    revision: Name | None = None
+    """Commit, branch or tag; null takes the newest commit. The commit goes on record in the run."""
+    shuffled_sequences: Positive = 1024
+    """Sequences read ahead and shuffled; a resume reads as many again."""
+
+
 class DataConfig(Section):
     """What to train on."""
 
+    hugging_face: HuggingFaceConfig = Field(default_factory=HuggingFaceConfig)
+    """A stream instead of files."""
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null takes Python's standard library."""
     validation_path: Name | None = None

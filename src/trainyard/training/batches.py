@@ -59,6 +59,15 @@ class TokenBatches:
         """
         return self._windows[self._windows_of(step)].astype(np.int64)
 
+    def position(self, _step: int) -> None:
+        """Nothing: the step says it all."""
+
+    def restore(self, _position: object) -> None:
+        """Nothing is to be restored."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
     def _windows_of(self, step: int) -> npt.NDArray[np.int64]:
         """The windows `[batch]` of `step`. A block of steps is computed at once and kept until the next."""
         epoch, place = divmod(step, self.steps_per_epoch)
@@ -76,3 +85,10 @@ class TokenBatches:
         places = np.arange(first * self._batch_size, last * self._batch_size, dtype=np.uint64)
         windows = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
         return windows.reshape(-1, self._batch_size)
+
+
+def first_windows(tokens: np.ndarray, *, length: int, count: int) -> np.ndarray:
+    """Up to `count` consecutive windows `[window, length + 1]` of token ids, the same at every validation."""
+    available = min(count, max(0, (len(tokens) - 1) // length))
+    rows = [tokens[i * length : (i + 1) * length + 1].astype(np.int64) for i in range(available)]
+    return np.stack(rows) if rows else np.empty((0, length + 1), dtype=np.int64)

@@ -121,6 +121,7 @@ def _write_record(path: Path, state: TrainingState, fits: Mapping[str, Any], gen
         "seconds": state.seconds,
         "generators": generators[0],
         "generators_of_other_ranks": generators[1:],
+        "data_position": state.data_position,
         "pending_row": state.pending_row,
     }
     write_json_atomically(path / STATE_NAME, extra)
@@ -256,4 +257,5 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     restore_generators(generators[min(world.rank, len(generators) - 1)])
     state.step = int(record["step"])
     state.seconds = float(record.get("seconds", 0.0))
+    state.data_position = record.get("data_position")
     state.pending_row = record.get("pending_row")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from trainyard.config.schema import Config
@@ -16,14 +15,9 @@ from trainyard.training.profiling import StepProfile
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 from trainyard.training.trackers import Tracker
+from trainyard.training.training_data import Batches
 from trainyard.training.validation import Validation
 from trainyard.training.world import World
-
-
-class Batches(Protocol):
-    """Training samples as a pure function of the step."""
-
-    def batch(self, step: int) -> np.ndarray: ...
 
 
 class Listener(Protocol):

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from trainyard.config.schema import Config
 from trainyard.run.files import write_json_atomically
+from trainyard.training.batches import TokenBatches, first_windows
 from trainyard.training.skipped import Skipped
 from trainyard.training.token_files import FileState, TokenFile
 
@@ -51,6 +55,24 @@ class PreparedData:
             "validation_tokens": self.validation.tokens,
             "validation_files": self.validation_files,
         }
+
+    def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
+        """The training batches of a run. Raises DataError when there are too few tokens for one."""
+        tokens = self.train.open()
+        return TokenBatches(tokens, sequence_length=sequence_length, batch_size=batch_size, seed=seed)
+
+    def validation_windows(self, *, length: int, count: int) -> np.ndarray:
+        """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
+        tokens = self.train.open()[:0] if self.validation is None else self.validation.open()
+        return first_windows(tokens, length=length, count=count)
+
+    def prompt(self, count: int) -> list[int]:
+        """The first of the validation tokens, else of those to train on."""
+        return [int(token) for token in (self.validation or self.train).open()[:count]]
+
+    def pinned(self, config: Config) -> Config:
+        """`config` as it is: the fingerprint says which data it was."""
+        return config
 
 
 def write_index(prepared: PreparedData, folder: Path) -> None:

@@ -9,18 +9,17 @@ from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.training.preparation import plan_preparation
-from trainyard.training.prepared import PreparedData
 from trainyard.training.segment import Request
 from trainyard.training.session import describe
-from trainyard.training.tokens import prepared_before
+from trainyard.training.training_data import TrainingData, data_at_hand
 
-RequestFor = Callable[[PreparedData], Request]
+RequestFor = Callable[[TrainingData], Request]
 """All of a request but the data, which is prepared last."""
 
 
 def rehearse(config: Config, request_for: RequestFor) -> dict[str, Any]:
     """What would be trained, or, where the data comes first, `prepares`: what would be prepared."""
-    data = prepared_before(config.data, config.model)
+    data = data_at_hand(config.data, config.model)
     if data is None:
         return {"prepares": plan_preparation(config.data, config.model).to_json()}
     return describe(request_for(data))

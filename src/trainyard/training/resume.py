@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.schema import Config
+from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.commands import resume_command
@@ -127,9 +127,18 @@ def _named(path: Path) -> Path:
 def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
     """What decides the meaning of a checkpoint: the model's shape, the data and its order."""
     shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
-    return shape | {
-        "data fingerprint": fingerprint,
-        "data.sequence_length": config.data.sequence_length,
-        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
-        "training.seed": config.training.seed,
-    }
+    return (
+        shape
+        | {
+            "data fingerprint": fingerprint,
+            "data.sequence_length": config.data.sequence_length,
+            "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
+            "training.seed": config.training.seed,
+        }
+        | (_stream(config.data) if config.data.hugging_face.dataset else {})
+    )
+
+
+def _stream(data: DataConfig) -> dict[str, Any]:
+    """What decides the order of a stream, by key, so that a difference can be set back."""
+    return {f"data.hugging_face.{key}": value for key, value in data.hugging_face.model_dump().items()}

@@ -5,7 +5,7 @@ Training itself is `session`'s and `loop`'s.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.config.load import config_sha256, dump_yaml
@@ -17,9 +17,9 @@ from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.checkpoint import remove_leftovers, set_aside_after
 from trainyard.training.length import RunLength
-from trainyard.training.prepared import PreparedData
 from trainyard.training.resume import ResumePoint, belongs_to
 from trainyard.training.state import TrainingState
+from trainyard.training.training_data import TrainingData
 
 
 def _no_peak(_name: str) -> float | None:
@@ -32,7 +32,7 @@ class Request:
 
     config: Config
     directory: RunDirectory
-    data: PreparedData
+    data: TrainingData
     resume: str
     """`none`, `auto` or a checkpoint's directory."""
     run_id: str
@@ -47,6 +47,10 @@ class Request:
     """The most FLOP/s of a device in the run's precision: `cpu`, or a GPU by the name its driver gives it."""
     profile: range = range(0)
     """The steps, counted from 1, to write a profiler's trace of."""
+
+    def pinned(self) -> "Request":
+        """The request with the exact data in its configuration, which is what goes on record."""
+        return replace(self, config=self.data.pinned(self.config))
 
 
 def finished_before(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.lock import locked
-from trainyard.training.batches import TokenBatches
 from trainyard.training.checkpoint import load_checkpoint
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
@@ -35,7 +34,8 @@ from trainyard.training.starting_weights import load_weights, open_starting_weig
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 from trainyard.training.trackers import close_trackers, open_trackers
-from trainyard.training.validation import Validation, first_windows
+from trainyard.training.training_data import Batches
+from trainyard.training.validation import Validation
 from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.weight_source import WeightSource
 from trainyard.training.world import World, joined
@@ -45,11 +45,13 @@ _PROMPT_TOKENS = 16
 
 def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
+    request = request.pinned()
     device = prepare_device(request.config)
     with joined(device.type, request.config.compute.strategy) as world, ExitStack() as held:
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
-        return session.train(stop, listener)
+        with closing(session.batches):
+            return session.train(stop, listener)
 
 
 class _Session:
@@ -57,8 +59,8 @@ class _Session:
 
     def __init__(self, request: Request, world: World, device: torch.device) -> None:
         self._request, self._world, self._device = request, world, device
-        self._batches = _training_batches(request, world.size)
-        self._length = _length(request, self._batches, world.size)
+        self.batches = _training_batches(request, world.size)
+        self._length = _length(request, self.batches, world.size)
         fingerprint = request.data.fingerprint
         self._fits = what_must_fit(request.config, fingerprint, self._length.samples_per_step)
 
@@ -77,6 +79,8 @@ class _Session:
         parts = self._parts(run_id, parallel, state, (stop, listener))
         with OutcomeRecorder(directory, state, self._length, is_main=world.is_main) as recorder:
             _resume(directory, state, point, world)
+            if state.data_position is not None:
+                self.batches.restore(state.data_position)
             with self._tracked(parts) as tracked:
                 started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
                 listener.on_event("started", started)
@@ -98,7 +102,7 @@ class _Session:
             device=self._device,
             parallel=parallel,
             world=self._world,
-            batches=self._batches,
+            batches=self.batches,
             validation=_validation(self._request, self._length.samples_per_step),
             trackers=(),
             stop=stop,
@@ -155,8 +159,10 @@ class _Session:
 
 def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
     """What `train` would do: the length of the run and the checkpoint it would go on from."""
+    request = request.pinned()
     config = request.config
-    length = _length(request, _training_batches(request, world_size), world_size)
+    with closing(_training_batches(request, world_size)) as batches:
+        length = _length(request, batches, world_size)
     fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
     point = find_resume_point(request.directory, request.resume, fits, record=False)
     require_steps_ahead(request.profile, done=point.step if point else 0, last=length.steps)
@@ -184,15 +190,14 @@ def _run(parts: Parts) -> None:
         ) from error
 
 
-def _length(request: Request, batches: TokenBatches, world_size: int) -> RunLength:
+def _length(request: Request, batches: Batches, world_size: int) -> RunLength:
     config, steps = request.config, batches.steps_per_epoch
     return plan_length(config.training, config.data, steps_per_epoch=steps, world_size=world_size)
 
 
-def _training_batches(request: Request, world_size: int) -> TokenBatches:
+def _training_batches(request: Request, world_size: int) -> Batches:
     data, training = request.config.data, request.config.training
-    return TokenBatches(
-        request.data.train.open(),
+    return request.data.batches(
         sequence_length=data.sequence_length,
         batch_size=global_batch(training, world_size),
         seed=training.seed,
@@ -212,12 +217,10 @@ def _resume(directory: RunDirectory, state: TrainingState, point: ResumePoint | 
 
 def _validation(request: Request, samples_per_step: int) -> Validation | None:
     """None when the validation tokens do not fill one sequence."""
-    file, config = request.data.validation, request.config
-    if file is None:
-        return None
+    config = request.config
     size = config.training.batch_size
     count = samples_per_step * config.training.validation_batches
-    windows = first_windows(file.open(), length=config.data.sequence_length, count=count)
+    windows = request.data.validation_windows(length=config.data.sequence_length, count=count)
     if not len(windows):
         return None
     batches = [windows[i : i + size] for i in range(0, len(windows), size)]
@@ -227,12 +230,11 @@ def _validation(request: Request, samples_per_step: int) -> Validation | None:
 def _sample(request: Request, model: nn.Module, device: torch.device) -> str:
     """What the model writes after the first tokens of the validation data."""
     config = request.config
-    file = request.data.validation or request.data.train
     return write_sample(
         model,
         load_vocabulary(config.model),
         device=device,
-        prompt=file.open()[:_PROMPT_TOKENS].tolist(),
+        prompt=request.data.prompt(_PROMPT_TOKENS),
         context=config.data.sequence_length,
         seed=config.training.seed,
     )

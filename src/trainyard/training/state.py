@@ -30,6 +30,8 @@ class TrainingState:
     """Optimizer steps done."""
     seconds: float = 0.0
     """Time spent training so far, over all segments of the run."""
+    data_position: dict[str, Any] | None = None
+    """Where the data of the next step is, if the step does not say it all."""
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while its validation was put off by a stop."""
 

@@ -51,9 +51,10 @@ class TrainStep:
         optimizer.zero_grad(set_to_none=True)
         self._clock.lap("optimizer")
         self._state.step += 1
+        self._state.data_position = self._parts.batches.position(self._state.step)
         return {
             "step": self._state.step,
-            "epoch": (self._state.step - 1) // self._parts.length.steps_per_epoch + 1,
+            "epoch": self._parts.length.epoch_of(self._state.step - 1),
             "loss": loss,
             "learning_rate": rate,
             "grad_norm": grad_norm,
@@ -101,9 +102,8 @@ class TrainStep:
             return
         step = self._state.step
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
-        epoch, batch = divmod(step, self._parts.length.steps_per_epoch)
         raise TrainingFailedError(
-            f"Step {step + 1}: {what} is not finite in batch {batch} of epoch {epoch + 1}. "
+            f"Step {step + 1}: {what} is not finite in {self._parts.length.place_of(step)}. "
             "The weights were not changed by it.\n"
             "Lower training.learning_rate or training.max_grad_norm, or look at that batch. "
             f"{where_to_go_on(self._parts.directory)}"

@@ -54,10 +54,3 @@ class Validation:
     def _result(self, total: float) -> ValidationResult:
         bits = total / math.log(2) / self._bytes if self._bytes else None
         return ValidationResult(total / self._tokens, bits)
-
-
-def first_windows(tokens: np.ndarray, *, length: int, count: int) -> np.ndarray:
-    """Up to `count` consecutive windows `[window, length + 1]` of token ids, the same at every validation."""
-    available = min(count, max(0, (len(tokens) - 1) // length))
-    rows = [tokens[i * length : (i + 1) * length + 1].astype(np.int64) for i in range(available)]
-    return np.stack(rows) if rows else np.empty((0, length + 1), dtype=np.int64)

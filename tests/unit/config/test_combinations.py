@@ -59,6 +59,19 @@ SHAPE = "model.architecture."
             "2049 is longer than model.architecture.max_position_embeddings, 2048",
         ),
         (
+            "data",
+            {"hugging_face": {"dataset": "a/b"}, "train_path": "x"},
+            "data.train_path",
+            "is not read beside data.hugging_face.dataset: set one of the two to null",
+        ),
+        (
+            "data",
+            {"hugging_face": {"dataset": "a/b"}, "validation_path": "x"},
+            "data.validation_path",
+            "is not read beside data.hugging_face.dataset: set it to null; "
+            "data.hugging_face.validation_split says what is held out",
+        ),
+        (
             "training",
             {"max_steps": None},
             "training.max_steps",
@@ -75,6 +88,13 @@ def test_an_impossible_combination_is_named_by_key_and_reason(
     assert set(found.keys) <= set(leaf_keys())
 
 
+def test_a_stream_has_no_epochs_to_count() -> None:
+    stream = {"hugging_face": {"dataset": "a/b"}}
+    (found,) = impossible_combinations(config(data=stream, training={"epochs": 2}))
+    assert found.keys[0] == "training.epochs"
+    assert found.reason.startswith("how long an epoch of a/b is is not known: set it to null")
+
+
 @pytest.mark.parametrize(
     "sections",
     [
@@ -85,6 +105,7 @@ def test_an_impossible_combination_is_named_by_key_and_reason(
         {"model": {"architecture": {"num_key_value_heads": 1}}},
         {"model": {"architecture": {"rope_scaling": {"rope_type": "default", "high_freq_factor": 1.0}}}},
         {"data": {"sequence_length": 2048}},
+        {"data": {"hugging_face": {"dataset": "a/b"}}},
     ],
 )
 def test_what_can_be_trained_is_not_called_impossible(sections: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from trainyard.run.records import Row
 from trainyard.training.segment import Request
 from trainyard.training.session import train
 from trainyard.training.stop import StopRequest
-from trainyard.training.tokens import prepare_data
+from trainyard.training.training_data import ready_data
 
 TINY: dict[str, Any] = {
     "model": {
@@ -108,7 +108,7 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         **asked: Any,
     ) -> dict[str, Any]:
         directory = RunDirectory(tmp_path / name)
-        data = prepare_data(config.data, config.model)
+        data = ready_data(config.data, config.model)
         request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"}, **asked)
         return train(request, stop=stop or StopRequest(), listener=listener or Spy())
 

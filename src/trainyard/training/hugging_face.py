@@ -1,0 +1,169 @@
+"""A dataset of the Hugging Face `datasets` library as texts in a fixed order, with a place to go on from.
+
+It is read while training and never kept: from the Hub at a commit that is on record, or from a local folder
+in a form that the library reads. What the texts become is the affair of `token_stream`.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.schema import HuggingFaceConfig
+from trainyard.errors import ConfigError, DataError, ServiceError
+
+Place = dict[str, Any] | None
+"""Where to go on reading, as JSON; None is the beginning."""
+_SECONDS = 30.0
+_COMMIT_DIGITS = 40
+_ENDS_BYTES = 1 << 20
+_KEY = "data.hugging_face"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which state of a dataset is read."""
+
+    revision: str | None
+    """The commit on the Hub; None for a local folder."""
+    content: str
+    """What is the same wherever the same data is read: the commit, or a digest of the folder."""
+
+
+def find_origin(config: HuggingFaceConfig) -> Origin:
+    """The commit that the dataset has now, or that `revision` means; a local folder is looked through.
+
+    Raises ServiceError when the Hub cannot be reached, DataError when it has no such dataset or commit.
+    """
+    assert config.dataset is not None
+    if Path(config.dataset).is_dir():
+        if config.revision is not None:
+            raise ConfigError(
+                f"{_KEY}.revision: {config.dataset} is a local folder, which has no commits. Set it to null."
+            )
+        return Origin(None, _digest_of_folder(Path(config.dataset)))
+    revision = config.revision
+    if revision is None or len(revision) != _COMMIT_DIGITS:
+        revision = _newest_commit(config.dataset, revision)
+    return Origin(revision, f"{config.dataset}@{revision}")
+
+
+def _newest_commit(dataset: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi
+
+    with _explained(dataset):
+        found = HfApi().dataset_info(dataset, revision=revision, timeout=_SECONDS).sha
+    if not found:
+        raise ServiceError(f"The Hub names no commit of {dataset}. Set {_KEY}.revision to the one to read.")
+    return str(found)
+
+
+def _digest_of_folder(folder: Path) -> str:
+    """Over the name, the size, the first and the last MiB of each file: a folder may be too big to read."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        relative = path.relative_to(folder).as_posix()
+        if not any(part.startswith(".") for part in relative.split("/")):
+            size = path.stat().st_size
+            total.update(b"%d %s\0" % (size, os.fsencode(relative)))
+            with path.open("rb") as file:
+                total.update(file.read(_ENDS_BYTES))
+                file.seek(max(0, size - _ENDS_BYTES))
+                total.update(file.read(_ENDS_BYTES))
+    return total.hexdigest()
+
+
+class TextStream:
+    """The texts of one split, in the dataset's own order."""
+
+    def __init__(
+        self, config: HuggingFaceConfig, split: str, *, revision: str | None, text_field: str
+    ) -> None:
+        """Nothing but the list of files is read yet. Raises ServiceError and DataError."""
+        import datasets
+
+        assert config.dataset is not None
+        datasets.disable_progress_bars()
+        self._name, self._split, self._text_field = config.dataset, split, text_field
+        with _explained(self._name):
+            self._rows = datasets.load_dataset(
+                config.dataset, config.name, split=split, revision=revision, streaming=True
+            )
+        self._place: Place = None
+        self._iterator = iter(self._rows)
+
+    def read(self, place: Place, count: int) -> tuple[list[bytes], Place]:
+        """The texts, in UTF-8, of the next `count` rows from `place` on, and the place after them.
+
+        Rows without a text are left out, so that fewer are given; the place is None at the end of the split.
+        Raises ServiceError when the Hub cannot be reached, DataError when no row has the field for the text.
+        """
+        if place != self._place:
+            self._rows.load_state_dict(place)
+            self._iterator = iter(self._rows)
+        texts: list[bytes] = []
+        with _explained(self._name):
+            for _ in range(count):
+                if (row := next(self._iterator, None)) is None:
+                    self._place = None
+                    self._rows.load_state_dict(None)
+                    self._iterator = iter(self._rows)
+                    return texts, None
+                texts += self._text_of(row)
+            self._place = self._rows.state_dict()
+        return texts, self._place
+
+    def _text_of(self, row: dict[str, Any]) -> list[bytes]:
+        """The text in a list, which is empty where the row has none."""
+        if self._text_field not in row:
+            raise DataError(
+                f"{self._name} ({self._split}): rows have no {self._text_field!r}, only "
+                f"{', '.join(map(repr, row))}. Set data.text_field to the one that holds the text."
+            )
+        text = row[self._text_field]
+        try:
+            return [text.encode()] if isinstance(text, str) and text else []
+        except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is no character
+            return []
+
+
+@contextmanager
+def _explained(dataset: str) -> Iterator[None]:
+    """What the libraries raise, as errors that say what to do."""
+    import datasets.exceptions
+    import pyarrow
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise _unusable(dataset, error) from None
+    except (datasets.exceptions.DatasetsError, ValueError, RuntimeError, pyarrow.ArrowException) as error:
+        raise _unusable(dataset, error) from None
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # of its HTTP client
+        raise _unreachable(dataset, error) from None
+
+
+def _unusable(dataset: str, error: Exception) -> DataError:
+    return DataError(
+        f"{_KEY}.dataset: {dataset} cannot be read ({_first_line(error)}). Check its name, split, "
+        "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
+    )
+
+
+def _unreachable(dataset: str, error: Exception) -> ServiceError:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        fix = "HF_HUB_OFFLINE is set: unset it"
+    else:
+        fix = "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+    return ServiceError(
+        f"{dataset} cannot be read from the Hugging Face Hub ({_first_line(error)}).\n"
+        f"{fix}, or put the files into a local folder and set {_KEY}.dataset to it."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

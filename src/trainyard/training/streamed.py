@@ -1,0 +1,103 @@
+"""Data that is read while training: a dataset of Hugging Face's, as tokens of the model's vocabulary.
+
+Opening it resolves which commit is read and reads the first texts, so that what is wrong with it is said
+before anything is started. Reading on is `stream_batches`'.
+"""
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.schema import Config, DataConfig, ModelConfig
+from trainyard.errors import DataError
+from trainyard.training.batches import first_windows
+from trainyard.training.hugging_face import Origin, TextStream, find_origin
+from trainyard.training.stream_batches import StreamBatches
+from trainyard.training.token_stream import Tokens, TokenStream
+from trainyard.training.vocabulary import load_vocabulary
+
+
+@dataclass(frozen=True)
+class StreamedData:
+    """A stream that was opened."""
+
+    name: str
+    """What people call it."""
+    fingerprint: str
+    """SHA-256 over what decides the tokens: commit or content, splits, field and vocabulary."""
+    origin: Origin
+    train: TokenStream
+    validation: TokenStream | None
+    shuffled: int
+    start: Tokens
+    """The first tokens of the validation split, else of the training split."""
+    seconds: float
+    """That opening took."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The data's part of `run.json`; how many tokens there are is unknown."""
+        known = {"name": self.name, "fingerprint": self.fingerprint, "revision": self.origin.revision}
+        return {key: value for key, value in known.items() if value is not None}
+
+    def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> StreamBatches:
+        """The training batches of a run."""
+        return StreamBatches(
+            self.train,
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            seed=seed,
+            shuffled=self.shuffled,
+        )
+
+    def validation_windows(self, *, length: int, count: int) -> Tokens:
+        """Up to `count` windows `[window, length + 1]` from the start of the validation split."""
+        tokens = self.validation.first_tokens(count * length + 1) if self.validation else self.start[:0]
+        return first_windows(tokens, length=length, count=count)
+
+    def prompt(self, count: int) -> list[int]:
+        """The first tokens of the validation split, else of the training split."""
+        return [int(token) for token in self.start[:count]]
+
+    def pinned(self, config: Config) -> Config:
+        """`config` with the commit that is read, so that it says the same tomorrow."""
+        hugging_face = config.data.hugging_face.model_copy(update={"revision": self.origin.revision})
+        data = config.data.model_copy(update={"hugging_face": hugging_face})
+        return config.model_copy(update={"data": data})
+
+
+def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
+    """The dataset of `data.hugging_face`, resolved and tried.
+
+    Raises ServiceError when the Hub cannot be reached, DataError when there is no such dataset or too little
+    in it, ConfigError when the tokenizer is unusable.
+    """
+    begun = time.monotonic()
+    vocabulary, config = load_vocabulary(model), data.hugging_face
+    origin = find_origin(config)
+    name = f"{config.dataset} ({config.name})" if config.name else str(config.dataset)
+
+    def opened(split: str) -> TokenStream:
+        texts = TextStream(config, split, revision=origin.revision, text_field=data.text_field)
+        return TokenStream(texts, vocabulary, f"{name}, {split}")
+
+    train = opened(config.split)
+    validation = opened(config.validation_split) if config.validation_split else None
+    start = [_start(stream, data) for stream in (train, validation) if stream is not None][-1]
+    facts = [origin.content, config.name, config.split, config.validation_split, data.text_field]
+    fingerprint = hashlib.sha256(json.dumps([*facts, vocabulary.digest]).encode()).hexdigest()
+    seconds = time.monotonic() - begun
+    shuffled = config.shuffled_sequences
+    return StreamedData(name, fingerprint, origin, train, validation, shuffled, start, seconds)
+
+
+def _start(stream: TokenStream, data: DataConfig) -> Tokens:
+    """The first sequence of a stream. Raises DataError when it has none."""
+    tokens = stream.first_tokens(data.sequence_length + 1)
+    if tokens.size <= data.sequence_length:
+        raise DataError(
+            f"{stream.name} has {tokens.size:,} tokens, less than one sequence (data.sequence_length "
+            f"{data.sequence_length:,} and the token after it)."
+        )
+    return tokens

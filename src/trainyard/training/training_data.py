@@ -1,0 +1,64 @@
+"""What to train on, ready: prepared token files, or a stream that is read while training."""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainyard.config.schema import Config, DataConfig, ModelConfig
+from trainyard.training.streamed import open_stream
+from trainyard.training.tokens import prepare_data, prepared_before
+
+
+class Batches(Protocol):
+    """Training samples by step, the same on every process."""
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """None when the length of the data is not known."""
+        ...
+
+    def batch(self, step: int) -> np.ndarray:
+        """The tokens `[global batch, sequence_length + 1]` of `step`, from 0."""
+        ...
+
+    def position(self, step: int) -> dict[str, Any] | None:
+        """What a checkpoint before `step` must keep to go on there; None where the step is enough."""
+        ...
+
+    def restore(self, position: dict[str, Any]) -> None:
+        """Go on from what `position` gave."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        ...
+
+
+class TrainingData(Protocol):
+    """Data that is ready to train on."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> Batches: ...
+
+    def validation_windows(self, *, length: int, count: int) -> np.ndarray: ...
+
+    def prompt(self, count: int) -> list[int]: ...
+
+    def pinned(self, config: Config) -> Config: ...
+
+
+def ready_data(data: DataConfig, model: ModelConfig) -> TrainingData:
+    """The data of a run, prepared or opened. Raises what `prepare_data` and `open_stream` raise."""
+    return open_stream(data, model) if data.hugging_face.dataset else prepare_data(data, model)
+
+
+def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
+    """The same without writing anything; None when the data has to be prepared first."""
+    return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
