@@ -68,7 +68,8 @@ def run(argv: Sequence[str] | None) -> int:
 
     set_torch_variables()
     # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
 
     from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainyard.config.schema import ArchitectureConfig
+from trainyard.training.attention import causal_attention
 from trainyard.training.placement import place
 
 
@@ -61,9 +62,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
-        grouped = q.shape[1] != k.shape[1]
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        joined: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        joined: Tensor = self.o_proj(causal_attention(q, k, v).transpose(1, 2).flatten(2))
         return joined
 
     def _heads(self, x: Tensor) -> Tensor:

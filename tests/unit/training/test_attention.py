@@ -1,0 +1,47 @@
+import pytest
+import torch
+from torch import Tensor
+
+from trainyard.training.attention import causal_attention, written_out_attention
+
+
+def heads(*, queries: int, keys: int, length: int = 7, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(2, count, length, 8) for count in (queries, keys, keys)]
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(4, 4), (4, 2), (6, 1)])
+def test_written_out_it_is_the_fused_kernel_forward_and_backward(queries: int, keys: int) -> None:
+    results = []
+    for attention in (causal_attention, written_out_attention):
+        parts = heads(queries=queries, keys=keys)
+        mixed = attention(*parts)
+        mixed.square().sum().backward()  # type: ignore[no-untyped-call]
+        results.append([mixed, *(part.grad for part in parts)])
+    for fused, written in zip(*results, strict=True):
+        torch.testing.assert_close(fused, written)
+
+
+def test_a_query_sees_no_later_key() -> None:
+    q, k, v = heads(queries=4, keys=2)
+    changed = [torch.cat([part[:, :, :4], part[:, :, 4:] + 1], dim=2) for part in (k, v)]
+    before, after = written_out_attention(q, k, v), written_out_attention(q, *changed)
+    assert torch.equal(before[:, :, :4], after[:, :, :4])
+    assert not torch.allclose(before[:, :, 4:], after[:, :, 4:])
+
+
+def test_it_is_written_out_for_the_compiler_of_the_cpu_while_the_scores_are_small() -> None:
+    graphs: list[set[str]] = []
+
+    def note(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append({getattr(node.target, "__name__", str(node.target)) for node in graph.graph.nodes})
+        return graph
+
+    for length in (512, 513):
+        compiled = torch.compile(causal_attention, backend=note, dynamic=False)
+        compiled(*heads(queries=1, keys=1, length=length, dtype=torch.float32))
+    short, long = graphs
+    assert "softmax" in short
+    assert "scaled_dot_product_attention" not in short
+    assert "scaled_dot_product_attention" in long
