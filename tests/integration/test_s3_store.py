@@ -5,6 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,43 @@ def test_an_impossible_number_of_attempts_is_a_usage_error(monkeypatch: pytest.M
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "many")
     with pytest.raises(ConfigError, match="AWS_MAX_ATTEMPTS"):
         open_store("s3://some-bucket")
+
+
+def test_a_part_is_read_and_nothing_beyond_the_end(bucket: str) -> None:
+    store = open_store(f"s3://{bucket}")
+    store.put_new("a", b"0123456789", metadata={})
+    store.put_new("empty", b"", metadata={})
+    assert b"".join(store.read_chunks("a", start=3, length=4)) == b"3456"
+    assert b"".join(store.read_chunks("a", start=9, length=7)) == b"9"
+    assert b"".join(store.read_chunks("a", start=4)) == b"456789"
+    assert b"".join(store.read_chunks("a", start=10, length=7)) == b""
+    assert b"".join(store.read_chunks("empty", length=1)) == b""
+    with pytest.raises(FileNotFoundError):
+        list(store.read_chunks("none", start=1, length=2))
+
+
+def test_a_swap_replaces_only_what_is_still_there(bucket: str) -> None:
+    store = open_store(f"s3://{bucket}")
+    assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
+    store.put_new("promoted/best.json", b"1", metadata={})
+    assert store.swap("promoted/best.json", b"1", b"2", metadata={})
+    assert not store.swap("promoted/best.json", b"1", b"3", metadata={})
+    assert read_object(store, "promoted/best.json") == b"2"
+
+
+def test_of_many_who_swap_at_once_one_wins(weed: Any) -> None:
+    store = open_store(f"s3://{weed.new_bucket()}")
+    store.put_new("a", b"old", metadata={})
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda n: store.swap("a", b"old", b"%d" % n, metadata={}), range(8)))
+    assert sum(won) == 1
+    assert read_object(store, "a") == b"%d" % won.index(True)
+
+
+def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(bucket: str) -> None:
+    store = open_store(f"s3://{bucket}")
+    store.put_new("run-1/a", b"x", metadata={})
+    assert abs(next(iter(store.list_objects("run-1/"))).modified - time.time()) < 60
+    for _ in range(2):
+        store.delete("run-1/a")
+    assert list(store.list_objects("")) == []

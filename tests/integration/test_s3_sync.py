@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.numbers import claim_number
+from trainyard.artifacts.restore import restore
+from trainyard.artifacts.selection import Selection
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_run
-from trainyard.errors import RunConflictError
+from trainyard.errors import RunConflictError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 
@@ -54,6 +56,21 @@ def test_a_synced_run_verifies(bucket: Bucket, stored: RunDirectory, depth: Dept
     found = verify_run(bucket.store, 1, depth=depth, run_directory=stored)
     assert found.problems == ()
     assert found.objects_verified == found.objects_total == 12
+
+
+def test_a_run_comes_back_to_the_byte_and_damage_is_named(
+    bucket: Bucket, stored: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.artifacts.landing._RANGE_BYTES", 30_000)
+    report = restore(bucket.store, Selection(1), tmp_path / "back")
+    assert report.fetched_bytes == report.bytes
+    for path in (path for path in stored.path.rglob("*") if path.is_file()):
+        assert (tmp_path / "back" / path.relative_to(stored.path)).read_bytes() == path.read_bytes()
+    content = bucket.get(DATA)
+    bucket.put(DATA, content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(VerificationError, match=f"{DATA}: SHA-256 .* arrived"):
+        restore(bucket.store, Selection(1), tmp_path / "again")
+    assert restore(bucket.store, Selection(1, newest=True), tmp_path / "again").steps == (100,)
 
 
 def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory) -> None:

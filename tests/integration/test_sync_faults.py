@@ -5,13 +5,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.artifacts.restore import restore
+from trainyard.artifacts.selection import Selection
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_run
-from trainyard.errors import ExitCode, ServiceError
+from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways import open_store
 
 FAULTS = ("cut the request", "cut the answer", "damage the request", "500", "503", "stall")
@@ -81,6 +84,8 @@ class FaultyProxy:
         if fault == "damage the request" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = self._ask(head, body)
+        if fault == "damage the answer" and not answer.endswith(b"\r\n\r\n"):
+            answer = answer[:-1] + bytes([answer[-1] ^ 1])
         client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
 
     def _ask(self, head: bytes, body: bytes) -> bytes:
@@ -223,6 +228,30 @@ def test_a_read_that_always_breaks_is_refused(
         list(
             open_store(store.url, call_seconds=CALL_SECONDS).read_chunks("run-1/checkpoint-100/__0_0.distcp")
         )
+
+
+@pytest.mark.parametrize("proxy", [1, 2], indirect=True)
+def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
+    proxy: FaultyProxy, store: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.artifacts.landing._RANGE_BYTES", 1 << 20)
+    run = make_run(steps=(100, 200), size=3_000_000)
+    sync_run(store, run, 1)
+    proxy.rate, proxy.faults = 0.1, (*FAULTS, "damage the answer")
+    attempts = 0
+    while not (tmp_path / "back").exists():
+        attempts += 1
+        assert attempts < 20
+        try:
+            restore(store, Selection(1), tmp_path / "back")
+        except (ServiceError, VerificationError) as error:
+            assert "Nothing is under the final name" in str(error)
+    assert {fault for _, fault in proxy.log} > {"pass"}, "this seed spoils nothing"
+    assert files_of(tmp_path / "back") == files_of(run.path)
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_second_sync_costs_one_listing_and_no_upload(proxy: FaultyProxy, store: Any, make_run: Any) -> None:

@@ -4,14 +4,17 @@ run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  logs/
 run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
 run-<N>/records-<version>/…          run.json and the rest, as they were while the run was still going
 manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run goes on
+promoted/<name>.json                 which checkpoint of which run has the name
 """
 
 import re
 
+PROMOTED = "promoted/"
+"""What the pointers to promoted checkpoints start with."""
 _RUN_FOLDER = re.compile(r"run-([1-9]\d*)")
-_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-(\d+))?/")
-_MANIFEST = re.compile(r"manifests/run-\d+-manifest(?:-(\d+))?\.json")
-_RECORDS = re.compile(r"run-\d+/records-(\d+)/")
+_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
+_MANIFEST = re.compile(r"manifests/run-\d+-manifest(?:-([0-9]{1,18}))?\.json")
+_RECORDS = re.compile(r"run-\d+/records-([0-9]{1,18})/")
 
 
 def run_prefix(run_number: int) -> str:
@@ -56,6 +59,11 @@ def manifest_version_of(key: str) -> int:
     """The version of the manifest with this key; 0 for another key."""
     match = _MANIFEST.fullmatch(key)
     return int(match[1] or 1) if match else 0
+
+
+def promotion_key(name: str) -> str:
+    """The pointer to the checkpoint that was given the name."""
+    return f"{PROMOTED}{name}.json"
 
 
 def run_number_of(folder: str) -> int | None:

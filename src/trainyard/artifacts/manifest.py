@@ -8,7 +8,7 @@ by key and SHA-256, so that the manifests of a run form a chain. Building and re
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainyard.artifacts.layout import (
@@ -44,6 +44,21 @@ class ManifestObject:
 
 
 @dataclass(frozen=True)
+class PrunedCheckpoint:
+    """A checkpoint that retention removed: what it was stays on record when its bytes are gone."""
+
+    step: int
+    digest: str
+    """The SHA-256 of its own manifest, by which runs that started from it name it."""
+    size: int
+    """Bytes."""
+    time: float
+    """Unix seconds."""
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunManifest:
     """What a run left in the store, and its provenance."""
 
@@ -61,6 +76,8 @@ class RunManifest:
     """Keys of checkpoint files that a sync sent before it was cut short; nobody can vouch for them now."""
     records: str = ""
     """What the keys of this manifest's records start with, if the run was still going; else empty."""
+    pruned: tuple[PrunedCheckpoint, ...] = ()
+    """Removed since the first manifest of the chain, which still lists their objects; oldest step first."""
 
     @property
     def version(self) -> int:
@@ -96,6 +113,7 @@ class RunManifest:
             "supersedes": _key_with(self.supersedes, prefix),
             "leftovers": [prefix + key for key in self.leftovers],
             "records": self.records and prefix + self.records,
+            "pruned": [asdict(each) for each in self.pruned],
         }
         return {
             "schema": _SCHEMA,
@@ -157,8 +175,9 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
             supersedes=_key_without(value.get("supersedes", {}), prefix),
             leftovers=tuple(str(key).removeprefix(prefix) for key in value.get("leftovers", [])),
             records=str(value.get("records", "")).removeprefix(prefix),
+            pruned=tuple(_pruned_from_json(each) for each in value.get("pruned", [])),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None
 
 
@@ -177,6 +196,17 @@ def _object_to_json(entry: ManifestObject, prefix: str) -> dict[str, Any]:
     if entry.etag:
         value["etag"] = entry.etag
     return value
+
+
+def _pruned_from_json(value: Mapping[str, Any]) -> PrunedCheckpoint:
+    return PrunedCheckpoint(
+        step=int(value["step"]),
+        digest=str(value["digest"]),
+        size=int(value["size"]),
+        time=float(value["time"]),
+        by=str(value["by"]),
+        reason=str(value["reason"]),
+    )
 
 
 def _object_from_json(value: Mapping[str, Any], prefix: str) -> ManifestObject:

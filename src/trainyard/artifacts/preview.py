@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.checkpoints import is_pruned
 from trainyard.artifacts.contents import Contents, Item, contents_of
 from trainyard.artifacts.layout import metrics_key, run_prefix
 from trainyard.artifacts.manifest import ManifestObject, read_chain
@@ -65,12 +66,13 @@ def number_for(store: Store, run_id: str, wanted: int | None) -> int:
 def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
     """Plan the sync of `contents`, whose files must still be there, as run `number`."""
     chain = read_chain(store, number)
-    known = chain[-1].manifest.by_key() if chain else {}
+    newest = chain[-1].manifest if chain else None
+    known = newest.by_key() if newest else {}
     claimed = owner_of(store, number) is not None
     there = {o.key: o for o in store.list_objects(run_prefix(number))} if claimed else {}
     if (metrics := store.describe(metrics_key(number))) is not None:
         there[metrics.key] = metrics
-    items = [item for group in contents.groups for item in group.all_items]
+    items = [item for group in contents.groups if not is_pruned(group, newest) for item in group.all_items]
     send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
     size = sum(item.path.stat().st_size for item in send)
     keys = {item.key for item in send}

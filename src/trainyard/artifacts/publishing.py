@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.artifacts.checkpoints import doomed_steps
 from trainyard.artifacts.layout import (
     belongs_to_checkpoint,
+    checkpoint_step_of,
     manifest_key,
     metrics_key,
     records_prefix,
@@ -41,6 +43,10 @@ class Before:
     """What is listed."""
 
     @property
+    def newest(self) -> RunManifest | None:
+        return self.chain[-1].manifest if self.chain else None
+
+    @property
     def version(self) -> int:
         """Of the manifest that comes next."""
         return len(self.chain) + 1
@@ -65,7 +71,10 @@ def build_manifest(
     is_open: bool,
 ) -> RunManifest:
     """The manifest of `entries`; what was `sent` or there and is not among them is a leftover."""
-    known = {key for key in (*before.there, *sent) if key not in entries}
+    pruned = before.newest.pruned if before.newest else ()
+    doomed = doomed_steps(before.newest) if before.newest else frozenset()
+    unlisted = {key for key in (*before.there, *sent) if key not in entries}
+    known = {key for key in unlisted if checkpoint_step_of(key) not in doomed}
     leftovers = sorted(key for key in known if belongs_to_checkpoint(key) or records_version_of(key))
     for key in leftovers:
         _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
@@ -80,12 +89,13 @@ def build_manifest(
         supersedes={"key": newest.key, "sha256": newest.sha256} if newest else {},
         leftovers=tuple(leftovers),
         records=records_prefix(number, before.version) if is_open else "",
+        pruned=pruned,
     )
 
 
 def put_manifest(store: Store, manifest: RunManifest, before: Before) -> str:
     """Put the manifest unless the newest one says the same already; the key of the one that holds."""
-    newest = before.chain[-1].manifest if before.chain else None
+    newest = before.newest
     if newest and _says(newest) == _says(manifest):
         return before.chain[-1].key
     key, content = manifest_key(manifest.run_number, before.version), manifest_bytes(manifest, store.prefix)

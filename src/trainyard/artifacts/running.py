@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.artifacts.checkpoints import is_pruned
 from trainyard.artifacts.contents import RECORDS, Contents, Group, contents_of
 from trainyard.artifacts.manifest import StoredManifest
 from trainyard.artifacts.publishing import Before, read_store
@@ -65,6 +66,8 @@ class RunningRun:
 
 def _is_stored(group: Group, before: Before) -> bool:
     """Whether every file of the checkpoint is listed with its digest and is there, by size and ETag."""
+    if is_pruned(group, before.newest):
+        return True  # it was, and is not to come back
     for item in group.all_items:
         known, there = before.known.get(item.key), before.there.get(item.key)
         if known is None or there is None or there.size != known.size:

@@ -39,6 +39,11 @@ class StoredObject(Protocol):
         """
         ...
 
+    @property
+    def modified(self) -> float:
+        """When the store last received it, in Unix seconds by the store's clock; 0 where it does not say."""
+        ...
+
 
 class Upload(Protocol):
     """A file that was read and hashed, and is not visible in the store until `commit`."""
@@ -83,12 +88,23 @@ class Store(Protocol):
         """One object with the store's own checksum; None if there is none."""
         ...
 
-    def read_chunks(self, key: str) -> Iterator[bytes]:
-        """The object's bytes, read from the store. Raises FileNotFoundError when there is no such object."""
+    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """The object's bytes from `start` on, at most `length`, read from the store; none beyond its end.
+
+        Raises FileNotFoundError when there is no such object.
+        """
         ...
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         """Store a small object unless the key is taken, decided by the store; False if it is taken."""
+        ...
+
+    def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
+        """Replace a small object if it still is `old`, decided by the store; False if it is not."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error."""
         ...
 
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> Upload:

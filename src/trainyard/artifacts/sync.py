@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.contents import Contents, contents_of
+from trainyard.artifacts.checkpoints import is_pruned
+from trainyard.artifacts.contents import Contents, Group, contents_of
 from trainyard.artifacts.hashing import sha256_of_chunks
 from trainyard.artifacts.layout import identity_key
 from trainyard.artifacts.manifest import ManifestObject
@@ -63,7 +64,8 @@ def store_contents(
     problems, notes = list(contents.problems), list(contents.notes)
     metadata = _metadata(contents.run, number)
     with Sending(store, before.known, before.there, metadata, files_at_once=files_at_once) as sending:
-        entries = _send_groups(sending, contents, problems, notes)
+        wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
+        entries = _send_groups(sending, wanted, problems, notes)
     entries |= _identity_entry(store, number, before.known)
     skipped = len(entries) - len(sending.sent) - 1  # the claim is neither sent here nor there before the run
     problems += _carry_over(entries, before)
@@ -87,11 +89,11 @@ def store_contents(
 
 
 def _send_groups(
-    sending: Sending, contents: Contents, problems: list[str], notes: list[str]
+    sending: Sending, groups: list[Group], problems: list[str], notes: list[str]
 ) -> dict[str, ManifestObject]:
     """Send group after group; what is not whole is told, and the others go all the same."""
     entries: dict[str, ManifestObject] = {}
-    for group in contents.groups:
+    for group in groups:
         try:
             stored = sending.send(group)
         except (CheckpointError, VerificationError, OSError) as error:

@@ -1,7 +1,7 @@
 """Is what is in the store what the trainer wrote? Manifest, store and, if there is one, disk are compared.
 
-What the store computed itself is believed, and so are bytes that are read back; metadata that we wrote never
-is. Nothing is changed. Reaching the store is the gateway's affair: its ServiceError passes through.
+Each object is `comparison`'s affair. Nothing is changed. Reaching the store is the gateway's affair: its
+ServiceError passes through.
 """
 
 import json
@@ -9,15 +9,15 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from random import SystemRandom
 from typing import Any
 
 from trainyard.artifacts.chain import newest_manifest
+from trainyard.artifacts.checkpoints import doomed_steps, is_pruned
+from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.contents import Contents, Item, contents_of
-from trainyard.artifacts.hashing import checksum_agrees, file_agrees, sha256_of_chunks
-from trainyard.artifacts.layout import belongs_to_checkpoint, metrics_key, run_prefix
+from trainyard.artifacts.hashing import file_agrees
+from trainyard.artifacts.layout import belongs_to_checkpoint, checkpoint_step_of, metrics_key, run_prefix
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.store import Store, StoredObject, read_object
 from trainyard.errors import CheckpointError, TrainyardError
@@ -26,20 +26,8 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 
+__all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
 _OBJECTS_AT_ONCE = 8
-_SAMPLE_SHARE = 0.1
-_SAMPLE_LEAST = 8
-
-
-class Depth(StrEnum):
-    """How much of the store is read back."""
-
-    LISTING = "listing"
-    """Names, sizes and the checksums that the store computed; bytes only where it computes none."""
-    SAMPLE = "sample"
-    """And the bytes of a tenth of the objects, at least 8, drawn anew each time."""
-    FULL = "full"
-    """And the bytes of every object."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +46,9 @@ class Verification:
     store_whole: bool = False
     """Nothing is against the store itself; the problems, if any, are of the disk."""
     notes: tuple[str, ...] = ()
-    """What is said and held against nobody: objects on their way while the run was still going."""
+    """What is said and held against nobody: objects on their way while the run was still going, or out."""
+    seed: int = 0
+    """What the sample was drawn by."""
 
     @property
     def ok(self) -> bool:
@@ -69,13 +59,20 @@ class Verification:
 
 
 def verify_run(
-    store: Store, run_number: int, *, depth: Depth, run_directory: RunDirectory | None = None
+    store: Store,
+    run_number: int,
+    *,
+    depth: Depth,
+    run_directory: RunDirectory | None = None,
+    seed: int | None = None,
 ) -> Verification:
     """Compare what the store holds of a run with the manifest and, if given, with the run's directory.
 
-    Every missing, extra, swapped, truncated or changed object is named in the problems. Raises ServiceError
-    when the store cannot be reached, TrainyardError when `run_directory` is no run directory.
+    Every missing, extra, swapped, truncated or changed object is named in the problems. `seed` draws the
+    sample; None draws one anew. Raises ServiceError when the store cannot be reached, TrainyardError when
+    `run_directory` is no run directory.
     """
+    seed = new_seed() if seed is None else seed
     key, manifest, problems = newest_manifest(store, run_number)
     if manifest is None:
         return Verification(0, 0, 0, tuple(problems), "", key)
@@ -83,10 +80,9 @@ def verify_run(
     listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
     if (metrics := store.describe(metrics_key(run_number))) is not None:
         listed[metrics.key] = metrics
-    known = manifest.by_key()
-    under_way = {key for key in listed if key not in known and manifest.may_be_under_way(key)}
-    problems += _compare_names(manifest, listed.keys() - under_way)
-    wrong = dict(_compare_objects(store, manifest, listed, depth))
+    notes = _passing(manifest, listed)
+    problems += _compare_names(manifest, listed.keys() - notes.keys())
+    wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed)
     problems += _compare_provenance(store, manifest)
     store_whole = not problems and not wrong
     if run_directory is not None:
@@ -99,9 +95,8 @@ def verify_run(
         run_id=manifest.run_id,
         manifest_key=key,
         store_whole=store_whole,
-        notes=tuple(
-            f"{key}: on its way when the run was last seen; not vouched for" for key in sorted(under_way)
-        ),
+        notes=tuple(f"{key}: {notes[key]}" for key in sorted(notes)),
+        seed=seed,
     )
 
 
@@ -136,6 +131,17 @@ def verify_directory(directory: RunDirectory) -> LocalVerification:
     return LocalVerification(tuple(whole), tuple(problems))
 
 
+def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str, str]:
+    """Objects that are not listed and may be there: those that come, and those that go."""
+    doomed, found = doomed_steps(manifest), {}
+    for key in listed.keys() - manifest.by_key().keys():
+        if checkpoint_step_of(key) in doomed:
+            found[key] = "of a checkpoint that retention removes; prune again to finish"
+        elif manifest.may_be_under_way(key):
+            found[key] = "on its way when the run was last seen; not vouched for"
+    return found
+
+
 def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     """Objects that nobody declared, and the lack of any checkpoint. Missing ones are found one by one."""
     known = manifest.by_key()
@@ -144,61 +150,6 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     if not any(belongs_to_checkpoint(key) for key in known):
         problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
     return problems
-
-
-def _compare_objects(
-    store: Store, manifest: RunManifest, listed: dict[str, StoredObject], depth: Depth
-) -> Iterator[tuple[str, str]]:
-    """The key of each object that is wrong, and how."""
-    read_back = _sample(manifest, depth)
-
-    def compare(entry: ManifestObject) -> str | None:
-        found = listed.get(entry.key)
-        return _compare_object(store, entry, found, read_back=entry.key in read_back)
-
-    with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
-        for entry, wrong in zip(manifest.objects, pool.map(compare, manifest.objects), strict=True):
-            if wrong is not None:
-                yield entry.key, f"{entry.key}: {wrong}"
-
-
-def _sample(manifest: RunManifest, depth: Depth) -> set[str]:
-    keys = [entry.key for entry in manifest.objects]
-    count = {Depth.LISTING: 0, Depth.FULL: len(keys)}.get(
-        depth, max(_SAMPLE_LEAST, round(_SAMPLE_SHARE * len(keys)))
-    )
-    return set(SystemRandom().sample(keys, min(count, len(keys))))
-
-
-def _compare_object(
-    store: Store, entry: ManifestObject, found: StoredObject | None, *, read_back: bool
-) -> str | None:
-    """What is wrong with one object, None if nothing is."""
-    if found is None:
-        return "missing in the store"
-    if found.size != entry.size:
-        return f"{found.size:,} bytes in the store, the manifest says {entry.size:,}"
-    described = found if found.checksum else store.describe(entry.key)
-    if described is None:
-        return "missing in the store"
-    agrees = checksum_agrees(described.checksum, entry.sha256, entry.checksum)
-    if agrees is False:
-        return f"the store computes {described.checksum['value']}, other bytes than the manifest's"
-    if read_back or agrees is None:
-        return _compare_bytes(store, entry)
-    return None
-
-
-def _compare_bytes(store: Store, entry: ManifestObject) -> str | None:
-    try:
-        sha256, size = sha256_of_chunks(store.read_chunks(entry.key))
-    except FileNotFoundError:
-        return "missing in the store"
-    if size != entry.size:
-        return f"{size:,} bytes read from the store, the manifest says {entry.size:,}"
-    if sha256 != entry.sha256:
-        return f"SHA-256 {sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
-    return None
 
 
 def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
@@ -245,6 +196,8 @@ def _compare_disk(
 def _unstored(contents: Contents, manifest: RunManifest) -> Iterator[str]:
     known = manifest.by_key()
     for group in contents.checkpoints:
+        if is_pruned(group, manifest):
+            continue
         if any(item.key not in known for item in group.all_items):
             yield f"{group.name}: on disk, but not in the store; sync again"
     yield from (problem.replace("was not uploaded", "is not whole on disk") for problem in contents.problems)

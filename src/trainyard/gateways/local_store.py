@@ -8,6 +8,7 @@ an object: it may lead out of the store, or to what changes there. It knows noth
 import base64
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -32,6 +33,7 @@ class LocalObject:
     size: int
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
+    modified: float = field(default=0.0, compare=False)
 
 
 class LocalStore:
@@ -55,7 +57,8 @@ class LocalStore:
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix):
                     _refuse_link(path)
-                    yield LocalObject(key, path.stat().st_size)
+                    found = path.stat()
+                    yield LocalObject(key, found.st_size, modified=found.st_mtime)
 
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
@@ -64,15 +67,18 @@ class LocalStore:
             return None
         with _refusals_named(path):
             digest, size = _digest(path)
-        return LocalObject(key, size, checksum=_checksum(digest))
+            return LocalObject(key, size, checksum=_checksum(digest), modified=path.stat().st_mtime)
 
-    def read_chunks(self, key: str) -> Iterator[bytes]:
+    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
         path = self._path(key)
         _refuse_link(path)
         if not path.is_file():
             raise FileNotFoundError(key)
+        left = path.stat().st_size - start if length is None else length
         with _refusals_named(path), path.open("rb", buffering=0) as file:
-            while chunk := file.read(_CHUNK_BYTES):
+            file.seek(start)
+            while left > 0 and (chunk := file.read(min(_CHUNK_BYTES, left))):
+                left -= len(chunk)
                 yield chunk
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
@@ -89,6 +95,31 @@ class LocalStore:
                 return False
             _sync_directory(path.parent)
         return True
+
+    def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
+        path = self._path(key)
+        with _refusals_named(path), self._alone(), contextlib.ExitStack() as undo:
+            _refuse_link(path)
+            if not path.is_file() or path.read_bytes() != old:
+                return False
+            temporary = self._temporary()
+            undo.callback(temporary.unlink, missing_ok=True)
+            temporary.write_bytes(new)
+            _sync_file(temporary)
+            temporary.replace(path)
+            _sync_directory(path.parent)
+        return True
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with _refusals_named(path):
+            if not path.parent.is_dir():
+                return
+            path.unlink(missing_ok=True)
+            _sync_directory(path.parent)
+            with contextlib.suppress(OSError):  # up to the first folder that holds something
+                for folder in path.relative_to(self._root).parents[:-1]:
+                    (self._root / folder).rmdir()
 
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> "LocalUpload":  # noqa: ARG002
         target = self._path(key)
@@ -116,6 +147,15 @@ class LocalStore:
             names[:] = [name for name in names if name != _INCOMING]
             links = [name for name in names if Path(folder, name).is_symlink()]  # os.walk passes them by
             yield from (Path(folder, name) for name in (*files, *links))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Only one process at a time gets here; the system lets go when it ends, however it ends."""
+        incoming = self._root / _INCOMING
+        incoming.mkdir(parents=True, exist_ok=True)
+        with (incoming / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _temporary(self) -> Path:
         incoming = self._root / _INCOMING

@@ -21,6 +21,11 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def step_name(step: int) -> str:
+    """The name of the directory of the checkpoint after `step` steps."""
+    return f"step-{step:08d}"
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A run's directory. Nothing is created until `create`."""
@@ -61,7 +66,7 @@ class RunDirectory:
 
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` steps."""
-        return self.checkpoints / f"step-{step:08d}"
+        return self.checkpoints / step_name(step)
 
     def checkpoint_steps(self) -> list[int]:
         """The steps that have a directory under `checkpoints/`, oldest first, whole or not."""

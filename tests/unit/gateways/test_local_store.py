@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -191,3 +192,38 @@ def test_a_url_opens_its_folder(tmp_path: Path) -> None:
 def test_any_other_url_is_a_usage_error(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_store(url)
+
+
+def test_a_part_is_read_and_nothing_beyond_the_end(store: LocalStore, file: Path) -> None:
+    store.stage(file, "run-1/a", metadata={}).commit()
+    whole = file.read_bytes()
+    assert b"".join(store.read_chunks("run-1/a", start=3, length=4)) == whole[3:7]
+    assert b"".join(store.read_chunks("run-1/a", start=len(whole) - 1, length=9)) == whole[-1:]
+    assert b"".join(store.read_chunks("run-1/a", start=len(whole) + 5, length=9)) == b""
+
+
+def test_a_swap_replaces_only_what_is_still_there(store: LocalStore) -> None:
+    assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
+    store.put_new("promoted/best.json", b"1", metadata={})
+    assert store.swap("promoted/best.json", b"1", b"2", metadata={})
+    assert not store.swap("promoted/best.json", b"1", b"3", metadata={})
+    assert b"".join(store.read_chunks("promoted/best.json")) == b"2"
+
+
+def test_of_many_who_swap_at_once_one_wins(store: LocalStore) -> None:
+    store.put_new("promoted/best.json", b"old", metadata={})
+    with ThreadPoolExecutor(8) as pool:
+        won = list(
+            pool.map(lambda n: store.swap("promoted/best.json", b"old", b"%d" % n, metadata={}), range(8))
+        )
+    assert sum(won) == 1
+    assert b"".join(store.read_chunks("promoted/best.json")) == b"%d" % won.index(True)
+
+
+def test_a_deleted_object_leaves_no_empty_folder(store: LocalStore, folder: Path) -> None:
+    for key in ("run-1/run.json", "run-1/checkpoint-1/a/b"):
+        store.put_new(key, b"x", metadata={})
+    store.delete("run-1/checkpoint-1/a/b")
+    store.delete("run-1/checkpoint-1/a/b")
+    assert names(folder) == ["run-1/run.json"]
+    assert not (folder / "run-1/checkpoint-1").exists()

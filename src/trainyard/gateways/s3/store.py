@@ -22,6 +22,7 @@ from trainyard.gateways.s3.uploads import (
 _TAKEN = ("412", "PreconditionFailed")
 _UNCONDITIONAL = ("501", "NotImplemented")
 """Answers of stores that know no conditional writes."""
+_BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -53,19 +54,26 @@ class S3Store:
         for page in self._bucket.pages(prefix):
             for entry in page.get("Contents", []):
                 key = str(entry["Key"]).removeprefix(self.prefix)
-                yield S3Object(key, int(entry["Size"]), str(entry.get("ETag", "")).strip('"'))
+                etag, modified = str(entry.get("ETag", "")).strip('"'), entry.get("LastModified")
+                yield S3Object(
+                    key, int(entry["Size"]), etag, modified=modified.timestamp() if modified else 0.0
+                )
 
     def describe(self, key: str) -> S3Object | None:
         return describe(self._bucket, key)
 
-    def read_chunks(self, key: str) -> Iterator[bytes]:
+    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
         """A stream that breaks is taken up where it broke, as long as the object is still the same."""
         from botocore.exceptions import BotoCoreError
 
-        done, etag, attempt = 0, "", 0
-        while True:
-            rest = {"Range": f"bytes={done}-", "IfMatch": etag} if done else {}
-            answer = self._bucket.call("get_object", key, unless=MISSING, **rest)
+        done, etag, attempt = start, "", 0
+        end = None if length is None else start + length
+        while end is None or done < end:
+            part = {"Range": f"bytes={done}-{'' if end is None else end - 1}"} if done or end else {}
+            same = {"IfMatch": etag} if etag else {}
+            answer = self._bucket.call("get_object", key, unless=MISSING + _BEYOND, **part, **same)
+            if answer is None and part and self.describe(key) is not None:
+                return  # the object is shorter
             if answer is None:
                 raise FileNotFoundError(key)
             etag, before = str(answer.get("ETag", "")), done
@@ -95,6 +103,23 @@ class S3Store:
             return False
         self._bucket.create("put_object", key, **arguments)
         return True
+
+    def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
+        found = self.describe(key)  # before the bytes are read: what changes in between has another ETag
+        if found is None or b"".join(self.read_chunks(key)) != old:
+            return False
+        arguments: dict[str, Any] = {
+            "Body": bytearray(new),
+            "Metadata": dict(metadata),
+            **sha256_arguments(hashlib.sha256(new).digest()),
+        }
+        answer = self._bucket.create(
+            "put_object", key, unless=_TAKEN + MISSING, IfMatch=f'"{found.etag}"', **arguments
+        )
+        return answer is not None
+
+    def delete(self, key: str) -> None:
+        self._bucket.call("delete_object", key, unless=MISSING)
 
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> SinglePart | Parts:
         size = path.stat().st_size

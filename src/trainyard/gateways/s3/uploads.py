@@ -45,6 +45,7 @@ class S3Object:
     size: int
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
+    modified: float = field(default=0.0, compare=False)
 
 
 def describe(bucket: Bucket, key: str) -> S3Object | None:

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Give a stored run back: the whole of it, one checkpoint, or the newest that verifies, on any machine.
+
+What arrives is hashed as it lands. The directory appears when all of it is whole, or not at all; a restore
+that was cut short goes on where it was when the same command runs again.
+
+Reads:  --store: the run's manifests and objects; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
+Writes: --to: a run directory (run.json, config.yaml, metrics.jsonl, …, checkpoints/step-NNNNNNNN), new or
+        empty before; .NAME.restoring beside it while it works; with --json a report on stdout
+Exit codes: 0 restored; 1 something is not what the manifest says, each thing named, or the disk is full;
+        2 wrong usage; 4 the store cannot be reached
+
+Example: scripts/restore_artifact.py --store s3://ml-runs --run-number 812 --step newest --to runs/back
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", help="the run's number; not needed with a promoted name")
+    parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
+    parser.add_argument("--to", type=Path, required=True, help="the new run directory")
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read, 30")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, write nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.artifacts import restore
+    from trainyard.artifacts.selection import select
+    from trainyard.gateways import open_store
+
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    selection = select(store, _run_number(args.run_number), args.step)
+    if args.dry_run:
+        plan = restore.plan_restore(store, selection, args.to)
+        print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
+        return ExitCode.DONE
+    report = restore.restore(store, selection, args.to)
+    command.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
+    if report.go_on:
+        command.announce("go on", report.go_on)
+    if args.json:
+        print(json.dumps(report.to_json(), indent=2))
+    return ExitCode.DONE
+
+
+def _run_number(text: str | None) -> int | None:
+    from trainyard.artifacts.numbers import parse_run_number
+
+    number = parse_run_number(text) if text is not None else None
+    if text is not None and number is None:
+        raise ConfigError("--run-number auto: which run? Give its number")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,112 @@
+"""The checkpoints that a run's manifest lists: which objects belong to each, and the digest that names it.
+
+Names and figures only; whether the objects are what they should be is `comparison`'s affair.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from trainyard.artifacts.contents import Group
+from trainyard.artifacts.layout import belongs_to_checkpoint, checkpoint_prefix, checkpoint_step_of
+from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.store import Store, read_object
+from trainyard.errors import CheckpointError
+from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest
+from trainyard.run.files import sha256_of_file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in the store, as the run's manifest describes it."""
+
+    run_number: int
+    step: int | None
+    """None where a checkpoint file was stored of which no step is known."""
+    objects: tuple[ManifestObject, ...]
+
+    @property
+    def name(self) -> str:
+        return self.prefix.rstrip("/").rpartition("/")[2]
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of its objects start with."""
+        return checkpoint_prefix(self.run_number, self.step)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(entry.size for entry in self.objects)
+
+    @property
+    def marker(self) -> ManifestObject | None:
+        """Its own manifest, which the trainer wrote last; a single file that was stored has none."""
+        return next((entry for entry in self.objects if entry.key == self.prefix + MANIFEST_NAME), None)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its own manifest, which names every file by digest; else of a list that does."""
+        if self.marker is not None:
+            return self.marker.sha256
+        lines = (f"{entry.sha256}  {entry.key.removeprefix(self.prefix)}\n" for entry in self.objects)
+        return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def checkpoints_of(manifest: RunManifest) -> list[Checkpoint]:
+    """The checkpoints of a run, newest first; one of unknown step comes last."""
+    found: dict[int | None, list[ManifestObject]] = {}
+    for entry in manifest.objects:
+        if belongs_to_checkpoint(entry.key):
+            found.setdefault(checkpoint_step_of(entry.key), []).append(entry)
+    checkpoints = [
+        Checkpoint(manifest.run_number, step, tuple(sorted(entries, key=lambda entry: entry.key)))
+        for step, entries in found.items()
+    ]
+    return sorted(checkpoints, key=lambda each: -1 if each.step is None else each.step, reverse=True)
+
+
+def is_pruned(group: Group, manifest: RunManifest | None) -> bool:
+    """Whether retention removed this very checkpoint from the store, so that it is not to come back."""
+    if manifest is None or group.marker is None or not manifest.pruned:
+        return False
+    try:
+        return sha256_of_file(group.marker.path) in {each.digest for each in manifest.pruned}
+    except OSError:
+        return False  # removed here meanwhile
+
+
+def doomed_steps(manifest: RunManifest) -> frozenset[int]:
+    """The steps whose objects retention removes, or has removed; one that was stored anew is none of them."""
+    live = {checkpoint_step_of(entry.key) for entry in manifest.objects}
+    return frozenset(each.step for each in manifest.pruned if each.step not in live)
+
+
+def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | None]:
+    """The bytes of the checkpoint's own manifest, and why it does not speak for the checkpoint, if so.
+
+    No bytes and nothing wrong where it has none: the files of document 004 are vouched for by the run's only.
+    """
+    marker = checkpoint.marker
+    if marker is None:
+        return b"", None
+    content = read_object(store, marker.key)
+    if content is None:
+        return b"", f"{marker.key}: missing in the store"
+    if hashlib.sha256(content).hexdigest() != marker.sha256:
+        return b"", f"{marker.key}: other bytes in the store than the run's manifest says"
+    return content, _difference(content, checkpoint)
+
+
+def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:
+    name = checkpoint.prefix + MANIFEST_NAME
+    try:
+        manifest = parse_manifest(content, name)
+    except CheckpointError as error:
+        return str(error)
+    if manifest.step != checkpoint.step:
+        return f"{name}: is of step {manifest.step}"
+    listed = {entry.key: (entry.size, entry.sha256) for entry in checkpoint.objects}
+    own = {checkpoint.prefix + file.path: (file.size, file.sha256) for file in manifest.files}
+    listed.pop(name)
+    wrong = sorted(key for key in listed.keys() | own.keys() if listed.get(key) != own.get(key))
+    return f"{wrong[0]}: {name} and the run's manifest do not say the same of it" if wrong else None

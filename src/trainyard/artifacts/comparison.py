@@ -1,0 +1,97 @@
+"""Are objects in the store what a manifest says of them? Compared to a depth that says what it proves.
+
+What the store computed itself is believed, and so are bytes that are read back; metadata that we wrote never
+is. Which objects are looked at, and what follows, is the caller's affair.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from random import Random, SystemRandom
+
+from trainyard.artifacts.hashing import checksum_agrees, sha256_of_chunks
+from trainyard.artifacts.manifest import ManifestObject
+from trainyard.artifacts.store import Store, StoredObject
+
+_OBJECTS_AT_ONCE = 8
+_SAMPLE_SHARE = 0.1
+_SAMPLE_LEAST = 8
+
+
+class Depth(StrEnum):
+    """How much of the store is read back."""
+
+    LISTING = "listing"
+    """Names, sizes and the checksums that the store computed when it received the bytes; bytes are read only
+    where it computes none. Bytes that rotted since are not noticed."""
+    SAMPLE = "sample"
+    """And the bytes of a tenth of the objects, at least 8, drawn by a seed: whole objects, because a SHA-256
+    speaks for no part of one. An object that was not drawn is known as after a listing."""
+    FULL = "full"
+    """And the bytes of every object: what a restore would get now."""
+
+
+def new_seed() -> int:
+    """A seed that nobody can foresee."""
+    return SystemRandom().randrange(1 << 32)
+
+
+def compare_objects(
+    store: Store,
+    entries: Sequence[ManifestObject],
+    listed: Mapping[str, StoredObject],
+    *,
+    depth: Depth,
+    seed: int,
+) -> dict[str, str]:
+    """The key of each object that is wrong, and how. The same seed draws the same sample of the same entries.
+
+    `listed` is what the store lists, by key.
+    """
+    read_back = _drawn(entries, depth, seed)
+
+    def compare(entry: ManifestObject) -> str | None:
+        return _compare(store, entry, listed.get(entry.key), read_back=entry.key in read_back)
+
+    with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
+        answers = zip(entries, pool.map(compare, entries), strict=True)
+        return {entry.key: f"{entry.key}: {wrong}" for entry, wrong in answers if wrong is not None}
+
+
+def _drawn(entries: Sequence[ManifestObject], depth: Depth, seed: int) -> set[str]:
+    keys = sorted(entry.key for entry in entries)
+    count = {Depth.LISTING: 0, Depth.FULL: len(keys)}.get(
+        depth, max(_SAMPLE_LEAST, round(_SAMPLE_SHARE * len(keys)))
+    )
+    return set(Random(seed).sample(keys, min(count, len(keys))))  # noqa: S311 - repeatable on purpose
+
+
+def _compare(
+    store: Store, entry: ManifestObject, found: StoredObject | None, *, read_back: bool
+) -> str | None:
+    """What is wrong with one object, None if nothing is."""
+    if found is None:
+        return "missing in the store"
+    if found.size != entry.size:
+        return f"{found.size:,} bytes in the store, the manifest says {entry.size:,}"
+    described = found if found.checksum else store.describe(entry.key)
+    if described is None:
+        return "missing in the store"
+    agrees = checksum_agrees(described.checksum, entry.sha256, entry.checksum)
+    if agrees is False:
+        return f"the store computes {described.checksum['value']}, other bytes than the manifest's"
+    if read_back or agrees is None:
+        return _compare_bytes(store, entry)
+    return None
+
+
+def _compare_bytes(store: Store, entry: ManifestObject) -> str | None:
+    try:
+        sha256, size = sha256_of_chunks(store.read_chunks(entry.key))
+    except FileNotFoundError:
+        return "missing in the store"
+    if size != entry.size:
+        return f"{size:,} bytes read from the store, the manifest says {entry.size:,}"
+    if sha256 != entry.sha256:
+        return f"SHA-256 {sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
+    return None

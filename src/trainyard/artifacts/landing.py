@@ -1,0 +1,175 @@
+"""Bring objects of a store onto a disk: in parallel, hashed as they are written, going on where they stopped.
+
+A file is whole when its SHA-256 is the manifest's, whoever wrote it; the beginning of a large one that an
+earlier attempt left is kept and the rest fetched. Which objects, and what becomes of them, is `restore`'s
+affair. Memory is bounded: a large file comes in ranges, of which few are under way.
+"""
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Self
+
+from trainyard.artifacts.manifest import ManifestObject
+from trainyard.artifacts.store import Store
+from trainyard.errors import VerificationError
+
+_FILES_AT_ONCE = 8
+_LARGE_AT_ONCE = 2
+_RANGES_AT_ONCE = 8
+_RANGES_AHEAD = 6
+"""Of one file; with two large files at once at most 96 MiB wait to be written."""
+_RANGE_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
+_ATTEMPTS = 3
+"""Of an object whose bytes arrive as others: damage on the way heals, damage in the store does not."""
+
+
+class Landing:
+    """Writes files below one folder; a context manager, for its threads."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.fetched_bytes = 0
+        self.fetched = 0
+        """Files of which something was read from the store."""
+        self.kept = 0
+        """Files that were whole already."""
+        self._store, self._folder = store, folder
+        self._files = ThreadPoolExecutor(_FILES_AT_ONCE)
+        self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE)
+        self._large = threading.Semaphore(_LARGE_AT_ONCE)
+        self._counting = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.shutdown(cancel_futures=True)
+        self._ranges.shutdown(cancel_futures=True)
+
+    def land(self, places: Mapping[PurePosixPath, ManifestObject]) -> list[str]:
+        """Make every file whole; what is wrong with those that the store does not give as they were.
+
+        Raises ServiceError when the store gives up, OSError when the disk does; whole files stay.
+        """
+        futures = {self._files.submit(self._land, *pair): pair[1].key for pair in places.items()}
+        problems = {}
+        try:
+            for future in as_completed(futures):
+                if (problem := future.result()) is not None:
+                    problems[futures[future]] = problem
+        finally:
+            for future in futures:
+                future.cancel()
+        return [f"{key}: {problems[key]}" for key in sorted(problems)]
+
+    def _land(self, place: PurePosixPath, entry: ManifestObject) -> str | None:
+        path = self._folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
+        with _opened(path) as file:
+            digest = _digest_of_what_is_there(file, entry)
+            if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
+                self._count(kept=1)
+                return None
+            self._count(fetched=1)
+            return self._fetch(file, entry, digest)
+
+    def _fetch(self, file: BinaryIO, entry: ManifestObject, digest: "hashlib._Hash") -> str | None:
+        """Read what is missing, again from the start when the bytes turn out to be others."""
+        problem = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                for chunk in self._chunks(entry, file.tell()):
+                    digest.update(chunk)
+                    _write(file, chunk)
+                    self._count(fetched_bytes=len(chunk))
+            except FileNotFoundError:
+                problem = "missing in the store"
+                break
+            size = file.tell()
+            if size == entry.size and digest.hexdigest() == entry.sha256:
+                os.fsync(file.fileno())
+                return None
+            problem = f"SHA-256 {digest.hexdigest()[:12]}… arrived, the manifest says {entry.sha256[:12]}…"
+            if size != entry.size:
+                problem = f"{size:,} bytes arrived, the manifest says {entry.size:,}"
+            digest = _emptied(file)
+        _emptied(file)
+        return problem
+
+    def _chunks(self, entry: ManifestObject, start: int) -> Iterator[bytes]:
+        if entry.size - start <= _RANGE_BYTES:
+            yield from self._store.read_chunks(entry.key, start=start)
+            return
+        with self._large:
+            yield from self._in_ranges(entry, start)
+
+    def _in_ranges(self, entry: ManifestObject, start: int) -> Iterator[bytes]:
+        under_way: deque[Future[bytes]] = deque()
+        try:
+            for offset in range(start, entry.size, _RANGE_BYTES):
+                length = min(_RANGE_BYTES, entry.size - offset)
+                under_way.append(self._ranges.submit(self._range, entry.key, offset, length))
+                if len(under_way) == _RANGES_AHEAD:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _range(self, key: str, start: int, length: int) -> bytes:
+        return b"".join(self._store.read_chunks(key, start=start, length=length))
+
+    def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
+        with self._counting:
+            self.fetched += fetched
+            self.fetched_bytes += fetched_bytes
+            self.kept += kept
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, made if need be, for reading and writing; never what a link leads to."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "r+b", buffering=0)
+
+
+def _digest_of_what_is_there(file: BinaryIO, entry: ManifestObject) -> "hashlib._Hash":
+    """The digest of the file so far, which is left at its end; what cannot be a beginning is taken away."""
+    size = os.fstat(file.fileno()).st_size
+    if size > entry.size:
+        return _emptied(file)
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest if size < entry.size or digest.hexdigest() == entry.sha256 else _emptied(file)
+
+
+def _emptied(file: BinaryIO) -> "hashlib._Hash":
+    file.seek(0)
+    file.truncate()
+    return hashlib.sha256()
+
+
+def _write(file: BinaryIO, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[file.write(view) :]
+
+
+def require_distinct(folder: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
+    """Raise VerificationError when the file system took two names for one (letter case, composed letters)."""
+    found: dict[tuple[int, int], PurePosixPath] = {}
+    for place in places:
+        status = (folder / place).stat()
+        other = found.setdefault((status.st_dev, status.st_ino), place)
+        if other != place:
+            raise VerificationError(
+                f"{folder} takes {str(other)!r} and {str(place)!r} for one name. "
+                "Restore to a file system that tells them apart."
+            )

@@ -1,0 +1,76 @@
+"""Where the objects of a run lie on a disk: keys become paths below a run directory, and never outside it.
+
+Names only; nothing is read or written. What a manifest says is not believed: it may have been forged.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from trainyard.artifacts.layout import (
+    belongs_to_checkpoint,
+    identity_key,
+    metrics_key,
+    records_version_of,
+    run_prefix,
+)
+from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.errors import VerificationError
+from trainyard.run.directory import step_name
+
+_METRICS = PurePosixPath("metrics.json")
+
+
+def records_of(manifest: RunManifest) -> list[ManifestObject]:
+    """The records that describe the run as the manifest does; what older ones vouched for is left out."""
+    rest = [entry for entry in manifest.objects if not belongs_to_checkpoint(entry.key)]
+    if manifest.is_open:
+        return [entry for entry in rest if entry.key.startswith(manifest.records)]
+    return [entry for entry in rest if records_version_of(entry.key) is None]
+
+
+def places_of(entries: Iterable[ManifestObject], run_number: int) -> dict[PurePosixPath, ManifestObject]:
+    """The path in the run directory of each object that has one; the claim of the number has none.
+
+    Raises VerificationError for a key that is none of the run's, leads outside the directory, or shares its
+    path with another.
+    """
+    found: dict[PurePosixPath, ManifestObject] = {}
+    for entry in entries:
+        if entry.key == identity_key(run_number):
+            continue
+        place = _place_of(entry.key, run_number)
+        if place in found:
+            raise VerificationError(f"{entry.key!r}: would lie where {found[place].key!r} lies, at {place}")
+        found[place] = entry
+    document = found.get(_METRICS)
+    if document and document.key == metrics_key(run_number) and PurePosixPath("run.json") in found:
+        del found[_METRICS]  # a run directory has these rows in its metrics.jsonl
+    return found
+
+
+def _place_of(key: str, run_number: int) -> PurePosixPath:
+    if key == metrics_key(run_number):
+        return _METRICS
+    prefix = run_prefix(run_number)
+    if not key.startswith(prefix):
+        raise VerificationError(f"{key!r}: not an object of run {run_number}")
+    first, *rest = key.removeprefix(prefix).split("/")
+    if rest and records_version_of(key) is not None:
+        return _safe(key, rest)
+    step = first.removeprefix("checkpoint-")
+    if rest and first != step and step.isascii() and step.isdecimal() and len(step) <= 18:
+        return PurePosixPath("checkpoints", step_name(int(step)), _safe(key, rest))
+    return _safe(key, [first, *rest])
+
+
+def _safe(key: str, parts: list[str]) -> PurePosixPath:
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise VerificationError(
+            f"{key!r}: no name of a file below a run directory. Nothing was written for it."
+        )
+    try:
+        os.fsencode("/".join(parts))
+    except UnicodeEncodeError:
+        raise VerificationError(f"{key!r}: no file can have this name") from None
+    return PurePosixPath(*parts)

@@ -1,0 +1,157 @@
+"""Names for checkpoints that matter (`best`, `production`): a small object that points at one by its digest.
+
+A name means one checkpoint of one run in the whole store. It moves with a conditional put: of two who move it
+at once, one is told so. The checkpoint is verified before it gets the name; the digest keeps it honest after.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainyard.artifacts.chain import newest_manifest
+from trainyard.artifacts.checkpoints import Checkpoint, checkpoints_of, own_manifest
+from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
+from trainyard.artifacts.layout import PROMOTED, promotion_key
+from trainyard.artifacts.store import Store, read_object
+from trainyard.errors import ConfigError, RunConflictError, VerificationError
+
+_SCHEMA = 1
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_RESERVED = ("newest", "auto", "none")
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """Who gave which checkpoint the name, and when."""
+
+    name: str
+    run_number: int
+    run_id: str
+    step: int
+    digest: str
+    """The SHA-256 of the checkpoint's own manifest."""
+    time: float
+    """Unix seconds."""
+    by: str
+    depth: str
+    """How deep the checkpoint was verified before."""
+    previous: Mapping[str, Any] = field(default_factory=dict)
+    """Run number, step and digest of the checkpoint that had the name before; empty for the first."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": _SCHEMA, **asdict(self)}
+
+
+def read_promotion(store: Store, name: str) -> Promotion | None:
+    """The checkpoint that has the name; None if none has. Raises VerificationError for a torn pointer."""
+    if not _NAME.fullmatch(name):
+        return None
+    content = read_object(store, promotion_key(name))
+    return None if content is None else _parse(content, promotion_key(name))
+
+
+def promotions(store: Store) -> Iterator[Promotion]:
+    """Every name of the store. Raises VerificationError for a torn pointer."""
+    for found in store.list_objects(PROMOTED):
+        content = read_object(store, found.key)
+        if content is not None:
+            yield _parse(content, found.key)
+
+
+def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth) -> tuple[str, Checkpoint]:
+    """The run's identity, and its checkpoint of `step` (None: the newest), which verifies to `depth`.
+
+    Raises VerificationError naming what is wrong with it.
+    """
+    _, manifest, problems = newest_manifest(store, run_number)
+    if manifest is None or problems:
+        raise VerificationError("\n".join(problems))
+    found = [each for each in checkpoints_of(manifest) if each.step is not None]
+    match = [each for each in found if step in (None, each.step)][:1]
+    if not match:
+        steps = ", ".join(str(each.step) for each in reversed(found)) or "none"
+        raise VerificationError(f"run {run_number} has no checkpoint of step {step}. Steps: {steps}.")
+    problems = problems_of(store, match[0], depth=depth)
+    if problems:
+        raise VerificationError("\n".join([*problems, f"{match[0].prefix} was not promoted."]))
+    return manifest.run_id, match[0]
+
+
+def problems_of(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[str]:
+    """What is wrong with a stored checkpoint, by its own manifest and the run's."""
+    listed = {found.key: found for found in store.list_objects(checkpoint.prefix)}
+    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth, seed=new_seed())
+    _, own = own_manifest(store, checkpoint)
+    return [wrong[key] for key in sorted(wrong)] or ([own] if own else [])
+
+
+def promote(
+    store: Store, name: str, checkpoint: Checkpoint, *, run_id: str, by: str, depth: Depth
+) -> Promotion:
+    """Give the name to a checkpoint that `promotable` returned.
+
+    Raises ConfigError for a name that is none, RunConflictError when somebody moved it in the same moment.
+    """
+    _require_name(name)
+    key = promotion_key(name)
+    old = read_object(store, key)
+    before = _parse(old, key) if old is not None else None
+    assert checkpoint.step is not None
+    promotion = Promotion(
+        name=name,
+        run_number=checkpoint.run_number,
+        run_id=run_id,
+        step=checkpoint.step,
+        digest=checkpoint.digest,
+        time=time.time(),
+        by=by,
+        depth=str(depth),
+        previous={field: getattr(before, field) for field in ("run_number", "step", "digest")}
+        if before
+        else {},
+    )
+    content = (json.dumps(promotion.to_json(), indent=2, ensure_ascii=False) + "\n").encode()
+    if old is None:
+        store.put_new(key, content, metadata={})
+    else:
+        store.swap(key, old, content, metadata={})
+    # What counts is what is there: our own put whose answer was lost, or that of somebody else.
+    if read_object(store, key) != content:
+        raise RunConflictError(
+            f"{name} was given to another checkpoint meanwhile. Look at it, then try again."
+        )
+    return promotion
+
+
+def _require_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        raise ConfigError(
+            f"{name!r}: no name for a checkpoint; take a to z, 0 to 9 and dashes, beginning with a letter, "
+            f"and none of {', '.join(_RESERVED)}"
+        )
+
+
+def _parse(content: bytes, key: str) -> Promotion:
+    try:
+        value = json.loads(content)
+        if value["schema"] != _SCHEMA:
+            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
+        found = Promotion(
+            name=str(value["name"]),
+            run_number=int(value["run_number"]),
+            run_id=str(value["run_id"]),
+            step=int(value["step"]),
+            digest=str(value["digest"]),
+            time=float(value["time"]),
+            by=str(value["by"]),
+            depth=str(value["depth"]),
+            previous=dict(value.get("previous", {})),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise VerificationError(f"{key}: not a readable pointer ({type(error).__name__}: {error})") from None
+    if promotion_key(found.name) != key:
+        raise VerificationError(f"{key}: is the pointer of {found.name!r}")
+    return found

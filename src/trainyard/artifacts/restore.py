@@ -1,0 +1,282 @@
+"""Give a run back: the whole of it, one checkpoint with the run's records, or the newest that verifies.
+
+    manifest → .DIR.restoring/: records, each checkpoint, its own manifest last → fsync → rename to DIR
+
+Every file is hashed as it lands. DIR appears at the end or not at all. What an attempt that was cut short has
+brought stays under the temporary name, and the next one goes on from there. The store is only read.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.artifacts.chain import newest_manifest
+from trainyard.artifacts.checkpoints import Checkpoint, own_manifest
+from trainyard.artifacts.landing import Landing, require_distinct
+from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.places import places_of, records_of
+from trainyard.artifacts.selection import Selection, chosen
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync_report import size_text
+from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
+from trainyard.run.commands import resume_command
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sync_directory
+
+_TIMES_OVERTAKEN = 3
+"""How often a sync may replace the records while they are read before we give up."""
+_Places = dict[PurePosixPath, ManifestObject]
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """What was given back."""
+
+    store: str
+    run_id: str
+    run_number: int
+    directory: str
+    steps: tuple[int, ...]
+    """Of the checkpoints."""
+    files: int
+    bytes: int
+    """Of all files, fetched now or by an attempt before."""
+    fetched_bytes: int
+    """Read from the store now."""
+    kept: int
+    """Files that an attempt before had brought whole."""
+    seconds: float
+    passed_over: tuple[str, ...]
+    """Why newer checkpoints were not taken; only when the newest that verifies was asked for."""
+    go_on: str
+    """The command that trains on; empty where there is no checkpoint of the trainer."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def summary(self) -> str:
+        """One line for people."""
+        kept = f", {self.kept} of them there already" if self.kept else ""
+        size = f"{self.files} files, {size_text(self.bytes)}"
+        return f"run {self.run_number} → {self.directory}: {size}{kept}, SHA-256 equal, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """What a restore would bring."""
+
+    store: str
+    run_id: str
+    run_number: int
+    directory: str
+    steps: tuple[int, ...]
+    files: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """For people."""
+        steps = ", ".join(str(step) for step in self.steps) or "none"
+        return (
+            f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"
+            f"checkpoints of steps {steps}; {self.files} files, {size_text(self.bytes)}; nothing was changed"
+        )
+
+
+def plan_restore(store: Store, selection: Selection, target: Path) -> RestorePlan:
+    """What `restore` would bring; of the newest that verifies, the newest. Nothing is read but manifests."""
+    manifest = _manifest(store, selection.run_number)[1]
+    candidates = chosen(manifest, selection)
+    wanted = candidates[:1] if selection.newest else candidates
+    places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+    return RestorePlan(
+        store=store.url,
+        run_id=manifest.run_id,
+        run_number=manifest.run_number,
+        directory=str(target),
+        steps=tuple(sorted(each.step for each in wanted if each.step is not None)),
+        files=len(places),
+        bytes=sum(entry.size for entry in places.values()),
+    )
+
+
+def restore(store: Store, selection: Selection, target: Path) -> RestoreReport:
+    """Make `target`, which must not exist or be empty, the directory of the stored run.
+
+    Raises VerificationError naming each object that is not what the manifest says, ServiceError when the
+    store gives up, ConfigError when the directory is in use, TrainyardError when the disk is full. Nothing is
+    then under the name of `target`, and what arrived is kept for the next attempt.
+    """
+    started, target = time.monotonic(), Path(os.path.abspath(target))  # noqa: PTH100 - links stay names
+    _require_free(target)
+    work = target.with_name(f".{target.name}.restoring")
+    with _held(work), _way_on(work), Landing(store, work) as landing:
+        manifest, wanted, passed_over = _bring(store, selection, landing, work)
+        places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+        require_distinct(work, places)
+        _keep_only(work, places)
+        for folder, _, _ in os.walk(work):
+            sync_directory(Path(folder))
+        work.rename(target)
+        sync_directory(target.parent)
+    steps = tuple(sorted(each.step for each in wanted if each.step is not None))
+    return RestoreReport(
+        store=store.url,
+        run_id=manifest.run_id,
+        run_number=manifest.run_number,
+        directory=str(target),
+        steps=steps,
+        files=len(places),
+        bytes=sum(entry.size for entry in places.values()),
+        fetched_bytes=landing.fetched_bytes,
+        kept=landing.kept,
+        seconds=round(time.monotonic() - started, 3),
+        passed_over=tuple(passed_over),
+        go_on=resume_command(target) if steps and RunDirectory(target).config_file.is_file() else "",
+    )
+
+
+def _bring(
+    store: Store, selection: Selection, landing: Landing, work: Path
+) -> tuple[RunManifest, list[Checkpoint], list[str]]:
+    """Land what was asked for; once more where a sync put a newer manifest while it was read."""
+    for _ in range(_TIMES_OVERTAKEN):
+        key, manifest = _manifest(store, selection.run_number)
+        candidates = chosen(manifest, selection)
+        places = places_of([*records_of(manifest), *_objects(candidates)], manifest.run_number)
+        _keep_only(work, places)
+        _require_room(work, manifest, candidates[:1] if selection.newest else candidates)
+        wanted, passed_over, problems = _land(store, manifest, candidates, landing, newest=selection.newest)
+        if not problems:
+            return manifest, wanted, passed_over
+        if newest_manifest(store, selection.run_number)[0] == key:
+            break
+    raise VerificationError("\n".join(problems))
+
+
+def _land(
+    store: Store, manifest: RunManifest, candidates: list[Checkpoint], landing: Landing, *, newest: bool
+) -> tuple[list[Checkpoint], list[str], list[str]]:
+    """The checkpoints that were brought, why others were passed over, and what is wrong."""
+    number = manifest.run_number
+    problems = landing.land(places_of(records_of(manifest), number))
+    wanted, passed_over = [], []
+    for checkpoint in [] if problems else candidates:
+        wrong = _land_checkpoint(store, checkpoint, landing)
+        if not wrong:
+            _logger.info(
+                "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), size_text(checkpoint.size)
+            )
+            wanted.append(checkpoint)
+        elif newest:
+            passed_over += wrong
+            _logger.warning("%s passed over: %s", checkpoint.name, wrong[0])
+        else:
+            problems += wrong
+        if newest and wanted:
+            break
+    if newest and not wanted and not problems:
+        problems = passed_over or [f"run-{number}: the manifest lists no checkpoint with a step"]
+    return wanted, passed_over, problems
+
+
+def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> list[str]:
+    """Its own manifest is judged first and lands last: a directory that has one is whole."""
+    _, problem = own_manifest(store, checkpoint)
+    if problem is not None:
+        return [problem]
+    places, marker = places_of(checkpoint.objects, checkpoint.run_number), checkpoint.marker
+    last = {place: entry for place, entry in places.items() if entry == marker}
+    wrong = landing.land({place: entry for place, entry in places.items() if entry != marker})
+    return wrong or landing.land(last)
+
+
+def _manifest(store: Store, run_number: int) -> tuple[str, RunManifest]:
+    key, manifest, problems = newest_manifest(store, run_number)
+    if manifest is None or problems:
+        raise VerificationError("\n".join(problems))
+    return key, manifest
+
+
+def _objects(checkpoints: list[Checkpoint]) -> Iterator[ManifestObject]:
+    for checkpoint in checkpoints:
+        yield from checkpoint.objects
+
+
+def _require_free(target: Path) -> None:
+    if not target.name or target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise ConfigError(f"--to {target}: is no name for a new directory. Choose another one.")
+    if target.is_dir() and any(target.iterdir()):
+        raise ConfigError(
+            f"--to {target}: is not empty, and nothing in it is replaced. Choose another directory."
+        )
+
+
+def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -> None:
+    places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+    missing = 0
+    for place, entry in places.items():
+        path = work / place
+        missing += max(0, entry.size - (path.stat().st_size if path.is_file() else 0))
+    if missing > (free := shutil.disk_usage(work).free):
+        raise TrainyardError(
+            f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} are to come). "
+            "Nothing was fetched. Free space there, or choose another --to."
+        )
+
+
+@contextmanager
+def _held(work: Path) -> Iterator[None]:
+    """Make the temporary directory and be the only one who uses it; gone again if nothing came into it."""
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ConfigError(f"--to: {work} cannot be made ({error.strerror}). Choose another one.") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"{work}: another restore is at work there. Wait for it.") from None
+    finally:
+        os.close(descriptor)
+        if work.is_dir() and not any(work.iterdir()):
+            work.rmdir()
+
+
+@contextmanager
+def _way_on(work: Path) -> Iterator[None]:
+    """Name what the disk refused, and say where the part that arrived is."""
+    kept = f"Nothing is under the final name. What arrived is kept in {work}: the same command goes on."
+    try:
+        yield
+    except (ServiceError, VerificationError) as error:
+        raise type(error)(f"{error}\n{kept}") from error
+    except OSError as error:
+        free = size_text(shutil.disk_usage(work).free)
+        name = error.filename or work
+        raise TrainyardError(f"{name}: {error.strerror} ({free} free there).\n{kept}") from error
+
+
+def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
+    """Take away what is no file of the plan: what an attempt for something else left, and any link."""
+    wanted = {work / place for place in places}
+    for folder, folders, files in os.walk(work, topdown=False):
+        for path in (Path(folder, name) for name in files):
+            if path not in wanted or path.is_symlink() or not path.is_file():
+                path.unlink()
+        for path in (Path(folder, name) for name in folders):
+            if path.is_symlink():
+                path.unlink()
+            elif not any(path.iterdir()):
+                path.rmdir()

@@ -1,0 +1,70 @@
+"""The restore as a program: what it gives back, how it ends."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+
+
+@pytest.fixture
+def store(finished_run: RunDirectory, tmp_path: Path) -> str:
+    url = (tmp_path / "store").as_uri()
+    sync_run(open_store(url), finished_run, 7)
+    return url
+
+
+def test_a_run_is_planned_restored_and_proven_again(
+    program: Any, store: str, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    line = ("restore_artifact.py", "--store", store, "--run-number", "7", "--to", "back")
+    planned = program(*line, "--step", "newest", "--dry-run", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["steps"] == [20]
+    assert not (tmp_path / "back").exists()
+    done = program(*line, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["steps"], report["run_number"], report["kept"]) == ([10, 20], 7, 0)
+    assert "restored: run 7 → " in done.stderr
+    assert f"go on: {report['go_on']}" in done.stderr
+    assert (tmp_path / "back" / "run.json").read_bytes() == finished_run.run_file.read_bytes()
+    proof = program("verify_artifact.py", "--store", store, "--run-dir", "back", "--depth", "full")
+    assert proof.returncode == 0, proof.stderr
+    again = program(*line)
+    assert again.returncode == 2
+    assert "is not empty, and nothing in it is replaced" in again.stderr
+
+
+def test_how_it_ends(program: Any, store: str, tmp_path: Path) -> None:
+    state = tmp_path / "store/run-7/checkpoint-20/state.bin"
+    state.write_bytes(state.read_bytes()[:-1])
+    line = ("restore_artifact.py", "--store", store, "--to", "back")
+    whole = program(*line, "--run-number", "7")
+    assert whole.returncode == 1
+    assert "run-7/checkpoint-20/state.bin: 4,999 bytes arrived, the manifest says 5,000" in whole.stderr
+    newest = program(*line, "--run-number", "7", "--step", "newest", "--json")
+    assert newest.returncode == 0
+    assert json.loads(newest.stdout)["steps"] == [10]
+    assert "checkpoint-20 passed over" in newest.stderr
+    assert newest.stderr.count("[degraded]") == 1
+    shutil.rmtree(tmp_path / "back")
+    assert program(*line).returncode == 2
+    assert program(*line, "--run-number", "auto").returncode == 2
+    missing = program(*line, "--run-number", "8")
+    assert missing.returncode == 1
+    assert "nothing vouches for run 8" in missing.stderr
+    down = program(
+        *("restore_artifact.py", "--store", "s3://nobody-here", "--run-number", "7", "--to", "back"),
+        AWS_ENDPOINT_URL="http://127.0.0.1:9",
+        AWS_ACCESS_KEY_ID="x",
+        AWS_SECRET_ACCESS_KEY="x",
+        AWS_MAX_ATTEMPTS="1",
+    )
+    assert down.returncode == 4
+    assert not (tmp_path / "back").exists()
