@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Store a run's checkpoints, metrics and records, and a manifest of them that goes last.
 
-What the store holds is not sent again: run it twice, or again after a failure. --follow stands beside the
-trainer at the lowest priority, stores each checkpoint once it is whole and the rest when the run has ended.
+Run it twice, or again after a failure: what the store holds already is not sent again.
 
 Reads:  --run-dir (or --checkpoint and --metrics); its config.yaml where --store or --encryption is not given;
-        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: attempts a call, 5)
+        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: 5 a call);
+        TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless, to sign the manifest with
 Writes: objects in the store; with --json a report on stdout
 Exit codes: 0 stored; 1 a checkpoint is not whole, or the number another run's; 2 usage; 4 the store refuses;
         --follow: 5 no run, or no news of one without an outcome; 75 SIGTERM or SIGINT: run it again to go on
@@ -52,55 +52,54 @@ def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    from trainyard.artifacts.sync_options import parse_sync_options
+    from trainyard.artifacts.sync_options import parse_sync_options as parse
 
-    return parse_sync_options(command.parser(__doc__), argv, command.duration)
+    return parse(command.parser(__doc__), argv, command.duration)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.artifacts import numbers, preview, sync
+    from trainyard.gateways import signing
     from trainyard.run.directory import RunDirectory
 
     wanted = numbers.parse_run_number(args.run_number)
+    signed: Json = {} if args.dry_run else {"signer": signing.signer_from()}
     if args.follow:
-        result: Any = _follow(args, RunDirectory(args.run_dir), wanted)
+        result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)
     elif args.checkpoint:
         files = _files().preview_files if args.dry_run else _files().sync_files
-        result = files(_open(args), args.checkpoint, args.metrics, wanted, provenance=_provenance())
+        result = files(_open(args), args.checkpoint, args.metrics, wanted, provenance=_provenance(), **signed)
     else:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        result = run(_open(args), RunDirectory(args.run_dir), wanted)
-    if not args.dry_run:
-        command.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
+        result = run(_open(args), RunDirectory(args.run_dir), wanted, **signed)
     if args.json or args.dry_run:
         print(json.dumps(result.to_json(), indent=2) if args.json else result.text())
+    if not args.dry_run:
+        command.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
     return int(result.exit_code)
 
 
-def _follow(args: argparse.Namespace, directory: Any, wanted: int | None) -> Any:
+def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
     from trainyard.artifacts import following, pace
 
-    command.lower_priority()
-    stop, limits = command.stop_event(), following.Patience(args.silence, args.outage)
+    stop, limits = command.stand_back(), following.Patience(args.silence, args.outage)
     following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
-    return following.follow_run(store, directory, wanted, stop=stop, patience=limits)
+    return following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
+
+
+def _bucket(name: str) -> Any:
+    return _open(parse_args(["--checkpoint=.", "--metrics=.", "--s3-bucket", name]))
 
 
 def _open(args: argparse.Namespace, **pace: Any) -> Any:
     from trainyard.artifacts import settings
     from trainyard.gateways import open_store
 
-    url, encryption = settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
-    return open_store(url, encryption=encryption, call_seconds=args.call_seconds, **pace)
-
-
-def _bucket(name: str) -> Any:
-    from trainyard.gateways import open_store
-
-    return open_store(f"s3://{name}")
+    url, kind = settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
+    return open_store(url, encryption=kind, call_seconds=args.call_seconds, **pace)
 
 
 def _files() -> Any:

@@ -6,6 +6,7 @@ The store's own checksums are compared, or bytes are read back; metadata that we
 Reads:  --store and --run-number: the run's objects and manifests, to the given --depth (listing: names, sizes
         and the store's checksums; sample: a tenth of the objects' bytes too; full: every byte);
         --run-dir: the run's directory; alone, its checkpoints against their own manifests;
+        --public-key: whose signature the manifest must have, checked offline;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
 Writes: nothing; with --json the result on stdout
 Exit codes: 0 all equal; 1 something differs, each thing named; 2 wrong usage; 4 the store cannot be reached
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import command
-from trainyard.errors import ConfigError, ExitCode, VerificationError
+from trainyard.errors import ConfigError, ExitCode
 
 DEPTHS = ("listing", "sample", "full")
 
@@ -32,13 +33,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", help="the run's number, or auto to look up the run in --run-dir")
     parser.add_argument("--run-dir", type=Path, help="the run's directory")
     parser.add_argument("--depth", choices=DEPTHS, default="sample", help="how much to read back")
+    parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     if args.store is None and args.run_dir is None:
         parser.error("nothing to verify: give --store and --run-number, or --run-dir")
-    if args.run_number is not None and args.store is None:
-        parser.error("--run-number needs --store")
+    if (args.run_number is not None or args.public_key) and args.store is None:
+        parser.error("--run-number and --public-key need --store")
     return args
 
 
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.run_dir is not None:
         result["local"] = _verify_directory(args.run_dir)
     if args.store is not None:
-        result["stored"] = _verify_store(args)
+        result |= _verify_store(args)
     if args.json:
         print(json.dumps(result, indent=2))
     return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
@@ -71,39 +73,41 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     from trainyard.artifacts.chain import newest_manifest
     from trainyard.artifacts.inspection import compared
+    from trainyard.artifacts.numbers import find_run_number
     from trainyard.artifacts.verify import Depth, verify_run
     from trainyard.gateways import open_store
     from trainyard.run.directory import RunDirectory
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
-    number = _run_number(args, store)
+    number = find_run_number(store, args.run_number, args.run_dir)
     found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory)
     verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number} ({args.depth})"
     words = compared(Depth(args.depth), newest_manifest(store, number)[1], directory)
+    signature = _verify_signature(args.public_key, store, number)
+    for note in found.notes:
+        sys.stderr.write(f"{note}\n")
     _tell("stored", f"{verdict}: {words}", found.problems)
-    return found.to_json()
+    return {"stored": found.to_json(), "signature": signature}
 
 
-def _run_number(args: argparse.Namespace, store: Any) -> int:
-    from trainyard.artifacts.numbers import number_of_run, parse_run_number
-    from trainyard.run.identity import read_run
+def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[str, Any]:
+    from trainyard.artifacts.signature import check_signature
 
-    number = parse_run_number(args.run_number or "auto")
-    if number is None and args.run_dir is None:
-        raise ConfigError("--run-number: which run? Give a number, or --run-dir")
-    if number is None:
-        run_id = str(read_run(args.run_dir / "run.json")["run_id"])
-        number = number_of_run(store, run_id)
-        if number is None:
-            raise VerificationError(f"{store.url} holds no run {run_id}; sync it first")
-    return number
+    verifier = None
+    if public_key is not None:
+        from trainyard.gateways.signing import KeyVerifier
+
+        verifier = KeyVerifier(public_key)
+    signature = check_signature(store, number, verifier)
+    _tell("signature", signature.text(), signature.problems, "ok" if signature.checked else "")
+    return signature.to_json()
 
 
-def _tell(phase: str, text: str, problems: Sequence[str]) -> None:
+def _tell(phase: str, text: str, problems: Sequence[str], good: str = "ok") -> None:
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
-    command.announce(phase, text, "failed" if problems else "ok")
+    command.announce(phase, text, "failed" if problems else good)
 
 
 if __name__ == "__main__":

@@ -77,8 +77,13 @@ def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
     return max(0.0, time.time() - float(started))
 
 
-def stop_event() -> threading.Event:
-    """Set at the first SIGTERM or SIGINT, for a script that then ends by itself; the second one kills it."""
+def stand_back() -> threading.Event:
+    """Work beside another program: leave it the processors, and end when asked to.
+
+    The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(19)
     event = threading.Event()
 
     def note(number: int, _frame: object) -> None:
@@ -88,12 +93,6 @@ def stop_event() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     return event
-
-
-def lower_priority() -> None:
-    """Leave the processors to others wherever both want them."""
-    with contextlib.suppress(OSError):
-        os.nice(19)
 
 
 class _LineFormatter(logging.Formatter):

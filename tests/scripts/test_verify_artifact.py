@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from trainyard.artifacts.sync import sync_run
 from trainyard.gateways import open_store
+from trainyard.gateways.signing import signer_from
 from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
@@ -107,7 +110,7 @@ def test_a_flipped_byte_in_the_store_is_named_with_exit_1(run: RunDirectory, fol
     (folder / DATA).write_bytes(os.urandom(2000))
     done = verify("--store", folder.as_uri(), "--run-number", 7)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{DATA}: ")
+    assert f"\n{DATA}: " in done.stderr
     assert "4 of 5 objects" in done.stderr
     assert done.stderr.rstrip().endswith("[failed]")
 
@@ -163,3 +166,25 @@ def test_a_checkpoint_of_another_run_or_step_is_named(run: RunDirectory) -> None
     assert f"{path}: is of run run-b, not of run run-a" in done.stderr
     write_manifest(path, CheckpointManifest(90, "run-a", time.time(), describe_files(path)))
     assert f"{path}: its manifest.json is of step 90" in verify("--run-dir", run.path).stderr
+
+
+def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(
+    run: RunDirectory, folder: Path, tmp_path: Path
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = tmp_path / "key.pub"
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    demanded = ("--store", folder.as_uri(), "--run-number", 7, "--public-key", public, "--json")
+    unsigned = verify(*demanded)
+    assert unsigned.returncode == 1
+    assert "not signed as it is; no signature is stored\n" in unsigned.stderr
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    sync_run(open_store(folder.as_uri()), run, 7, signer=signer_from({"TRAINYARD_SIGNING_KEY": secret}))
+    signed = verify(*demanded)
+    assert signed.returncode == 0, signed.stderr
+    assert json.loads(signed.stdout)["signature"]["checked"] is True
+    assert (
+        "signature: manifests/run-7-manifest.json and every object that it lists are signed [ok]"
+        in signed.stderr
+    )
+    assert verify("--run-dir", run.path, "--public-key", public).returncode == 2

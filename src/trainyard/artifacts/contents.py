@@ -5,20 +5,22 @@ is sent. `tensorboard/` is left out (metrics.jsonl holds the same rows), and `re
 stored).
 """
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, ManifestFile, read_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import iterate_rows
+from trainyard.run.settings import read_settings
 
 RECORDS = "records"
 
@@ -70,6 +72,8 @@ class Contents:
     """Directories that were never a checkpoint, because the save was not completed."""
     version: int | None = None
     """Of the manifest that will list it, when the run is still going."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """`config.yaml`; empty where there is none that can be read."""
 
     @property
     def checkpoints(self) -> tuple[Group, ...]:
@@ -105,7 +109,7 @@ def contents_of(
     for step in reversed(directory.checkpoint_steps()):
         _look_at_checkpoint(directory.checkpoint(step), step, run_number, found)
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
-    return Contents(run, groups, tuple(found.problems), tuple(found.notes), version)
+    return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 
 
 def digest_of(item: Item) -> str:
@@ -176,6 +180,13 @@ def _records(directory: RunDirectory, files: Iterable[Path], prefix: str, scratc
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
             yield Item(prefix + relative.as_posix(), copy)
+
+
+def _config(scratch: Path) -> dict[str, Any]:
+    path = scratch / "config.yaml"
+    with contextlib.suppress(ConfigError):
+        return read_settings(path.read_bytes()) if path.is_file() else {}
+    return {}
 
 
 def _metrics_item(run: dict[str, Any], run_number: int, scratch: Path) -> Item:

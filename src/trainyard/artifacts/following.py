@@ -17,6 +17,7 @@ from typing import Any
 
 from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.running import RunningRun
+from trainyard.artifacts.signature import Signer
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run, way_on
 from trainyard.artifacts.sync_report import SyncReport
@@ -115,6 +116,7 @@ def follow_run(
     *,
     stop: threading.Event,
     patience: Patience = Patience(),
+    signer: Signer | None = None,
 ) -> Followed:
     """Store the checkpoints of `directory` as they come, until the run is over or `stop` is set.
 
@@ -126,7 +128,7 @@ def follow_run(
     with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)):
         number = claim_number(store, run_id, wanted)
     with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=number)):
-        return _Following(store, directory, number).until_it_ends(watch, patience)
+        return _Following(store, directory, number, signer).until_it_ends(watch, patience)
 
 
 class _Watch:
@@ -175,9 +177,9 @@ def _written(path: Path) -> int | None:
 class _Following:
     """One run on its way into one store."""
 
-    def __init__(self, store: Store, directory: RunDirectory, number: int) -> None:
-        self._store, self._directory, self._number = store, directory, number
-        self._run = RunningRun(store, directory, number)
+    def __init__(self, store: Store, directory: RunDirectory, number: int, signer: Signer | None) -> None:
+        self._store, self._directory, self._number, self._signer = store, directory, number, signer
+        self._run = RunningRun(store, directory, number, signer=signer)
         self._done: frozenset[tuple[int, int]] = frozenset()
         self._damaged: dict[str, str] = {}
         """Why a checkpoint could not be stored, by its name."""
@@ -202,7 +204,7 @@ class _Following:
 
     def _pass(self, ending: Ending | None, watch: _Watch) -> Followed | None:
         if ending is Ending.OUTCOME:
-            last = sync_run(self._store, self._directory, self._number)
+            last = sync_run(self._store, self._directory, self._number, signer=self._signer)
             return Followed(ending, self._stored, last, last.problems)
         self._bring_new(watch)
         if ending is None:

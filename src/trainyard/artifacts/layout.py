@@ -5,6 +5,7 @@ run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
 run-<N>/records-<version>/…          run.json and the rest, as they were while the run was still going
 manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run goes on
 promoted/<name>.json                 which checkpoint of which run has the name
+signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
 """
 
 import re
@@ -53,6 +54,16 @@ def manifest_prefix(run_number: int) -> str:
 def manifest_key(run_number: int, version: int = 1) -> str:
     """The run's manifest; versions above 1 supersede the one before."""
     return manifest_prefix(run_number) + (".json" if version == 1 else f"-{version}.json")
+
+
+def signature_prefix(run_number: int) -> str:
+    """What the signatures of all manifests of the run start with."""
+    return f"signatures/run-{run_number}/"
+
+
+def signature_key(run_number: int, manifest_sha256: str) -> str:
+    """The signature of the manifest whose bytes have this SHA-256."""
+    return f"{signature_prefix(run_number)}{manifest_sha256}.sigstore.json"
 
 
 def manifest_version_of(key: str) -> int:

@@ -21,6 +21,7 @@ from trainyard.artifacts.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.sending import Sending
+from trainyard.artifacts.signature import Signer
 from trainyard.artifacts.store import Store, read_object
 from trainyard.artifacts.sync import store_contents, way_on
 from trainyard.artifacts.sync_report import SyncReport
@@ -45,7 +46,13 @@ _logger = logging.getLogger(__name__)
 
 
 def sync_files(
-    store: Store, checkpoint: Path, metrics: Path, wanted: int | None, *, provenance: Mapping[str, Any]
+    store: Store,
+    checkpoint: Path,
+    metrics: Path,
+    wanted: int | None,
+    *,
+    provenance: Mapping[str, Any],
+    signer: Signer | None = None,
 ) -> SyncReport:
     """Store a checkpoint (a file or a directory) and a metrics file as one run.
 
@@ -61,7 +68,8 @@ def sync_files(
         way_on(f"{checkpoint} and {metrics}", command),
     ):
         number = claim_number(store, str(run["run_id"]), wanted)
-        return store_contents(store, _contents(run, checkpoint, rows, number, scratch=Path(scratch)), number)
+        contents = _contents(run, checkpoint, rows, number, scratch=Path(scratch))
+        return store_contents(store, contents, number, signer=signer)
 
 
 def preview_files(

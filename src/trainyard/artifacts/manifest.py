@@ -78,6 +78,8 @@ class RunManifest:
     """What the keys of this manifest's records start with, if the run was still going; else empty."""
     pruned: tuple[PrunedCheckpoint, ...] = ()
     """Removed since the first manifest of the chain, which still lists their objects; oldest step first."""
+    statement: Mapping[str, Any] = field(default_factory=dict)
+    """The in-toto statement about the objects (`statement`); keys in it are relative to the prefix."""
 
     @property
     def version(self) -> int:
@@ -114,6 +116,7 @@ class RunManifest:
             "leftovers": [prefix + key for key in self.leftovers],
             "records": self.records and prefix + self.records,
             "pruned": [asdict(each) for each in self.pruned],
+            "statement": dict(self.statement),
         }
         return {
             "schema": _SCHEMA,
@@ -176,6 +179,7 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
             leftovers=tuple(str(key).removeprefix(prefix) for key in value.get("leftovers", [])),
             records=str(value.get("records", "")).removeprefix(prefix),
             pruned=tuple(_pruned_from_json(each) for each in value.get("pruned", [])),
+            statement=dict(value.get("statement", {})),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None

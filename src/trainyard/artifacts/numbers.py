@@ -7,10 +7,13 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from trainyard.artifacts.layout import identity_key, run_number_of
 from trainyard.artifacts.store import Store, read_object
-from trainyard.errors import ConfigError, RunConflictError
+from trainyard.errors import ConfigError, RunConflictError, VerificationError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
 
 _RACES = 20
 """Other runs that may take "the next free number" under our nose before we give up."""
@@ -24,6 +27,19 @@ def parse_run_number(text: str) -> int | None:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--run-number {text}: neither a whole number above 0 nor auto")
     return int(text)
+
+
+def find_run_number(store: Store, text: str | None, run_dir: Path | None) -> int:
+    """The number that a command line means: `text`, else the one that the run in `run_dir` has."""
+    number = parse_run_number(text or "auto")
+    if number is None and run_dir is None:
+        raise ConfigError("--run-number: which run? Give a number, or --run-dir")
+    if number is None:
+        run_id = str(read_run(RunDirectory(run_dir or Path()).run_file)["run_id"])
+        number = number_of_run(store, run_id)
+        if number is None:
+            raise VerificationError(f"{store.url} holds no run {run_id}; sync it first")
+    return number
 
 
 def claim_number(store: Store, run_id: str, wanted: int | None) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.artifacts.checkpoints import doomed_steps
+from trainyard.artifacts.contents import Contents
 from trainyard.artifacts.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
@@ -26,6 +27,8 @@ from trainyard.artifacts.manifest import (
     manifest_bytes,
     read_chain,
 )
+from trainyard.artifacts.signature import Signer, put_signature
+from trainyard.artifacts.statement import resolved_config, statement_of
 from trainyard.artifacts.store import Store, StoredObject, read_object
 from trainyard.errors import RunConflictError
 
@@ -62,13 +65,12 @@ def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...
 
 
 def build_manifest(
-    run: Mapping[str, Any],
+    contents: Contents,
     number: int,
     entries: Mapping[str, ManifestObject],
     *,
     before: Before,
     sent: frozenset[str],
-    is_open: bool,
 ) -> RunManifest:
     """The manifest of `entries`; what was `sent` or there and is not among them is a leftover."""
     pruned = before.newest.pruned if before.newest else ()
@@ -79,35 +81,59 @@ def build_manifest(
     for key in leftovers:
         _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
     newest = before.chain[-1] if before.chain else None
+    objects = tuple(entries[key] for key in sorted(entries))
+    supersedes = {"key": newest.key, "sha256": newest.sha256} if newest else {}
+    run, is_open = contents.run, contents.version is not None
+    config = resolved_config(contents.config, run)
     return RunManifest(
         run_id=str(run["run_id"]),
         run_number=number,
         created=time.time(),
-        objects=tuple(entries[key] for key in sorted(entries)),
+        objects=objects,
         provenance={key: value for key, value in run.items() if key != "outcome"},
         outcome=run.get("outcome", {}),
-        supersedes={"key": newest.key, "sha256": newest.sha256} if newest else {},
+        supersedes=supersedes,
         leftovers=tuple(leftovers),
         records=records_prefix(number, before.version) if is_open else "",
         pruned=pruned,
+        statement=statement_of(run, number, objects, config=config, supersedes=supersedes),
     )
 
 
-def put_manifest(store: Store, manifest: RunManifest, before: Before) -> str:
-    """Put the manifest unless the newest one says the same already; the key of the one that holds."""
-    newest = before.newest
-    if newest and _says(newest) == _says(manifest):
-        return before.chain[-1].key
+def put_manifest(
+    store: Store, manifest: RunManifest, before: Before, signer: Signer | None = None
+) -> tuple[str, str]:
+    """Put the manifest unless the newest one says the same already; the key of the one that holds.
+
+    And the key of its signature, which is stored before it; empty without a `signer`.
+    """
+    newest = before.chain[-1] if before.chain else None
+    if newest and _says(newest.manifest) == _says(manifest):
+        same = newest.manifest.provenance == manifest.provenance
+        return newest.key, _sign(store, newest.manifest, signer if same else None, key=newest.key)
     key, content = manifest_key(manifest.run_number, before.version), manifest_bytes(manifest, store.prefix)
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
+    signature = _sign(store, manifest, signer, key=key, content=content)
     store.put_new(key, content, metadata=metadata)
     # What counts is what is there: our own put whose answer was lost, or that of another sync.
     if read_object(store, key) != content:
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
         )
-    return key
+    return key, signature
 
 
 def _says(manifest: RunManifest) -> tuple[Any, ...]:
     return manifest.objects, manifest.leftovers, manifest.is_open
+
+
+def _sign(
+    store: Store, manifest: RunManifest, signer: Signer | None, *, key: str, content: bytes | None = None
+) -> str:
+    """Sign the bytes of a manifest, without `content` those in the store, which say what ours would."""
+    if signer is None:
+        _logger.info("%s is not signed: there is no signing key", key)
+        return ""
+    if content is None and (content := read_object(store, key)) is None:
+        return ""
+    return put_signature(store, signer, manifest, key=key, content=content)

@@ -13,6 +13,7 @@ from trainyard.artifacts.checkpoints import is_pruned
 from trainyard.artifacts.contents import RECORDS, Contents, Group, contents_of
 from trainyard.artifacts.manifest import StoredManifest
 from trainyard.artifacts.publishing import Before, read_store
+from trainyard.artifacts.signature import Signer
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import store_contents
 from trainyard.artifacts.sync_report import SyncReport
@@ -26,8 +27,10 @@ _FILES_AT_ONCE = 2
 class RunningRun:
     """A run that is being trained, and its number in a store."""
 
-    def __init__(self, store: Store, directory: RunDirectory, number: int) -> None:
-        self._store, self._directory, self._number = store, directory, number
+    def __init__(
+        self, store: Store, directory: RunDirectory, number: int, *, signer: Signer | None = None
+    ) -> None:
+        self._store, self._directory, self._number, self._signer = store, directory, number, signer
         self._chain: tuple[StoredManifest, ...] = ()
         """The manifests read so far: they never change, so that each is read once."""
 
@@ -60,7 +63,12 @@ class RunningRun:
 
     def _store_groups(self, contents: Contents, before: Before) -> SyncReport:
         return store_contents(
-            self._store, contents, self._number, before=before, files_at_once=_FILES_AT_ONCE
+            self._store,
+            contents,
+            self._number,
+            before=before,
+            signer=self._signer,
+            files_at_once=_FILES_AT_ONCE,
         )
 
 

@@ -24,6 +24,7 @@ from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.publishing import Before, build_manifest, put_manifest, read_store
 from trainyard.artifacts.sending import FILES_AT_ONCE, Sending
+from trainyard.artifacts.signature import Signer
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync_report import SyncReport, size_text
 from trainyard.errors import CheckpointError, ServiceError, VerificationError
@@ -34,7 +35,9 @@ from trainyard.run.identity import read_run
 _logger = logging.getLogger(__name__)
 
 
-def sync_run(store: Store, directory: RunDirectory, wanted: int | None) -> SyncReport:
+def sync_run(
+    store: Store, directory: RunDirectory, wanted: int | None, *, signer: Signer | None = None
+) -> SyncReport:
     """Store the run as number `wanted` (None: the number it has, else the next free one).
 
     Raises RunConflictError when the number belongs to another run, and ServiceError, with what is still local
@@ -47,7 +50,7 @@ def sync_run(store: Store, directory: RunDirectory, wanted: int | None) -> SyncR
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
         way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=number)),
     ):
-        return store_contents(store, contents_of(directory, number, Path(scratch)), number)
+        return store_contents(store, contents_of(directory, number, Path(scratch)), number, signer=signer)
 
 
 def store_contents(
@@ -56,6 +59,7 @@ def store_contents(
     number: int,
     *,
     before: Before | None = None,
+    signer: Signer | None = None,
     files_at_once: int = FILES_AT_ONCE,
 ) -> SyncReport:
     """Store everything in `contents` under a number that was claimed, and the manifest last."""
@@ -71,13 +75,14 @@ def store_contents(
     problems += _carry_over(entries, before)
     for line in (*notes, *problems):
         _logger.warning("%s", line)
-    is_open, sent = contents.version is not None, frozenset(sending.sent)
-    manifest = build_manifest(contents.run, number, entries, before=before, sent=sent, is_open=is_open)
+    manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
+    key, signature = put_manifest(store, manifest, before, signer)
     return SyncReport(
         store=store.url,
         run_id=manifest.run_id,
         run_number=number,
-        manifest_key=put_manifest(store, manifest, before),
+        manifest_key=key,
+        signature_key=signature,
         objects=len(entries),
         bytes=_total(entries),
         seconds=round(time.monotonic() - started, 3),

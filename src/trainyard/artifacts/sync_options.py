@@ -4,6 +4,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+_FOLLOW = "beside the trainer, at the lowest priority: each checkpoint once it is whole, the rest at the end"
+
 
 def parse_sync_options(
     parser: ArgumentParser, argv: Sequence[str] | None, duration: Callable[[str], float]
@@ -26,7 +28,7 @@ def _add_options(parser: ArgumentParser, duration: Callable[[str], float]) -> No
     parser.add_argument("--run-number", default="auto", help="N, or auto: the number it has, else a free one")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="one pass; this is also the default")
-    how.add_argument("--follow", action="store_true", help="until the run is over, beside the trainer")
+    how.add_argument("--follow", action="store_true", help=_FOLLOW)
     how.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
     for flag, help_ in (
         ("--silence", "with --follow: how long a run may write nothing, 30m"),

@@ -26,6 +26,8 @@ class SyncReport:
     problems: tuple[str, ...]
     """What was not stored, and why. Not empty means: the answer is no."""
     notes: tuple[str, ...]
+    signature_key: str = ""
+    """Of the manifest that holds; empty when it is not signed."""
 
     @property
     def exit_code(self) -> ExitCode:

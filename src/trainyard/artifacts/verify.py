@@ -19,6 +19,7 @@ from trainyard.artifacts.contents import Contents, Item, contents_of
 from trainyard.artifacts.hashing import file_agrees
 from trainyard.artifacts.layout import belongs_to_checkpoint, checkpoint_step_of, metrics_key, run_prefix
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.statement import statement_problems
 from trainyard.artifacts.store import Store, StoredObject, read_object
 from trainyard.errors import CheckpointError, TrainyardError
 from trainyard.run.checkpoints import verify_checkpoint
@@ -83,7 +84,7 @@ def verify_run(
     notes = _passing(manifest, listed)
     problems += _compare_names(manifest, listed.keys() - notes.keys())
     wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed)
-    problems += _compare_provenance(store, manifest)
+    problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     store_whole = not problems and not wrong
     if run_directory is not None:
         problems += _compare_disk(store, run_directory, manifest, wrong)

@@ -1,0 +1,186 @@
+"""Signatures by model-signing: with a key from a secret, or without one by a certificate for the workflow.
+
+A signature is a Sigstore bundle over an in-toto statement of files and their digests (OpenSSF Model Signing).
+No file is read for it: the digests are known. The key is never written anywhere and never part of a message.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError, ServiceError
+
+KEY, KEY_FILE, PASSWORD, METHOD = (
+    "TRAINYARD_SIGNING_KEY",
+    "TRAINYARD_SIGNING_KEY_FILE",
+    "TRAINYARD_SIGNING_KEY_PASSWORD",
+    "TRAINYARD_SIGNING",
+)
+_KEYLESS = "keyless"
+_TOKEN = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
+"""What GitHub gives a job that may have an OIDC token."""
+_NAMED = 5
+"""So many files that differ are named."""
+
+
+def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | None":
+    """The signer that the environment asks for; None when it has no key and asks for none.
+
+    TRAINYARD_SIGNING_KEY holds the private key itself (PEM, P-256, P-384 or P-521) or
+    TRAINYARD_SIGNING_KEY_FILE names its file; TRAINYARD_SIGNING=keyless signs with the workflow's own
+    identity, in public. Raises ConfigError for a key that cannot be used.
+    """
+    method = environment.get(METHOD, "")
+    if method not in ("", _KEYLESS):
+        raise ConfigError(f"{METHOD}: {method!r} is not known; it can be {_KEYLESS}, or be left out")
+    if method == _KEYLESS:
+        return ModelSigner(_keyless_configuration(environment))
+    given, file = environment.get(KEY, ""), environment.get(KEY_FILE, "")
+    if not given and not file:
+        return None
+    password = environment.get(PASSWORD, "").encode() or None
+    with _readable(given) if given else contextlib.nullcontext(file) as path:
+        return ModelSigner(_key_configuration(path, KEY if given else KEY_FILE, password))
+
+
+class ModelSigner:
+    """Signs with what model-signing was set up with."""
+
+    def __init__(self, configuration: Any) -> None:
+        self._configuration = configuration
+
+    def sign(self, name: str, digests: Mapping[str, str]) -> bytes:
+        """The bundle for these files. Raises ServiceError when a certificate cannot be had."""
+        from sigstore.errors import Error as SigstoreError
+
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+            target = Path(folder) / "bundle"
+            try:
+                self._configuration.set_hashing_config(_Known(name, digests)).sign(folder, target)
+            except (SigstoreError, OSError) as error:
+                raise ServiceError(
+                    f"The manifest could not be signed ({type(error).__name__}: {error})."
+                ) from None
+            return target.read_bytes()
+
+
+class KeyVerifier:
+    """Counts the signatures that the private half of a public key has made. Needs no network."""
+
+    def __init__(self, public_key: Path) -> None:
+        """Raises ConfigError when the file holds no public key that can be used."""
+        from model_signing import verifying
+
+        configuration: Any = verifying.Config
+        try:
+            self._configuration = configuration().use_elliptic_key_verifier(public_key=public_key)
+        except OSError as error:
+            raise ConfigError(f"--public-key {public_key}: cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigError(
+                f"--public-key {public_key}: is no public key in PEM on the curve P-256, P-384 or P-521"
+            ) from None
+        self._name = str(public_key)
+
+    def problem(self, bundle: bytes, digests: Mapping[str, str]) -> str | None:
+        """Why the bundle does not speak for these files, None if it does."""
+        from cryptography.exceptions import InvalidSignature
+
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+            path = Path(folder) / "bundle"
+            path.write_bytes(bundle)
+            try:
+                self._configuration.set_hashing_config(_Known("run", digests)).verify(folder, path)
+            except InvalidSignature:
+                return "the signature is not that of its own statement: one of the two was changed"
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                return self._explained(str(error), bundle, digests)
+        return None
+
+    def _explained(self, message: str, bundle: bytes, digests: Mapping[str, str]) -> str:
+        if message.startswith("Key mismatch"):
+            return f"was made with another key than the one of {self._name}"
+        if not message.startswith("Signature mismatch"):
+            return "is no readable signature that a key has made"
+        signed = _signed(bundle)
+        other = sorted(key for key in {*signed, *digests} if signed.get(key) != digests.get(key))
+        named = ", ".join(other[:_NAMED]) + (
+            f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
+        )
+        return f"is the signature of other bytes: {named}"
+
+
+class _Known:
+    """Stands in for model-signing's hashing: the digests are known already."""
+
+    def __init__(self, name: str, digests: Mapping[str, str]) -> None:
+        self._name, self._digests = name, digests
+
+    def hash(self, _model_path: object, *, files_to_hash: object = None) -> Any:  # noqa: ARG002
+        from model_signing import manifest
+        from model_signing._hashing.hashing import Digest
+
+        form = manifest.SerializationType.from_args(
+            {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
+        )
+        items = [
+            form.new_item(key, Digest("sha256", bytes.fromhex(sha256)))
+            for key, sha256 in self._digests.items()
+        ]
+        return manifest.Manifest(self._name, items, form)
+
+    def add_ignored_paths(self, **_: object) -> None:
+        """Nothing is ignored: what was signed is compared whole."""
+
+
+def _key_configuration(path: str, variable: str, password: bytes | None) -> Any:
+    from model_signing import signing
+
+    configuration: Any = signing.Config
+    try:
+        return configuration().use_elliptic_key_signer(private_key=path, password=password)
+    except OSError as error:
+        raise ConfigError(f"{variable}: the key cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{variable}: is no private key in PEM on the curve P-256, P-384 or P-521, or {PASSWORD} is not "
+            "its password. Make one: openssl ecparam -genkey -name prime256v1 -noout"
+        ) from None
+
+
+def _keyless_configuration(environment: Mapping[str, str]) -> Any:
+    if not all(environment.get(name) for name in _TOKEN):  # else sigstore would ask a person, in a browser
+        raise ConfigError(
+            f"{METHOD}={_KEYLESS}: there is no OIDC token. It works in GitHub Actions, in a job with the "
+            f"permission id-token: write; elsewhere set {KEY}."
+        )
+    from model_signing import signing
+
+    configuration: Any = signing.Config
+    try:
+        return configuration().use_sigstore_signer(use_ambient_credentials=True)
+    except OSError as error:
+        raise ServiceError(f"Sigstore cannot be reached to sign ({error}).") from None
+
+
+@contextlib.contextmanager
+def _readable(secret: str) -> Iterator[str]:
+    """A path from which the secret can be read once; it is never on a disk."""
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write(secret.encode()[: 1 << 15])  # a pipe holds that much without a reader
+        yield f"/dev/fd/{reader}"
+    finally:
+        os.close(reader)
+
+
+def _signed(bundle: bytes) -> dict[str, str]:
+    """What a bundle, whose signature holds, speaks of."""
+    payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
+    return {entry["name"]: entry["digest"] for entry in payload["predicate"]["resources"]}
