@@ -15,6 +15,8 @@ Example: benchmarks/memory_fit.py --shape wide-float32 --shape wide-bfloat16
 
 import argparse
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,13 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.config.schema import Config
 
 GOAL = 0.10
-STEPS = 2
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+STEPS = 3
 EMBEDDING = "aten::embedding"
 BACKWARD = "autograd::engine::evaluate_function: NllLossBackward0"
 OPTIMIZER = "Optimizer.step#AdamW.step"
+MARKS = {"[memory]": "peak", EMBEDDING: "resident", BACKWARD: "before_backward", OPTIMIZER: "at_optimizer"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Shape:
     accumulation: int = 1
     tied: bool = False
     compiled: bool = False
+    strategy: str = "single"
+    recomputation: str = "none"
+    processes: int = 1
 
     def architecture(self) -> dict[str, Any]:
         heads = self.width // 64
@@ -75,6 +82,17 @@ SHAPES = {
     "compiled-bfloat16": Shape(
         256, 6, batch=4, sequence=512, vocabulary=32_000, bfloat16=True, compiled=True
     ),
+    "table-bfloat16": Shape(768, 2, batch=1, sequence=64, vocabulary=32_000, bfloat16=True),
+    "full-float32": Shape(width=384, blocks=8, batch=8, sequence=256, recomputation="full"),
+    "full-bfloat16": Shape(384, 8, batch=8, sequence=256, bfloat16=True, recomputation="full"),
+    "selective-float32": Shape(384, 8, batch=8, sequence=256, recomputation="selective"),
+    "selective-bfloat16": Shape(384, 8, batch=8, sequence=256, bfloat16=True, recomputation="selective"),
+    "ddp2-float32": Shape(384, 6, batch=4, sequence=256, strategy="ddp", processes=2),
+    "fsdp2-float32": Shape(512, 12, batch=2, sequence=256, strategy="fsdp", processes=2),
+    "fsdp2-bfloat16": Shape(512, 12, batch=2, sequence=256, bfloat16=True, strategy="fsdp", processes=2),
+    "fsdp2-full-bfloat16": Shape(
+        512, 12, 8, 256, 8192, bfloat16=True, strategy="fsdp", recomputation="full", processes=2
+    ),
 }
 
 
@@ -93,12 +111,16 @@ class StopAfter:
         pass
 
 
-def config_of(shape: Shape, folder: Path, device: str) -> Config:
+def write_tokens(shape: Shape, folder: Path) -> None:
     import numpy as np
 
-    tokens = shape.batch * shape.accumulation * shape.sequence * (STEPS + 1) + 1
+    samples = shape.batch * shape.accumulation * shape.processes
+    tokens = samples * shape.sequence * (STEPS + 1) + 1
     drawn = np.random.default_rng(1).integers(0, shape.vocabulary, tokens, dtype=np.uint16)
     drawn.tofile(folder / "tokens.bin")
+
+
+def config_of(shape: Shape, folder: Path, device: str) -> Config:
     training = {"batch_size": shape.batch, "gradient_accumulation_steps": shape.accumulation}
     data = {"train_path": str(folder / "tokens.bin"), "validation_path": str(folder / "tokens.bin")}
     return Config.model_validate(
@@ -110,7 +132,12 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
                 "architecture": shape.architecture(),
             },
             "training": training | {"max_steps": STEPS + 1},
-            "compute": {"threads": 1, "compile": shape.compiled},
+            "compute": {
+                "threads": 1,
+                "compile": shape.compiled,
+                "strategy": shape.strategy,
+                "activation_checkpointing": shape.recomputation,
+            },
             "data": data
             | {"sequence_length": shape.sequence, "prepared_directory": str(folder / "prepared")},
             "monitoring": {"log_steps": 1, "tensorboard": False},
@@ -139,6 +166,7 @@ def measure(shape: Shape, device: str) -> dict[str, int]:
     import torch
 
     with tempfile.TemporaryDirectory() as name:
+        write_tokens(shape, Path(name))
         config = config_of(shape, Path(name), device)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -151,34 +179,33 @@ def measure(shape: Shape, device: str) -> dict[str, int]:
 
 
 def read_timeline(events: list[Any]) -> dict[str, int]:
-    """Live bytes over time from a profile's events: at the marks of the step, and at most."""
+    """Live bytes over time from a profile's events: at the marks of the step, and at most.
+
+    What gloo's threads free is not seen by the profiler, so with several processes the sum drifts upwards:
+    each step is counted from what it started with, and the lowest step is taken.
+    """
     rows = sorted((e.start_ns(), e.nbytes() if e.name() == "[memory]" else 0, e.name()) for e in events)
-    live, at = 0, {"[memory]": [0], EMBEDDING: [], BACKWARD: [], OPTIMIZER: []}
+    live, drift, steps = 0, 0, [dict.fromkeys(MARKS, 0)]
     for _, change, name in rows:
         live += change
-        if name in at:
-            at[name].append(live)
-    parts = {"peak": max(at["[memory]"]), "before_backward": max(at[BACKWARD])}
-    if at[EMBEDDING]:  # a compiled step has no such operation
-        resident = at[EMBEDDING][0]
-        parts |= {"resident": resident, "gradients": max(at[OPTIMIZER]) - resident}
-    return parts
+        if name == EMBEDDING and steps[-1][OPTIMIZER]:
+            drift = live - steps[0][EMBEDDING]
+            steps.append(dict.fromkeys(MARKS, 0))
+        if name == EMBEDDING:
+            steps[-1][name] = steps[-1][name] or live
+        elif name in MARKS:
+            steps[-1][name] = max(steps[-1][name], live - drift)
+    parts = {part: min(step[mark] for step in steps) for mark, part in MARKS.items()}
+    return {part: size for part, size in parts.items() if size}
 
 
-def planned(shape: Shape, *, on_gpu: bool) -> dict[str, int]:
+def planned(shape: Shape, device: str) -> dict[str, int]:
     """The same bytes by `plan.memory`."""
     from trainyard.plan.memory import highest_moment, moments_of
-    from trainyard.plan.workload import Workload
+    from trainyard.plan.workload import workload_of
 
-    work = Workload(
-        architecture=ArchitectureConfig(**shape.architecture()),
-        batch_size=shape.batch,
-        accumulation=shape.accumulation,
-        sequence_length=shape.sequence,
-        bfloat16=shape.bfloat16,
-        compiled=shape.compiled,
-        on_gpu=on_gpu,
-    )
+    config = config_of(shape, Path(), device)
+    work = workload_of(config, on_gpu=device == "cuda", processes=shape.processes)
     moments = {moment.name: moment.parts for moment in moments_of(work)}
     loss, end = moments["loss"], moments["optimizer step"]
     gradients_of_the_loss = 2 * 4 * work.tokens * shape.vocabulary
@@ -186,20 +213,41 @@ def planned(shape: Shape, *, on_gpu: bool) -> dict[str, int]:
         "peak": highest_moment(work).parts.total,
         "resident": end.weights + end.moments,
         "before_backward": loss.total - gradients_of_the_loss,
-        "gradients": end.gradients,
+        "at_optimizer": end.total,
     }
 
 
 def compare(name: str, device: str) -> dict[str, Any]:
-    """Measured in a process of its own, planned in this one, and their ratios."""
-    line = [sys.executable, __file__, "--measure", name, "--device", device]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=1800)
-    if done.returncode:
-        raise SystemExit(f"{name}: not measured\n{done.stderr}")
-    measured = json.loads(done.stdout.splitlines()[-1])
-    plan = planned(SHAPES[name], on_gpu=device == "cuda")
-    ratios = {part: round(plan[part] / value, 4) for part, value in measured.items()}
+    """Measured in processes of their own, planned in this one, and their ratios."""
+    measured = json.loads(measured_apart(name, device).splitlines()[-1])
+    plan = planned(SHAPES[name], device)
+    # DDP's buckets and gathered tables are there before the first operation.
+    compared = [part for part in measured if part != "resident" or SHAPES[name].processes == 1]
+    ratios = {part: round(plan[part] / measured[part], 4) for part in compared}
     return {"shape": name, "measured": measured, "planned": plan, "ratios": ratios}
+
+
+def measured_apart(name: str, device: str) -> str:
+    """What the first process of the shape prints; the others end with it."""
+    line = [sys.executable, __file__, "--measure", name, "--device", device]
+    size = SHAPES[name].processes
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    together = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    workers = []
+    for rank in range(size):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **together} if size > 1 else {}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if rank == 0 else QUIET
+        workers.append(subprocess.Popen(line, text=True, env=os.environ | own, **streams))
+    try:
+        printed, errors = workers[0].communicate(timeout=1800)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    if workers[0].returncode:
+        raise SystemExit(f"{name}: not measured\n{errors}")
+    return str(printed)
 
 
 def main() -> int:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Say before a run starts what it takes: parameters, memory by part, whether it fits, tokens, time, cost.
 
-Planned is for one device of --instance-type, or for the device of this machine. Memory is computed from the
-model's operations; time and cost from an assumed share of the device's peak (--mfu), so they are as good as
-that. What is not known, such as the price of a machine that is here, is left out.
+Planned is for the devices of --instance-type, or for those of this machine, as compute.strategy uses them.
+Memory is computed for one of them from the model's operations; time and cost from an assumed share of its
+peak (--mfu), so they are as good as that. What is not known, such as the price of a machine that is here, is
+left out.
 
 Reads:      the configuration; without --instance-type nvidia-smi and the memory of this machine
 Writes:     the plan on stdout; --json as JSON
@@ -32,8 +33,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )
+    parser.add_argument("--num-nodes", type=positive, default=1, metavar="N", help="machines; default: 1")
     parser.add_argument(
-        "--num-nodes", type=positive, default=1, metavar="N", help="machines that are paid for"
+        "--nproc-per-node", type=positive, metavar="N", help="processes on each machine; default: one a GPU"
     )
     parser.add_argument("--mfu", type=share, metavar="SHARE", help="share of the device's peak, such as 0.4")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -69,22 +71,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     config = load_config(args.config, args.set).config
     instance = find_instance(args.instance_type) if args.instance_type else None
-    device = rented_device(config, instance) if instance else device_here(config)
-    plan = plan_training(config, device, rented=Rented(instance, args.num_nodes), mfu=args.mfu)
+    device, devices = rented_device(config, instance) if instance else device_here(config)
+    rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
+    plan = plan_training(config, device, rented=rented, mfu=args.mfu)
     data = plan.to_json()
     print(json.dumps(data, indent=2) if args.json else "\n".join(lines(data)))
     return ExitCode.DONE if plan.fits else ExitCode.NO
 
 
-def rented_device(config: "Config", instance: "InstanceType") -> "Device":
-    """A GPU of the instance, or its processors when the configuration asks for them."""
+def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
+    """A GPU of the instance and how many there are, or its processors if the configuration asks for them."""
     from trainyard.plan.device import cpu_of, gpu_of
 
-    return cpu_of(instance) if config.model.device == "cpu" else gpu_of(instance)
+    return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)
 
 
-def device_here(config: "Config") -> "Device":
-    """The device of this machine that `model.device` means."""
+def device_here(config: "Config") -> "tuple[Device, int]":
+    """The device of this machine that `model.device` means, and how many of its kind are here."""
     from trainyard.cluster.machine import memory_bytes
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.plan.device import cpu, gpu
@@ -93,13 +96,13 @@ def device_here(config: "Config") -> "Device":
     gpus = () if wanted == "cpu" else query_gpus().gpus
     index = int(wanted.partition(":")[2] or 0)
     if index < len(gpus):
-        return gpu(gpus[index].name, gpus[index].memory_bytes)
+        return gpu(gpus[index].name, gpus[index].memory_bytes), len(gpus)
     if wanted.startswith("cuda"):
         raise ConfigError(
             f"model.device: {wanted} is not here ({len(gpus)} GPUs). Name a machine to plan for with "
             "--instance-type, or plan for the processors of this one with --set model.device=cpu"
         )
-    return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory_bytes())
+    return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory_bytes()), 1
 
 
 if __name__ == "__main__":

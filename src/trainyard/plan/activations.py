@@ -12,7 +12,7 @@ from trainyard.config.schema import ArchitectureConfig
 from trainyard.plan.workload import Recomputation, Workload
 
 _FLOAT = 4
-"""Bytes: the residual stream, the norms and the loss are float32 whatever the precision of the products."""
+"""Bytes: under autocast the residual stream is float32; roots and sums always are."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,16 @@ def feed_forward_kept(work: Workload) -> int:
 
 def norm_kept(work: Workload) -> int:
     """Bytes a token: an RMSNorm's input and root; as separate operations also the quotient."""
-    quotient = 0 if work.compiled or work.on_gpu else 1
-    return (1 + quotient) * work.architecture.hidden_size * _FLOAT + _FLOAT
+    width = work.architecture.hidden_size
+    if work.compiled or work.on_gpu:
+        return width * work.residual_bytes + _FLOAT
+    return 2 * width * _FLOAT + _FLOAT
 
 
 def _inputs_kept(work: Workload, *, projections: int) -> int:
     """A norm's result as the projections keep it: one tensor, but under eager autocast each casts its own."""
-    copies = projections if work.bfloat16 and not work.compiled else 1
+    autocast = work.bfloat16 and not work.layout.sharded
+    copies = projections if autocast and not work.compiled else 1
     return copies * work.architecture.hidden_size * work.compute_bytes
 
 
@@ -70,7 +73,7 @@ def block_kept(work: Workload) -> int:
     """Bytes a token that one block keeps from its forward to its backward pass."""
     if work.recomputation is Recomputation.NONE:
         return block_needed(work)
-    kept = work.architecture.hidden_size * _FLOAT
+    kept = work.architecture.hidden_size * work.residual_bytes
     if work.recomputation is Recomputation.SELECTIVE:
         width = Widths.of(work.architecture)
         products = 4 * width.residual + 2 * width.key_value + 2 * width.inner

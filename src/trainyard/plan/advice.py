@@ -1,16 +1,19 @@
 """The smallest change that makes a configuration fit: what leaves its numbers alone before what does not.
 
-A smaller batch with more accumulation is the same training; bfloat16 rounds; compiling starts slower; another
-machine costs. Only keys that the configuration has are named.
+A smaller batch with more accumulation is the same training, and so are activations computed again and a model
+sharded over the devices; bfloat16 rounds; compiling starts slower; more machines cost. Every way trains on as
+many sequences a step as before. Only keys that the configuration has are named.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.plan.device import Device, gpu_of
 from trainyard.plan.instances import CATALOGUE, InstanceType
 from trainyard.plan.memory import highest_moment
-from trainyard.plan.workload import Workload
+from trainyard.plan.workload import Layout, Recomputation, Workload
+
+_MOST_NODES = 64
 
 
 @dataclass(frozen=True)
@@ -22,22 +25,39 @@ class Change:
     instance: InstanceType | None
     """The machine to take instead; None for the one planned for."""
     peak_bytes: int
-    """What it then takes."""
+    """What it then takes, on each device."""
+    devices: int = 1
+    """Over which the model and its batches are spread."""
+    nodes: int | None = None
+    """Machines to take; None for as many as planned for."""
 
 
-def changes_that_fit(work: Workload, device: Device) -> tuple[Change, ...]:
-    """The ways to make it fit: on this device, on a machine as it is, on a cheaper machine with changes.
+@dataclass(frozen=True)
+class Machines:
+    """What is planned for."""
 
-    The last only where this device has no way. Empty when nothing helps.
+    device: Device
+    devices: int = 1
+    """Of one machine, as many as train."""
+    nodes: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.nodes
+
+
+def changes_that_fit(work: Workload, here: Machines) -> tuple[Change, ...]:
+    """The ways to make it fit: here, on more machines, on a cheaper type changed, on a type as it is.
+
+    The second and third only where there is no way here. Empty when nothing helps.
     """
-    here = next((c for c in _smallest_first(work) if fits(c, device)), None)
-    on_gpu = replace(work, on_gpu=True)
-    ways = [] if here is None else [_change(work, here, None)]
-    unchanged = next((t for t in _by_price() if fits(on_gpu, gpu_of(t))), None)
-    if here is None and (cheaper := _cheapest_with_changes(on_gpu, below=unchanged)):
-        ways.append(_change(work, *cheaper))
+    ways = [_change(work, changed) for changed in _first_fit(work, here)]
+    unchanged = next((t for t in _by_price() if _as_it_is(work, t)), None)
+    if not ways:
+        ways += _on_more_nodes(work, here)
+        ways += _cheapest_with_changes(work, below=unchanged)
     if unchanged:
-        ways.append(_change(work, on_gpu, unchanged))
+        ways.append(_change(work, replace(work, on_gpu=True), unchanged))
     return tuple(ways)
 
 
@@ -45,21 +65,42 @@ def fits(work: Workload, device: Device) -> bool:
     return highest_moment(work).parts.total <= device.usable_bytes
 
 
-def _cheapest_with_changes(
-    work: Workload, *, below: InstanceType | None
-) -> tuple[Workload, InstanceType] | None:
-    """The cheapest type on which a change helps, with the smallest such change; cheaper than `below`."""
+def _first_fit(work: Workload, machines: Machines) -> list[Workload]:
+    """The smallest change that fits on these machines, or nothing."""
+    changes = (c for c in _smallest_first(work, machines.processes) if fits(c, machines.device))
+    return [changed] if (changed := next(changes, None)) else []
+
+
+def _as_it_is(work: Workload, instance: InstanceType) -> bool:
+    """Whether one machine of the type trains the configuration unchanged."""
+    alike = work.layout == Layout() or work.layout.devices == instance.gpus
+    return alike and fits(replace(work, on_gpu=True), gpu_of(instance))
+
+
+def _on_more_nodes(work: Workload, here: Machines) -> list[Change]:
+    nodes = 2 * here.nodes
+    while here.device.on_gpu and nodes <= _MOST_NODES:
+        found = _first_fit(work, replace(here, nodes=nodes))
+        if found:
+            return [replace(_change(work, found[0]), nodes=nodes)]
+        nodes *= 2
+    return []
+
+
+def _cheapest_with_changes(work: Workload, *, below: InstanceType | None) -> list[Change]:
+    """On the cheapest type on which a change helps, the smallest such change; cheaper than `below`."""
+    on_gpu = replace(work, on_gpu=True)
     for instance in _by_price():
         if below and instance == below:
-            return None
-        for changed in _smallest_first(work):
-            if fits(changed, gpu_of(instance)):
-                return changed, instance
-    return None
+            break
+        for changed in _first_fit(on_gpu, Machines(gpu_of(instance), instance.gpus)):
+            return [_change(work, changed, instance)]
+    return []
 
 
-def _change(work: Workload, changed: Workload, instance: InstanceType | None) -> Change:
-    return Change(overrides_between(work, changed), instance, highest_moment(changed).parts.total)
+def _change(work: Workload, changed: Workload, instance: InstanceType | None = None) -> Change:
+    peak = highest_moment(changed).parts.total
+    return Change(overrides_between(work, changed), instance, peak, changed.layout.devices)
 
 
 def _by_price() -> list[InstanceType]:
@@ -67,17 +108,50 @@ def _by_price() -> list[InstanceType]:
     return [instance for _, _, instance in sorted(priced, key=lambda row: row[:2])]
 
 
-def _smallest_first(work: Workload) -> Iterator[Workload]:
+def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
     """Changed workloads, from the change that matters least to the one that matters most."""
-    bases: tuple[Callable[[Workload], Workload], ...] = (
-        lambda w: w,
-        lambda w: replace(w, bfloat16=True),
-        lambda w: replace(w, bfloat16=True, compiled=True),
-    )
-    for changed in dict.fromkeys(base(work) for base in bases):
-        if changed != work:
-            yield changed
-        yield from _split(changed)
+    rounded = replace(work, bfloat16=True)
+    for precise in dict.fromkeys((work, rounded, replace(rounded, compiled=True))):
+        for laid in dict.fromkeys((_laid_out(precise, processes), _sharded(precise, processes))):
+            if laid is None:
+                continue
+            for again in _stronger(laid.recomputation):
+                changed = replace(laid, recomputation=again)
+                if changed != work:
+                    yield changed
+                yield from _split(changed)
+
+
+def _stronger(mode: Recomputation) -> list[Recomputation]:
+    modes = list(Recomputation)
+    return modes[modes.index(mode) :]
+
+
+def _laid_out(work: Workload, processes: int) -> Workload | None:
+    """`work` as its own strategy puts it on `processes`."""
+    layout = work.layout
+    if layout == Layout() or layout.devices == processes:
+        return work
+    if not layout.sharded:
+        return _shared_out(work, replace(layout, replicas=processes, gradient_buckets=processes > 1))
+    shards, rest = divmod(processes, layout.replicas)
+    return None if rest else _shared_out(work, replace(layout, shards=shards))
+
+
+def _sharded(work: Workload, processes: int) -> Workload | None:
+    """`work` sharded over all `processes`; None when it is already or there is only one."""
+    if processes == 1 or work.layout.sharded:
+        return None
+    return _shared_out(work, Layout(shards=processes, sharded=True))
+
+
+def _shared_out(work: Workload, layout: Layout) -> Workload | None:
+    """`work` over other devices with as many sequences a step; None when these cannot be shared out."""
+    each, rest = divmod(work.batch_size * work.accumulation * work.layout.devices, layout.devices)
+    if rest or not each:
+        return None
+    size = max(n for n in range(1, min(work.batch_size, each) + 1) if each % n == 0)
+    return replace(work, layout=layout, batch_size=size, accumulation=each // size)
 
 
 def _split(work: Workload) -> Iterator[Workload]:
@@ -90,16 +164,19 @@ def _split(work: Workload) -> Iterator[Workload]:
 
 def overrides_between(work: Workload, changed: Workload) -> tuple[str, ...]:
     """The arguments of --set that turn one workload into the other."""
+    accumulation = "training.gradient_accumulation_steps"
     keys = (
         ("model.device", work.on_gpu, changed.on_gpu, "cuda"),
         ("model.dtype", work.bfloat16, changed.bfloat16, "bfloat16"),
+        ("compute.strategy", work.layout.sharded, changed.layout.sharded, "fsdp"),
+        (
+            "compute.activation_checkpointing",
+            work.recomputation,
+            changed.recomputation,
+            changed.recomputation,
+        ),
         ("compute.compile", work.compiled, changed.compiled, "true"),
         ("training.batch_size", work.batch_size, changed.batch_size, changed.batch_size),
-        (
-            "training.gradient_accumulation_steps",
-            work.accumulation,
-            changed.accumulation,
-            changed.accumulation,
-        ),
+        (accumulation, work.accumulation, changed.accumulation, changed.accumulation),
     )
     return tuple(f"{key}={text}" for key, before, after, text in keys if before != after)

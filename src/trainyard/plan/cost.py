@@ -47,6 +47,12 @@ class Rented:
     instance: InstanceType | None
     """None for a machine that is here."""
     nodes: int
+    devices: int = 1
+    """Of each node, as many as train."""
+
+    @property
+    def processes(self) -> int:
+        return self.nodes * self.devices
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -61,7 +67,7 @@ def estimate(
     """Time and cost of the whole run on devices of this kind."""
     each, peak = flops_per_token(work.architecture, work.sequence_length), device.peak(bfloat16=work.bfloat16)
     tokens = None if training.max_steps is None else training.max_steps * work.tokens_per_step
-    speed = None if peak is None else work.layout.shards * work.layout.replicas * peak * mfu / each
+    speed = None if peak is None else work.layout.devices * peak * mfu / each
     seconds = tokens / speed if tokens is not None and speed is not None else None
     price = rented.usd_per_hour
     return Estimate(

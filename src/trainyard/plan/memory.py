@@ -73,13 +73,13 @@ def highest_moment(work: Workload) -> Moment:
 def _resident(work: Workload) -> dict[str, int]:
     """Weights and moments: there at every moment."""
     shape, shards = work.architecture, work.layout.shards
-    weights = _FLOAT * count_parameters(shape).total // shards
+    weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // shards
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
     return {"weights": weights + tables, "moments": 2 * weights}
 
 
 def _at_loss(work: Workload) -> Parts:
-    """All is kept; the logits have float32 logarithms and two gradients beside them (`loss.summed_loss`)."""
+    """All is kept; of the logits their float32 logarithms and two gradients of these (`loss.summed_loss`)."""
     count, shape = count_parameters(work.architecture), work.architecture
     kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
     copied = count.head + _copied_blocks(work) * count.block
@@ -88,7 +88,7 @@ def _at_loss(work: Workload) -> Parts:
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
         activations=work.tokens * kept,
-        logits=work.tokens * shape.vocab_size * (work.compute_bytes + 3 * _FLOAT),
+        logits=work.tokens * shape.vocab_size * 3 * _FLOAT,
         workspace=_lasting_workspace(work),
     )
 
@@ -101,8 +101,7 @@ def _at_final_norm(work: Workload) -> Parts:
         gradients=_gradients(work, so_far=count.head),
         copies=_copies(work, _copied_blocks(work) * count.block),
         activations=work.tokens
-        * (shape.num_layers * activations.block_kept(work) + shape.hidden_size * _FLOAT),
-        logits=_logits_left(work),
+        * (shape.num_layers * activations.block_kept(work) + shape.hidden_size * work.residual_bytes),
         workspace=work.tokens * floats * shape.hidden_size * _FLOAT + _lasting_workspace(work),
     )
 
@@ -111,14 +110,13 @@ def _at_feed_forward(work: Workload, *, left: int) -> Parts:
     """In the last of `left` blocks: the residual's gradient, two of the inner width beside what it needs."""
     count, shape = count_parameters(work.architecture), work.architecture
     done = count.head + (shape.num_layers - left) * count.block
-    held = shape.hidden_size * _FLOAT + 2 * shape.intermediate_size * work.compute_bytes
+    held = shape.hidden_size * work.residual_bytes + 2 * shape.intermediate_size * work.compute_bytes
     return Parts(
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block),
         activations=work.tokens * (left * activations.block_kept(work) + _computed_again(work)),
-        logits=_logits_left(work),
-        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_gradients(work),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work),
     )
 
 
@@ -126,7 +124,9 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
     """Its feed-forward half is done; the gradients of q, k, v and of the scores where they exist."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(shape), count.head + (shape.num_layers - left) * count.block
-    held = widths.residual * _FLOAT + 2 * (widths.residual + widths.key_value) * work.compute_bytes
+    held = (
+        widths.residual * work.residual_bytes + 2 * (widths.residual + widths.key_value) * work.compute_bytes
+    )
     if activations.scores_are_kept(work):
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
     kept = left * activations.block_kept(work) + _computed_again(work) - activations.feed_forward_kept(work)
@@ -135,8 +135,7 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
         gradients=_gradients(work, so_far=done + count.feed_forward),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block - count.feed_forward),
         activations=work.tokens * kept,
-        logits=_logits_left(work),
-        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_gradients(work),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work),
     )
 
 
@@ -149,8 +148,9 @@ def _at_end(work: Workload) -> Parts:
     return Parts(
         **_resident(work),
         gradients=_all_gradients(work) + max(tied, again),
-        logits=_logits_left(work),
-        workspace=work.tokens * shape.hidden_size * _FLOAT + _lasting_workspace(work),
+        workspace=work.tokens * shape.hidden_size * work.residual_bytes
+        + _lasting_workspace(work)
+        + _table_gradients(work),
     )
 
 
@@ -160,11 +160,17 @@ def _at_optimizer(work: Workload) -> Parts:
 
 
 def _all_gradients(work: Workload) -> int:
-    return _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+    return (
+        0
+        if work.layout.offloaded
+        else _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+    )
 
 
 def _gradients(work: Workload, *, so_far: int) -> int:
     """Bytes of gradients when the last accumulated pass has made those of `so_far` parameters."""
+    if work.layout.offloaded:
+        return 0
     return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.shards
 
 
@@ -185,29 +191,32 @@ def _copied_blocks(work: Workload, *, left: int | None = None) -> int:
 
 
 def _copies(work: Workload, parameters: int) -> int:
-    """Bytes of bfloat16 copies; sharded weights are gathered in bfloat16 instead (`_gathered_weights`)."""
-    return work.compute_bytes * parameters if work.bfloat16 and work.layout.shards == 1 else 0
-
-
-def _logits_left(work: Workload) -> int:
-    """The training loop's own name for the logits keeps them until the pass is over."""
-    return work.tokens * work.architecture.vocab_size * work.compute_bytes
+    """Bytes of bfloat16 copies; sharding casts weights as it gathers them (`_gathered_block`)."""
+    return work.compute_bytes * parameters if work.bfloat16 and not work.layout.sharded else 0
 
 
 def _lasting_workspace(work: Workload) -> int:
-    return _gathered_weights(work) + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
+    return _gathered_tables(work) + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
 
 
-def _gathered_weights(work: Workload) -> int:
-    """Whole weights on a device that keeps a shard: two blocks (one is fetched ahead), tables, norms."""
-    if work.layout.shards == 1:
-        return 0
+def _gathered_tables(work: Workload) -> int:
+    """Whole tables on a device that keeps a shard, from the forward pass to the end of the backward pass."""
+    return work.compute_bytes * _tables(work) if work.layout.sharded else 0
+
+
+def _tables(work: Workload) -> int:
     count = count_parameters(work.architecture)
-    return work.compute_bytes * (2 * count.block + count.embedding + count.output + count.norms)
+    return count.embedding + count.output + work.architecture.hidden_size
 
 
-def _gathered_gradients(work: Workload) -> int:
-    """Whole gradients of a block before they are summed and scattered, and the float32 buffer for that."""
-    if work.layout.shards == 1:
+def _gathered_block(work: Workload) -> int:
+    """Two whole blocks, one fetched ahead; the gradients of one, and the buffer that sums them."""
+    if not work.layout.sharded:
         return 0
-    return (work.compute_bytes + _FLOAT) * count_parameters(work.architecture).block
+    gradients = work.compute_bytes + _FLOAT
+    return (2 * work.compute_bytes + gradients) * count_parameters(work.architecture).block
+
+
+def _table_gradients(work: Workload) -> int:
+    """Whole gradients of the tables at the end, and the buffer that sums them over the devices."""
+    return (work.compute_bytes + _FLOAT) * _tables(work) if work.layout.sharded else 0

@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.plan import activations
-from trainyard.plan.advice import Change, changes_that_fit, fits
+from trainyard.plan.advice import Change, Machines, changes_that_fit, fits
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.instances import PRICES_AS_OF
@@ -67,7 +67,7 @@ class TrainingPlan:
                 "instance_type": instance.name if instance else None,
                 "nodes": self.rented.nodes,
                 "devices": instance.gpus * self.rented.nodes if instance and device.on_gpu else None,
-                "devices_used": self.work.layout.shards * self.work.layout.replicas,
+                "devices_used": self.work.layout.devices,
                 "usd_per_hour": self.rented.usd_per_hour,
                 "prices_as_of": PRICES_AS_OF if self.rented.usd_per_hour is not None else None,
             }
@@ -93,6 +93,10 @@ class TrainingPlan:
             "dtype": "bfloat16" if work.bfloat16 else "float32",
             "compiled": work.compiled,
             "strategy": self.config.compute.strategy,
+            "replicas": work.layout.replicas,
+            "shards": work.layout.shards,
+            "activation_checkpointing": str(work.recomputation),
+            "cpu_offload": work.layout.offloaded,
             "batch_size": work.batch_size,
             "gradient_accumulation_steps": work.accumulation,
             "sequence_length": work.sequence_length,
@@ -104,11 +108,13 @@ def plan_training(
     config: Config, device: Device, *, rented: Rented, mfu: float | None = None
 ) -> TrainingPlan:
     """The plan of `config` on `device`; `mfu` replaces the share of the peak that is assumed for its kind."""
-    work = workload_of(config, on_gpu=device.on_gpu)
+    work = workload_of(config, on_gpu=device.on_gpu, processes=rented.processes)
     expected = estimate(
         config.training, work, device, rented=rented, mfu=default_mfu(work) if mfu is None else mfu
     )
-    advice = () if fits(work, device) else changes_that_fit(work, device)
+    advice = (
+        () if fits(work, device) else changes_that_fit(work, Machines(device, rented.devices, rented.nodes))
+    )
     return TrainingPlan(config, device, rented, work, expected, advice)
 
 
@@ -120,6 +126,8 @@ def _change(change: Change) -> dict[str, Any]:
             "instance_type": instance.name if instance else None,
             "gpu": instance.gpu if instance else None,
             "usd_per_hour": instance.usd_per_hour if instance else None,
+            "nodes": change.nodes,
+            "devices": change.devices,
             "peak_bytes": change.peak_bytes,
         }
     )

@@ -6,7 +6,8 @@ It estimates nothing; `activations`, `memory` and `flops` do.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.config.mesh import mesh_shape
+from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
 
 
 class Recomputation(StrEnum):
@@ -27,8 +28,16 @@ class Layout:
     """Devices that share one copy of weights, gradients and moments."""
     replicas: int = 1
     """Data-parallel groups, each with its own batches."""
+    sharded: bool = False
+    """Put there by `fully_shard`, be it over one device: it casts the weights itself, without autocast."""
     gradient_buckets: bool = False
     """Gradients stay allocated between steps, as DDP's buckets do."""
+    offloaded: bool = False
+    """Shards, gradients and moments are in the memory of the host."""
+
+    @property
+    def devices(self) -> int:
+        return self.shards * self.replicas
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,21 @@ class Workload:
         return 2 if self.bfloat16 else 4
 
     @property
+    def residual_bytes(self) -> int:
+        """Bytes of a number between the blocks: float32, unless sharding casts the weights themselves."""
+        return self.compute_bytes if self.layout.sharded else 4
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens an optimizer step over all devices."""
-        return self.tokens * self.accumulation * self.layout.shards * self.layout.replicas
+        return self.tokens * self.accumulation * self.layout.devices
 
 
-def workload_of(config: Config, *, on_gpu: bool) -> Workload:
-    """The workload of `config` on each of its devices."""
+def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload:
+    """The workload of `config` on each of its devices, of which `processes` are there.
+
+    Raises ConfigError when they cannot be shared out as `compute` says.
+    """
     return Workload(
         architecture=config.model.architecture,
         batch_size=config.training.batch_size,
@@ -74,4 +91,17 @@ def workload_of(config: Config, *, on_gpu: bool) -> Workload:
         bfloat16=config.model.dtype == "bfloat16",
         compiled=config.compute.compile,
         on_gpu=on_gpu,
+        recomputation=Recomputation(config.compute.activation_checkpointing),
+        layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
+    )
+
+
+def _layout(compute: ComputeConfig, *, on_gpu: bool, processes: int) -> Layout:
+    mesh = mesh_shape(compute, processes)
+    return Layout(
+        shards=mesh.shards,
+        replicas=mesh.replicas,
+        sharded=compute.strategy in ("fsdp", "hsdp"),
+        gradient_buckets=compute.strategy == "ddp" and processes > 1,
+        offloaded=compute.cpu_offload and on_gpu,
     )

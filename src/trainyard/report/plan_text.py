@@ -46,6 +46,10 @@ def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
     compiled = ", compiled" if run["compiled"] else ""
     shape = f"{run['batch_size']} × {run['sequence_length']:,} tokens a forward pass"
     yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
+    if plan["device"]["devices_used"] > 1:
+        offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
+        spread = f"{run['replicas']} × {run['shards']}"
+        yield "layout", f"{run['strategy']}: {spread} devices (copies × shards of each){offloaded}"
 
 
 def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -111,9 +115,13 @@ def _advice(plan: Plan) -> Iterator[str]:
         yield "Nothing helps: take a smaller model.architecture or a shorter data.sequence_length."
     for change in plan["advice"]:
         arguments = [f"--set {override}" for override in change["set"]]
-        where = "here"
+        where, each = "here", " each" if change["devices"] > 1 else ""
         if "instance_type" in change:
             arguments.append(f"--instance-type {change['instance_type']}")
-            where = f"on one {change['gpu']}, $ {change['usd_per_hour']:,.2f} an hour"
-        yield f"It fits {where} with {size(change['peak_bytes'])}:"
+            count = change["devices"] if each else "one"
+            where = f"on {count} {change['gpu']}, $ {change['usd_per_hour']:,.2f} an hour"
+        elif "nodes" in change:
+            arguments.append(f"--num-nodes {change['nodes']}")
+            where = f"on {change['nodes']} such machines"
+        yield f"It fits {where} with {size(change['peak_bytes'])}{each}:"
         yield f"  {' '.join(arguments)}"

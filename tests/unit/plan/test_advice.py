@@ -5,21 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.plan.advice import changes_that_fit, fits, overrides_between
-from trainyard.plan.device import Device, cpu, gpu, gpu_of
+from trainyard.plan.advice import Machines, changes_that_fit, fits, overrides_between
+from trainyard.plan.device import cpu, gpu, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.memory import highest_moment
-from trainyard.plan.workload import Workload, workload_of
+from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
 
 Build = Callable[..., Workload]
 Load = Callable[..., Config]
 NAME = "training_configuration"
+ONE_PASS = ("training.gradient_accumulation_steps=1",)
 
 
-def just_enough_for(work: Workload) -> Device:
-    """A GPU on which `work` fits and nothing larger does."""
+def just_enough_for(work: Workload, **more: int) -> Machines:
+    """GPUs on which `work` fits and nothing larger does."""
     total = highest_moment(work).parts.total + 2**30
-    return gpu("L4", round(total / 0.95) + 10)
+    return Machines(gpu("L4", round(total / 0.95) + 10), **more)
 
 
 def test_a_smaller_batch_of_the_same_global_size_is_the_first_choice(workload: Build) -> None:
@@ -38,23 +39,28 @@ def test_the_batch_is_split_no_further_than_needed(workload: Build) -> None:
     )
 
 
-def test_bfloat16_comes_when_no_batch_is_small_enough(workload: Build) -> None:
-    work = workload(bfloat16=False, compiled=False, batch_size=1)
+def test_bfloat16_comes_when_nothing_that_keeps_the_numbers_helps(workload: Build) -> None:
+    work = workload(bfloat16=False, compiled=False, batch_size=1, recomputation=Recomputation.FULL)
     halved = replace(work, bfloat16=True)
     assert changes_that_fit(work, just_enough_for(halved))[0].overrides == ("model.dtype=bfloat16",)
 
 
 def test_another_machine_is_named_with_its_price(workload: Build) -> None:
-    ways = changes_that_fit(workload(batch_size=1, accumulation=4), gpu_of(find_instance("g6.xlarge")))
-    assert [way.overrides for way in ways] == [()]
-    assert ways[0].instance is not None
-    assert ways[0].instance.name == "g6e.xlarge"
-    assert ways[0].instance.usd_per_hour is not None
+    ways = changes_that_fit(
+        workload(batch_size=1, accumulation=4), Machines(gpu_of(find_instance("g6.xlarge")))
+    )
+    assert ways[0].nodes == 2
+    assert ways[1].overrides == ()
+    assert ways[1].instance is not None
+    assert ways[1].instance.name == "g6e.xlarge"
+    assert ways[1].instance.usd_per_hour is not None
 
 
 def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: Load) -> None:
-    work = workload_of(load(NAME), on_gpu=True)
-    changed, unchanged = changes_that_fit(work, gpu_of(find_instance("g6.xlarge")))
+    # One sequence a step, which no further machine can share.
+    one = ("model.architecture.num_layers=40", "training.batch_size=1", *ONE_PASS)
+    work = workload_of(load(NAME, *one), on_gpu=True)
+    changed, unchanged = changes_that_fit(work, Machines(gpu_of(find_instance("g6.xlarge"))))
     assert changed.instance is not None
     assert unchanged.instance is not None
     assert changed.overrides
@@ -64,14 +70,14 @@ def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: L
 
 def test_processors_that_are_too_small_are_answered_with_a_gpu(load: Load) -> None:
     work = workload_of(load(NAME), on_gpu=False)
-    ways = changes_that_fit(work, cpu(cores=2, memory_bytes=2**34))
+    ways = changes_that_fit(work, Machines(cpu(cores=2, memory_bytes=2**34)))
     assert all("model.device=cuda" in way.overrides for way in ways)
     assert all(way.instance for way in ways)
 
 
 def test_nothing_is_suggested_when_nothing_helps(workload: Build) -> None:
     shape = workload().architecture.model_copy(update={"num_layers": 100_000})
-    assert changes_that_fit(workload(architecture=shape), gpu("H100", 2**36)) == ()
+    assert changes_that_fit(workload(architecture=shape), Machines(gpu("H100", 2**36))) == ()
 
 
 def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
@@ -79,7 +85,7 @@ def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
         device = gpu_of(find_instance(name))
         work = workload_of(load(NAME), on_gpu=True)
         assert not fits(work, device)
-        for way in changes_that_fit(work, device):
+        for way in changes_that_fit(work, Machines(device)):
             changed = workload_of(load(NAME, *way.overrides), on_gpu=True)
             assert fits(changed, gpu_of(way.instance) if way.instance else device)
             assert highest_moment(changed).parts.total == way.peak_bytes
@@ -90,3 +96,46 @@ def test_overrides_name_only_what_differs(workload: Build) -> None:
     work: Any = workload(compiled=False)
     assert overrides_between(work, work) == ()
     assert overrides_between(work, replace(work, compiled=True)) == ("compute.compile=true",)
+
+
+def test_activations_are_computed_again_before_the_numbers_change(workload: Build) -> None:
+    work = workload(batch_size=1, sequence_length=16_384)
+    for mode in (Recomputation.SELECTIVE, Recomputation.FULL):
+        way = changes_that_fit(work, just_enough_for(replace(work, recomputation=mode)))[0]
+        assert way.overrides == (f"compute.activation_checkpointing={mode}",)
+
+
+def test_idle_neighbours_share_the_model_and_the_batch(workload: Build) -> None:
+    work = workload(accumulation=4, recomputation=Recomputation.FULL)
+    shared = replace(work, batch_size=2, accumulation=1, layout=Layout(shards=8, sharded=True))
+    way = changes_that_fit(work, just_enough_for(shared, devices=8))[0]
+    assert way.overrides == (
+        "compute.strategy=fsdp",
+        "training.batch_size=2",
+        "training.gradient_accumulation_steps=1",
+    )
+    assert (way.instance, way.nodes) == (None, None)
+
+
+def test_more_nodes_are_taken_where_one_is_too_small(load: Load) -> None:
+    config = load("training_configuration", "compute.strategy=fsdp", "training.gradient_accumulation_steps=8")
+    work = workload_of(config, on_gpu=True, processes=1)
+    here = Machines(gpu("L4", 16 * 10**9))
+    way = changes_that_fit(work, here)[0]
+    assert way.nodes
+    planned = workload_of(
+        load("training_configuration", "compute.strategy=fsdp", *way.overrides),
+        on_gpu=True,
+        processes=way.nodes,
+    )
+    assert planned.tokens_per_step == work.tokens_per_step
+    assert highest_moment(planned).parts.total == way.peak_bytes
+    assert fits(planned, here.device)
+
+
+def test_a_copy_on_each_device_becomes_a_shard_on_each(workload: Build) -> None:
+    work = workload(batch_size=1, recomputation=Recomputation.FULL)
+    copied = replace(work, layout=Layout(replicas=4, gradient_buckets=True))
+    sharded = replace(work, layout=Layout(shards=4, sharded=True))
+    way = changes_that_fit(copied, just_enough_for(sharded, devices=4))[0]
+    assert way.overrides == ("compute.strategy=fsdp",)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trainyard.config.parameters import count_parameters
+from trainyard.errors import ConfigError
 from trainyard.plan import activations
 from trainyard.plan.memory import Parts, highest_moment, moments_of
 from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
@@ -31,7 +32,7 @@ def measured() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("part", ["peak", "resident", "before_backward", "gradients"])
+@pytest.mark.parametrize("part", ["peak", "resident", "before_backward", "at_optimizer"])
 def test_the_plan_is_within_a_tenth_of_a_real_step(
     measured: dict[str, dict[str, Any]], shape: str, part: str
 ) -> None:
@@ -80,12 +81,13 @@ def test_each_stronger_recomputation_keeps_less(workload: Build) -> None:
 
 
 def test_shards_divide_the_state_and_gather_two_blocks(workload: Build) -> None:
-    whole, eighth = workload(), workload(layout=Layout(shards=8))
+    whole, eighth = workload(), workload(layout=Layout(shards=8, sharded=True))
     optimizer = at(eighth, "optimizer step")
     assert optimizer.moments == at(whole, "optimizer step").moments // 8
     assert optimizer.gradients == at(whole, "optimizer step").gradients // 8
     block = count_parameters(whole.architecture).block
-    assert at(eighth, "loss").workspace - at(whole, "loss").workspace > 2 * 2 * block
+    last = "backward pass of the last attention"
+    assert at(eighth, last).workspace - at(whole, last).workspace > 2 * 2 * block
     assert at(eighth, "loss").copies == 0
     assert highest_moment(eighth).parts.total < highest_moment(whole).parts.total
 
@@ -122,3 +124,36 @@ def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> 
     work = workload_of(load("training_configuration", "model.dtype=bfloat16"), on_gpu=True)
     assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
     assert (work.bfloat16, work.compiled, work.on_gpu) == (True, False, True)
+
+
+def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Callable[..., Any]) -> None:
+    def layout(*overrides: str) -> Layout:
+        return workload_of(load("training_configuration", *overrides), on_gpu=True, processes=8).layout
+
+    assert layout() == Layout()
+    assert layout("compute.strategy=ddp") == Layout(replicas=8, gradient_buckets=True)
+    fsdp = layout("compute.strategy=fsdp", "compute.cpu_offload=true")
+    assert fsdp == Layout(shards=8, sharded=True, offloaded=True)
+    assert layout("compute.strategy=hsdp", "compute.replicas=2") == Layout(4, 2, sharded=True)
+    with pytest.raises(ConfigError, match=r"compute.replicas: 3 does not divide the 8 processes"):
+        layout("compute.strategy=hsdp", "compute.replicas=3")
+
+
+def test_recomputation_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
+    config = load("training_configuration", "compute.activation_checkpointing=full")
+    assert workload_of(config, on_gpu=True).recomputation is Recomputation.FULL
+
+
+def test_an_offloaded_model_leaves_the_device_its_activations(workload: Build) -> None:
+    kept = workload(layout=Layout(shards=8, sharded=True))
+    offloaded = replace(kept, layout=replace(kept.layout, offloaded=True))
+    parts = at(offloaded, "optimizer step")
+    assert (parts.moments, parts.gradients) == (0, 0)
+    assert at(offloaded, "loss").activations == at(kept, "loss").activations
+
+
+def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it(workload: Build) -> None:
+    full = workload(recomputation=Recomputation.FULL)
+    sharded = replace(full, layout=Layout(sharded=True))
+    assert 2 * activations.block_kept(sharded) == activations.block_kept(full)
+    assert at(sharded, "loss").copies == 0

@@ -31,10 +31,10 @@ def plan() -> Callable[..., dict[str, Any]]:
 
 def test_the_first_line_is_the_answer(plan: Callable[..., dict[str, Any]]) -> None:
     yes = lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
-    assert yes[0] == "smoke-llama fits on 2 CPU cores: 201.0 MB at the peak, 15.2 GB usable"
+    assert yes[0] == "smoke-llama fits on 2 CPU cores: 197.0 MB at the peak, 15.2 GB usable"
     no = lines(plan("training_configuration", on="g6e.xlarge"))
     assert no[0].startswith(
-        "tinyllama-1b does not fit on one L40S (g6e.xlarge): 97.6 GB at the peak, 44.5 GB"
+        "tinyllama-1b does not fit on one L40S (g6e.xlarge): 96.6 GB at the peak, 44.5 GB"
     )
     assert no[0].endswith(" too much")
 
@@ -55,10 +55,10 @@ def test_cost_names_the_price_its_day_and_every_node(plan: Callable[..., dict[st
 
 def test_the_advice_is_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> None:
     text = lines(plan("training_configuration", on="g6e.xlarge"))
-    where = text.index("It fits here with 37.6 GB:")
+    where = text.index("It fits here with 37.4 GB:")
     assert text[where + 1] == "  --set training.batch_size=1 --set training.gradient_accumulation_steps=16"
-    assert text[-1] == "  --instance-type p5en.48xlarge"
-    assert any(line.startswith("It fits on one H200, $ 63.30 an hour") for line in text)
+    assert text[-1] == "  --instance-type g7e.2xlarge"
+    assert any(line.startswith("It fits on one RTX PRO 6000 Server, $ 3.36 an hour") for line in text)
 
 
 def test_what_is_not_known_is_said_and_not_invented(plan: Callable[..., dict[str, Any]]) -> None:
@@ -79,3 +79,14 @@ def test_a_run_without_a_length_still_has_a_speed(plan: Callable[..., dict[str, 
 def test_a_model_that_no_machine_holds_is_told_so(plan: Callable[..., dict[str, Any]]) -> None:
     text = lines(plan("training_configuration", "model.architecture.num_layers=10000", on="p6-b300.48xlarge"))
     assert text[-1].startswith("Nothing helps: ")
+
+
+def test_a_sharded_plan_says_over_how_many_devices_and_advises_more(
+    plan: Callable[..., dict[str, Any]],
+) -> None:
+    data = plan("training_configuration", "compute.strategy=fsdp", "training.batch_size=2", on="g6.xlarge")
+    data["device"]["devices_used"], data["run"]["shards"] = 8, 8
+    data["advice"] = [{"set": [], "nodes": 8, "devices": 8, "peak_bytes": 10**9}]
+    text = lines(data)
+    assert "  layout        fsdp: 1 × 8 devices (copies × shards of each)" in text
+    assert text[-2:] == ["It fits on 8 such machines with 1.0 GB each:", "  --num-nodes 8"]
