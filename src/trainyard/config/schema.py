@@ -220,6 +220,10 @@ class MonitoringConfig(Section):
     """Write a row of metrics every so many steps."""
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
+    hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
+    """A step that takes so many times the median is a hang, which ends the run; null waits for ever."""
+    hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
+    """No less than this is a hang; the first step, compiling and saving have ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
 

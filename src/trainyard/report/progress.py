@@ -50,6 +50,8 @@ class ProgressDisplay:
         if event == "started":
             self._steps, self._first_step = int(fields["steps"]), int(fields["step"])
             self._started = time.monotonic()
+        if event == "hang_suspected":
+            self.close()  # its message follows on the terminal
         if (line := event_line(event, fields)) is None:
             return
         if self._live is None:

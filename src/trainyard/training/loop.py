@@ -54,6 +54,7 @@ class Loop:
         with self._parts.profile.around(self._state.step + 1):
             row = self._step.run()
         seconds = time.perf_counter() - start
+        self._parts.watchdog.step_done(seconds)
         self._slowest_step = max(self._slowest_step, seconds)
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))
@@ -64,11 +65,13 @@ class Loop:
 
     def _save(self) -> None:
         start = time.perf_counter()
-        self._saver.save()
+        with self._parts.watchdog.slow_work():
+            self._saver.save()
         self._saving += time.perf_counter() - start
 
     def _write_profile(self) -> None:
-        steps = self._parts.profile.write()
+        with self._parts.watchdog.slow_work():
+            steps = self._parts.profile.write()
         if steps is not None:
             files = [trace_name(steps, rank) for rank in range(self._parts.world.size)]
             self._parts.event("profiled", step=steps[-1], files=files)
@@ -144,7 +147,7 @@ class Loop:
     def _stop_if_asked(self) -> None:
         if not self._stop_reason():
             return
-        self._saver.save()
+        self._save()
         step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
         raise StoppedError(
             f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "

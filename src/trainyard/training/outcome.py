@@ -42,6 +42,10 @@ class OutcomeRecorder:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self.record(error)
+
+    def record(self, error: BaseException | None) -> None:
+        """Write the outcome of a training that ended with `error`, or well."""
         status, exit_code = _verdict(error)
         reason = _reason(error)
         facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}

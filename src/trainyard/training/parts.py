@@ -17,6 +17,7 @@ from trainyard.training.stop import StopRequest
 from trainyard.training.trackers import Tracker
 from trainyard.training.training_data import Batches
 from trainyard.training.validation import Validation
+from trainyard.training.watchdog import Watchdog
 from trainyard.training.world import World
 
 
@@ -54,6 +55,8 @@ class Parts:
     """What all devices together could train at their peak; None when that is not known."""
     profile: StepProfile
     """Records the steps that a trace was asked of."""
+    watchdog: Watchdog
+    """Is told of every sign of life."""
 
     def event(self, event: str, **fields: Any) -> None:
         """Put an event on record and show it, once for all processes."""

@@ -18,6 +18,7 @@ from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.lock import locked
 from trainyard.training.checkpoint import load_checkpoint
+from trainyard.training.hang import ended_when_hung
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
 from trainyard.training.loop import Loop
@@ -37,6 +38,7 @@ from trainyard.training.trackers import close_trackers, open_trackers
 from trainyard.training.training_data import Batches
 from trainyard.training.validation import Validation
 from trainyard.training.vocabulary import load_vocabulary
+from trainyard.training.watchdog import Watchdog
 from trainyard.training.weight_source import WeightSource
 from trainyard.training.world import World, joined
 
@@ -47,7 +49,10 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     request = request.pinned()
     device = prepare_device(request.config)
-    with joined(device.type, request.config.compute.strategy) as world, ExitStack() as held:
+    # A hang is noticed before a collective that waits for it gives up.
+    patience = 1.5 * request.config.monitoring.hang_seconds
+    strategy = request.config.compute.strategy
+    with joined(device.type, strategy, patience=patience) as world, ExitStack() as held:
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
         with closing(session.batches):
@@ -84,8 +89,10 @@ class _Session:
             with self._tracked(parts) as tracked:
                 started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
                 listener.on_event("started", started)
-                _run(tracked)
-                recorder.sample = _sample(request, parallel.model, self._device)
+                with ended_when_hung(tracked, recorder):
+                    _run(tracked)
+                    with tracked.watchdog.slow_work():
+                        recorder.sample = _sample(request, parallel.model, self._device)
         return recorder.outcome
 
     def _parts(
@@ -110,6 +117,7 @@ class _Session:
             gpu_facts=self._request.gpu_facts,
             peak_tokens_per_second=self._peak_tokens_per_second(),
             profile=StepProfile(self._request.profile, self._request.directory.logs, self._world.rank),
+            watchdog=Watchdog(self._request.config.monitoring),
         )
 
     @contextmanager

@@ -63,6 +63,7 @@ class TrainStep:
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of validation tokens, computed as those of training are."""
+        self._parts.watchdog.beat()
         with self._shield(), self._autocast:
             logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
         return logits
@@ -82,6 +83,7 @@ class TrainStep:
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
+            self._parts.watchdog.beat()
             self._clock.lap("backward")
         mean = world.total(total.item())
         self._clock.lap("backward")

@@ -103,11 +103,14 @@ ALONE = World(rank=0, size=1, local_rank=0, control=None)
 
 
 @contextmanager
-def joined(device: str, strategy: str, environment: Mapping[str, str] = os.environ) -> Iterator[World]:
+def joined(
+    device: str, strategy: str, environment: Mapping[str, str] = os.environ, *, patience: float = 0.0
+) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end; without them, be alone.
 
     `device` (`cpu` or `cuda`) decides the backend: NCCL beside gloo on GPUs, gloo on CPUs. Raises ConfigError
-    when several processes were started for a strategy of one.
+    when several processes were started for a strategy of one. No collective waits longer than five
+    minutes, or `patience` seconds if that is more.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     _require_one_process(size, strategy)
@@ -115,7 +118,7 @@ def joined(device: str, strategy: str, environment: Mapping[str, str] = os.envir
         yield ALONE
         return
     backend = "cuda:nccl,cpu:gloo" if device == "cuda" else "gloo"
-    limit = timedelta(seconds=_START_SECONDS)
+    limit = timedelta(seconds=max(_START_SECONDS, patience))
     if size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)

@@ -53,8 +53,18 @@ def _start_problem(events: list[Facts], parent: object) -> str | None:
         return "events.jsonl does not say that the run started"
     if first.get("event") == "resumed" and (parent is None or first.get("manifest_sha256") != parent):
         return "events.jsonl begins with a resumption, but not from the checkpoint in run.json's parent"
-    hang = next((event for event in events if event.get("event") == "hang_suspected"), None)
-    return f"a hang was suspected{_at(hang)}" if hang is not None else None
+    return _hang_problem(events)
+
+
+def _hang_problem(events: list[Facts]) -> str | None:
+    """A hang ends its segment, and the run may be taken up again; otherwise it was waited out."""
+    for index, event in enumerate(events):
+        if event.get("event") != "hang_suspected":
+            continue
+        later = [after for after in events[index + 1 :] if after.get("status") != "failed"]
+        if not later or later[0].get("event") not in _STARTS:
+            return f"a hang was suspected{_at(event)}"
+    return None
 
 
 def _end_problem(run: Facts, events: list[Facts]) -> str | None:

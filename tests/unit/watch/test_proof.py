@@ -19,6 +19,9 @@ STARTED: dict[str, Any] = {"event": "started", "step": 0}
 SAVED: dict[str, Any] = {"event": "checkpoint_saved", "step": STEPS, "manifest_sha256": "c4ec" + "0" * 60}
 FINISHED: dict[str, Any] = {"event": "finished", "step": STEPS, "status": "succeeded"}
 EVENTS = [STARTED, SAVED, FINISHED]
+HANG: dict[str, Any] = {"event": "hang_suspected", "step": 9}
+FAILED: dict[str, Any] = {"event": "finished", "step": 9, "status": "failed"}
+RESUMED: dict[str, Any] = {"event": "resumed", "step": 5, "manifest_sha256": "ab" * 32}
 SETTINGS: dict[str, Any] = {
     "training": {"max_steps": STEPS, "epochs": None, "seed": 42, "validation_steps": 300},
     "data": {"sequence_length": 256},
@@ -303,7 +306,10 @@ def test_a_seed_that_is_not_that_of_the_configuration_is_noticed() -> None:
         ([STARTED, {"event": "finished", "step": STEPS}], "the last event says finished at step 600"),
         ([STARTED, FINISHED, {"event": "preempted", "status": "stopped"}], "the last event says stopped"),
         ([STARTED, FINISHED | {"step": 500}], "it finished at step 500"),
-        ([STARTED, {"event": "hang_suspected", "step": 9}, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, FAILED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, SAVED, RESUMED, SAVED, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, FAILED, RESUMED, HANG, FINISHED], "a hang was suspected at step 9"),
         ([STARTED, FINISHED, {"event": "failed", "step": 600}], "after it finished, the run failed"),
         ([STARTED, FINISHED, {"event": "resumed", "step": 500}], "the run was resumed at step 500"),
         ([STARTED, FINISHED, STARTED], "the run started again at step 0"),
@@ -314,6 +320,12 @@ def test_the_events_must_bear_the_outcome_out(events: list[Any], words: str) -> 
     assert not trained.holds
     assert words in trained.evidence
     assert trained.next_step == AGAIN
+
+
+def test_a_run_that_a_hang_ended_and_that_was_taken_up_again_is_proven() -> None:
+    proof = judge(events=[STARTED, HANG, FAILED, RESUMED, SAVED, FINISHED])
+    assert proof.proven
+    assert "1 retry (resumed after step 5)" in part(proof, "trained").evidence
 
 
 @pytest.mark.parametrize(

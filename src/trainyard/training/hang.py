@@ -1,0 +1,165 @@
+"""What is done when a run stands still: every process leaves its stacks in `logs/`, then the run ends.
+
+    first to notice --> logs/hang-suspected --> all: logs/hang-rank-R.txt --> main: event, outcome --> exit 1
+
+The main thread may be stuck anywhere, in a collective too, and never come back: everything here happens in
+the watchdog's thread, and the process ends without asking the others. The main process removes
+`logs/hang-suspected` when all is on record, which tells the others to go.
+"""
+
+import faulthandler
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainyard.errors import ExitCode, RecordError, TrainingFailedError
+from trainyard.run.files import write_bytes_atomically, write_json_atomically
+from trainyard.training.outcome import OutcomeRecorder
+from trainyard.training.parts import Parts
+from trainyard.training.resume import where_to_go_on
+from trainyard.training.watchdog import Standstill, compiling_is_slow
+
+_logger = logging.getLogger(__name__)
+_GATHER_SECONDS = 5.0
+"""How long the main process waits for the stacks of the others."""
+_RECORD_SECONDS = 10.0
+"""How long the others wait for the main process."""
+_END_SECONDS = 20.0
+"""After this the process ends, whatever keeps it from saying why."""
+_POLL_SECONDS = 0.05
+
+
+@contextmanager
+def ended_when_hung(parts: Parts, recorder: OutcomeRecorder) -> Iterator[None]:
+    """End all processes of the run when what is done inside stands still."""
+    alarm = Alarm(parts, recorder)
+    parts.world.on_main(alarm.forget)
+    with ExitStack() as held:
+        if parts.config.compute.compile:
+            held.enter_context(compiling_is_slow(parts.watchdog))
+        held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called))
+        yield
+
+
+class Alarm:
+    """The end of a run that hangs."""
+
+    def __init__(self, parts: Parts, recorder: OutcomeRecorder) -> None:
+        self._parts, self._recorder = parts, recorder
+        self._logs = parts.directory.logs
+        self._sign = self._logs / "hang-suspected"
+
+    def forget(self) -> None:
+        """Remove the sign of a run that was killed while it said why it ended."""
+        self._sign.unlink(missing_ok=True)
+
+    def called(self) -> bool:
+        """Whether a process of the run has noticed a hang."""
+        return self._sign.exists()
+
+    def ring(self, still: Standstill) -> None:
+        """Leave the stacks, put the hang on record, end the process with exit code 1."""
+        last_resort = threading.Timer(_END_SECONDS, os._exit, (int(ExitCode.NO),))
+        last_resort.daemon = True
+        last_resort.start()
+        try:
+            noticed = self._call_the_others(still)
+            self._leave_stacks(noticed)
+            if self._parts.world.is_main:
+                self._record(noticed)
+            else:
+                _wait(_RECORD_SECONDS, lambda: not self.called())
+        finally:
+            kind, error, trace = sys.exc_info()
+            if kind is not None and error is not None:
+                sys.excepthook(kind, error, trace)
+            os._exit(ExitCode.NO)
+
+    def _call_the_others(self, still: Standstill) -> dict[str, Any]:
+        """Set the sign unless it is set; returns who noticed, after how long."""
+        noticed: dict[str, Any] = {
+            "rank": self._parts.world.rank,
+            "seconds": round(still.seconds, 1),
+            "limit_seconds": round(still.limit, 1),
+        }
+        try:
+            if self.called():
+                noticed = json.loads(self._sign.read_bytes())
+            else:
+                write_json_atomically(self._sign, noticed)
+        except (OSError, ValueError) as error:
+            _logger.warning("%s: %s", self._sign, error)
+        return noticed
+
+    def _leave_stacks(self, noticed: dict[str, Any]) -> None:
+        """The stacks of all threads, then what the collectives' recorder knows; on a full disk, to stderr."""
+        rank = self._parts.world.rank
+        try:
+            with self._stacks(rank).open("a", encoding="utf-8") as file:
+                file.write(
+                    f"\n{time.strftime('%Y-%m-%dT%H:%M:%S%z')} rank {rank}, pid {os.getpid()}, after step "
+                    f"{self._parts.state.step}: a hang was suspected: {json.dumps(noticed)}\n"
+                )
+                file.flush()
+                faulthandler.dump_traceback(file)
+            _leave_collectives(self._logs, rank, self._parts.device)
+        except OSError:
+            faulthandler.dump_traceback(sys.stderr)
+
+    def _record(self, noticed: dict[str, Any]) -> None:
+        world, step = self._parts.world, self._parts.state.step
+        _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size)
+        files = [f"logs/{path.name}" for path in self._stacks_left()]
+        message = (
+            f"Step {step + 1}: nothing moved for {noticed['seconds']} s (rank {noticed['rank']} noticed), "
+            f"so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
+            f"docs/runbooks/recovery.md#hung says how to read them. {where_to_go_on(self._parts.directory)}"
+        )
+        try:
+            self._parts.event("hang_suspected", step=step, **noticed, files=files)
+        except RecordError as error:
+            _logger.warning("%s", error)
+        self._recorder.record(TrainingFailedError(message))
+        self.forget()
+        _logger.error("%s", message)
+
+    def _stacks(self, rank: int) -> Path:
+        return self._logs / f"hang-rank-{rank}.txt"
+
+    def _stacks_left(self) -> list[Path]:
+        """The files that were written since the hang was noticed; those of earlier hangs are older."""
+        if not self._sign.exists():
+            return []
+        noticed = self._sign.stat().st_mtime_ns
+        paths = [self._stacks(rank) for rank in range(self._parts.world.size)]
+        return [path for path in paths if path.exists() and path.stat().st_mtime_ns >= noticed]
+
+
+def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
+    """What torch's flight recorder kept of the last collectives: NCCL's as its `fr_trace` reads it."""
+    if not dist.is_initialized():
+        return
+    from torch._C import _distributed_c10d as c10d
+
+    recorders = {f"hang-gloo-rank-{rank}.json": "_dump_fr_trace_json"}
+    if device.type == "cuda":
+        recorders[f"hang-nccl-rank-{rank}"] = "_dump_nccl_trace"
+    for name, dump in recorders.items():
+        if hasattr(c10d, dump):
+            write_bytes_atomically(folder / name, getattr(c10d, dump)())
+
+
+def _wait(seconds: float, until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,118 @@
+"""A training that stands still: it ends by itself, says where every process was and how to go on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+CONFIG = f"""
+extends: {HOUSE}/configs/smoke.yaml
+model:
+  device: cpu
+  architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
+training: {{batch_size: 4, max_steps: 12, warmup_steps: 3, validation_steps: null, validation_batches: 1}}
+compute: {{threads: 1}}
+data: {{sequence_length: 16}}
+checkpointing: {{save_steps: 4}}
+monitoring: {{tensorboard: false, hang_seconds: 1.5}}
+"""
+# Python imports it as it starts: the sixth batch of one rank never comes.
+STUCK = """
+import os, threading
+
+if os.environ.get("RANK", "0") == os.environ.get("STUCK_RANK"):
+    from trainyard.training.batches import TokenBatches
+
+    whole = TokenBatches.batch
+
+    def wait_for_ever(self, step):
+        if step == 5:
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        return whole(self, step)
+
+    TokenBatches.batch = wait_for_ever
+"""
+
+
+class Trainer:
+    """The shipped trainer on a small text, with one rank stuck in step 6."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "run"
+        self._folder = folder
+        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(1000))
+        (folder / "train.txt").write_text(text)
+        (folder / "validation.txt").write_text(text[:1000])
+        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "sitecustomize.py").write_text(STUCK)
+
+    def train(self, *more: str, stuck_rank: str) -> tuple[int, str]:
+        paths = ("train_path=train.txt", "validation_path=validation.txt", "prepared_directory=prepared")
+        settings = [f"data.{path.replace('=', f'={self._folder}/')}" for path in paths]
+        command = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--run-dir", str(self.run), *more]
+        command += ["--config", str(self._folder / "config.yaml")]
+        command += [word for setting in settings for word in ("--set", setting)]
+        search = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "CI": "true", "PYTHONPATH": search, "STUCK_RANK": stuck_rank}
+        done = subprocess.run(
+            command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, timeout=120, check=False
+        )
+        return done.returncode, done.stderr
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run / "events.jsonl").read_text().splitlines()]
+
+    def outcome(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.run / "run.json").read_text())["outcome"]
+        return result
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Trainer:
+    return Trainer(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_hang_ends_the_run_with_its_stacks_and_says_how_to_go_on(trainer: Trainer) -> None:
+    code, errors = trainer.train(stuck_rank="0")
+    assert code == 1, errors
+    stacks = (trainer.run / "logs" / "hang-rank-0.txt").read_text()
+    assert "in wait_for_ever" in stacks
+    assert "after step 5" in stacks
+    outcome = trainer.outcome()
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("failed", 1, 5)
+    assert outcome["reason"].startswith("Step 6: nothing moved for 1.")
+    assert outcome["reason"].endswith("logs/hang-rank-0.txt.")
+    assert f"From the last checkpoint: scripts/train.py --config {trainer.run}/config.yaml" in errors
+    assert [event["event"] for event in trainer.events()] == [
+        *("started", "checkpoint_saved", "hang_suspected", "finished")
+    ]
+
+
+@pytest.mark.slow
+def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Trainer) -> None:
+    two = ("--nproc-per-node", "2", "--set", "compute.strategy=ddp")
+    code, errors = trainer.train(*two, stuck_rank="1")
+    assert code == 1, errors
+    assert errors.count("nothing moved for") == 1, errors
+    assert "lost another process" not in errors
+    logs = trainer.run / "logs"
+    assert "in wait_for_ever" in (logs / "hang-rank-1.txt").read_text()
+    waiting = (logs / "hang-rank-0.txt").read_text()
+    assert "wait_for_ever" not in waiting
+    assert "_forward_backward" in waiting, "it waits in a collective"
+    calls = json.loads((logs / "hang-gloo-rank-0.json").read_bytes())["entries"]
+    assert {call["profiling_name"] for call in calls} >= {"gloo:all_reduce"}
+    (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]
+    assert hang["files"] == ["logs/hang-rank-0.txt", "logs/hang-rank-1.txt"]
+    noticed = hang["time"] - hang["seconds"]
+    assert trainer.outcome()["finished"] - noticed < 15
+    assert trainer.outcome()["status"] == "failed"
+    assert not (logs / "hang-suspected").exists()
