@@ -141,8 +141,10 @@ class Loop:
         """
         if self._slowest_step:
             self._parts.stop.before_deadline(1.5 * (self._slowest_step + self._saver.seconds))
-        self._parts.stop.reason = self._parts.world.first_reason(self._parts.stop.reason)
-        return self._parts.stop.reason
+        agreed = self._parts.world.first_reason(self._parts.stop.reason)
+        if agreed is not None:  # a signal that came while they agreed is for the next edge
+            self._parts.stop.reason = agreed
+        return agreed
 
     def _stop_if_asked(self) -> None:
         if not self._stop_reason():

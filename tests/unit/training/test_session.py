@@ -111,6 +111,23 @@ def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -
     assert first["state_sha256"]["model"] != other["state_sha256"]["model"]
 
 
+def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, asked = StopRequest(), 0
+
+    def agree(_world: object, reason: str | None) -> str | None:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            stop.reason = "SIGTERM received"
+        return reason
+
+    monkeypatch.setattr("trainyard.training.world.World.first_reason", agree)
+    with pytest.raises(StoppedError, match="Stopped at step 3 of 12: SIGTERM received"):
+        run_training(tiny_config(training={"validation_steps": None}), stop=stop)
+
+
 def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
