@@ -189,6 +189,8 @@ class DataConfig(Section):
     """Type of the tokens in .bin files; a Megatron .idx beside one tells it itself."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens a sample."""
+    packing: Literal["concatenate", "separate"] = "concatenate"
+    """concatenate: documents of a sample see those before; separate: each attends to itself alone."""
     prepared_directory: Name = "data/prepared"
     """Where token files are kept between runs."""
 

@@ -1,8 +1,11 @@
 """Batches of token windows, a pure function of (seed, epoch, step).
 
 The corpus is cut into consecutive windows; each epoch visits them in another order (`order`). There is no
-state to save: the step number is the position. It knows no devices and no ranks: a batch is the global one,
-and who trains splits it.
+state to save: the step number is the position. It knows no devices: a batch is the global one, and `share`
+says which part of it is whose.
+
+Where documents are kept apart, a token that begins one is marked: instead of its id stands the complement,
+`~id`, which is below zero. `packing` reads the marks.
 """
 
 from typing import Any
@@ -15,6 +18,7 @@ from trainyard.errors import DataError
 from trainyard.training.order import Permutation
 
 _BLOCK_WINDOWS = 4096
+Places = npt.NDArray[np.int64]
 
 
 def window_count(tokens: int, sequence_length: int) -> int:
@@ -32,10 +36,12 @@ class TokenBatches:
         sequence_length: int,
         batch_size: int,
         seed: int,
+        documents: Places | None = None,
     ) -> None:
         """`batch_size` is the global batch: sequences an optimizer step.
 
-        Raises DataError when `tokens` have fewer windows than that.
+        `documents` are the places that begin one, rising; with them, these tokens are marked. Raises
+        DataError when `tokens` have fewer windows than a batch.
         """
         self.windows = window_count(tokens.size, sequence_length)
         if self.windows < batch_size:
@@ -48,7 +54,7 @@ class TokenBatches:
         # A view `[windows, sequence_length + 1]` that copies nothing; a memory map stays one.
         every_start = sliding_window_view(tokens.view(np.ndarray), sequence_length + 1)
         self._windows = every_start[::sequence_length]
-        self._batch_size, self._seed = batch_size, seed
+        self._batch_size, self._seed, self._documents = batch_size, seed, documents
         self._steps_per_block = max(1, _BLOCK_WINDOWS // batch_size)
         self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
@@ -57,7 +63,9 @@ class TokenBatches:
 
         Input is `[:, :-1]`, target `[:, 1:]`.
         """
-        return self._windows[self._windows_of(step)].astype(np.int64)
+        chosen = self._windows_of(step)
+        rows = self._windows[chosen].astype(np.int64)
+        return rows if self._documents is None else _marked(rows, chosen, self._documents)
 
     def position(self, _step: int) -> None:
         """Nothing: the step says it all."""
@@ -87,8 +95,40 @@ class TokenBatches:
         return windows.reshape(-1, self._batch_size)
 
 
-def first_windows(tokens: np.ndarray, *, length: int, count: int) -> np.ndarray:
-    """Up to `count` consecutive windows `[window, length + 1]` of token ids, the same at every validation."""
-    available = min(count, max(0, (len(tokens) - 1) // length))
-    rows = [tokens[i * length : (i + 1) * length + 1].astype(np.int64) for i in range(available)]
-    return np.stack(rows) if rows else np.empty((0, length + 1), dtype=np.int64)
+def first_windows(
+    tokens: npt.NDArray[np.integer[Any]], *, length: int, count: int, documents: Places | None = None
+) -> npt.NDArray[np.int64]:
+    """Up to `count` consecutive windows `[window, length + 1]` of token ids, marked like those of a batch."""
+    available = min(count, window_count(len(tokens), length))
+    if not available:
+        return np.empty((0, length + 1), dtype=np.int64)
+    part = np.asarray(tokens[: available * length + 1]).astype(np.int64)
+    rows = sliding_window_view(part, length + 1)[::length].copy()
+    return rows if documents is None else _marked(rows, np.arange(available), documents)
+
+
+def share(batch: np.ndarray, *, size: int, rank: int, of: int) -> list[np.ndarray]:
+    """The forward passes of process `rank` of `of`: `size` sequences each, dealt out in turn by rank."""
+    return [batch[first : first + size] for first in range(0, len(batch), size)][rank::of]
+
+
+def plain_ids(marked: np.ndarray) -> np.ndarray:
+    """The ids without the marks."""
+    return np.where(marked < 0, ~marked, marked)
+
+
+def counted(batch: np.ndarray) -> int:
+    """How many targets of `[batch, seq + 1]` tokens count in the loss."""
+    return int(np.count_nonzero(batch[:, 1:] >= 0))
+
+
+def _marked(
+    rows: npt.NDArray[np.int64], windows: npt.NDArray[np.int64], documents: Places
+) -> npt.NDArray[np.int64]:
+    """`rows` `[window, length + 1]`, which are these windows, with the starts of documents marked."""
+    starts = windows * (rows.shape[1] - 1)
+    bounds = np.searchsorted(documents, np.stack((starts, starts + rows.shape[1])))
+    for row, start, first, last in zip(rows, starts, *bounds, strict=True):
+        places = documents[first:last] - start
+        row[places] = ~row[places]
+    return rows

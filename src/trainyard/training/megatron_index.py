@@ -10,6 +10,7 @@ are `token_files`'.
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,16 @@ class MegatronIndex:
     """Tokens of each sequence."""
     documents: npt.NDArray[np.int64]
     """The first sequence of each document, and at the end the number of sequences."""
+
+    def document_starts(self) -> Iterator[npt.NDArray[np.int64]]:
+        """The place of the first token of each document that has one, rising, in parts."""
+        before = 0
+        for first in range(0, self.documents.size - 1, _CHUNK):
+            marks = self.documents[first : first + _CHUNK + 1]
+            tokens = self.lengths[marks[0] : marks[-1]].astype(np.int64)
+            starts = before + np.concatenate(([0], np.cumsum(tokens)))[marks - marks[0]]
+            yield starts[:-1][np.diff(starts) > 0]
+            before = int(starts[-1])
 
 
 def index_beside(tokens: Path) -> Path | None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.training.attention import causal_attention
+from trainyard.training.packing import unpacked
 from trainyard.training.placement import place
 
 
@@ -59,10 +60,11 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(width, key_width, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | None = None) -> Tensor:
+        """`visible` `[batch, 1, seq, seq]` says which query sees which key; without it, causal."""
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
-        joined: Tensor = self.o_proj(causal_attention(q, k, v).transpose(1, 2).flatten(2))
+        joined: Tensor = self.o_proj(causal_attention(q, k, v, visible).transpose(1, 2).flatten(2))
         return joined
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -96,8 +98,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = FeedForward(architecture)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cosines, sines)
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cosines, sines, *visible)
         result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
 
@@ -114,6 +116,8 @@ class Decoder(nn.Module):
     sines: Tensor
     run_layer: Callable[..., Tensor] = staticmethod(_run_layer)
     """How a layer is applied; replaced where activations are computed again in the backward pass."""
+    separates_documents = False
+    """Whether tokens are marked where a document begins, and documents are kept apart (`packing`)."""
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -124,11 +128,16 @@ class Decoder(nn.Module):
             self.register_buffer(name, table, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        positions: Tensor | slice = slice(tokens.shape[1])
+        visible: tuple[Tensor, ...] = ()
+        if self.separates_documents:
+            packed = unpacked(tokens)
+            tokens, visible = packed.tokens, (packed.visible,)
+            positions = packed.positions[:, None]
         x = self.embed_tokens(tokens)
-        length = tokens.shape[1]
-        cosines, sines = self.cosines[:length], self.sines[:length]
+        cosines, sines = self.cosines[positions], self.sines[positions]
         for layer in self.layers:
-            x = self.run_layer(layer, x, cosines, sines)
+            x = self.run_layer(layer, x, cosines, sines, *visible)
         result: Tensor = self.norm(x)
         return result
 

@@ -130,6 +130,8 @@ def _key(
     """A digest of all that decides the tokens. A file counts as unchanged while its size and time are."""
     files = [[_state(file) for file in part] for part in parts]
     facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
+    if data.packing == "separate":
+        facts.append(data.packing)
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.config.schema import Config
 from trainyard.run.files import write_json_atomically
-from trainyard.training.batches import TokenBatches, first_windows
+from trainyard.training.batches import Places, TokenBatches, first_windows
 from trainyard.training.skipped import Skipped
 from trainyard.training.token_files import FileState, TokenFile
 
@@ -58,13 +58,20 @@ class PreparedData:
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
         """The training batches of a run. Raises DataError when there are too few tokens for one."""
-        tokens = self.train.open()
-        return TokenBatches(tokens, sequence_length=sequence_length, batch_size=batch_size, seed=seed)
+        return TokenBatches(
+            self.train.open(),
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            seed=seed,
+            documents=_places(self.train),
+        )
 
     def validation_windows(self, *, length: int, count: int) -> np.ndarray:
         """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
-        tokens = self.train.open()[:0] if self.validation is None else self.validation.open()
-        return first_windows(tokens, length=length, count=count)
+        if self.validation is None:
+            return np.empty((0, length + 1), dtype=np.int64)
+        documents = _places(self.validation)
+        return first_windows(self.validation.open(), length=length, count=count, documents=documents)
 
     def prompt(self, count: int) -> list[int]:
         """The first of the validation tokens, else of those to train on."""
@@ -96,6 +103,7 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
         "tokens": file.tokens,
         "sha256": file.sha256,
         "seen": file.seen,
+        "documents": file.documents and _described(file.documents, folder),
     }
 
 
@@ -120,9 +128,21 @@ def read_prepared(directory: Path) -> PreparedData | None:
 def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
     path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
     seen = FileState(*value["seen"]) if value.get("seen") else None
-    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen)
+    documents = _token_file_of(value["documents"], directory) if value.get("documents") else None
+    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, documents)
+
+
+def _places(file: TokenFile) -> Places | None:
+    """Where the documents of `file` begin, memory-mapped; None where that is not looked at."""
+    return None if file.documents is None else file.documents.open().view(np.ndarray)
+
+
+def _identity(file: TokenFile) -> list[str | int]:
+    """What is the same wherever the tokens, and the documents where they count, are the same."""
+    identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
+    return identity if file.documents is None else [*identity, file.documents.sha256]
 
 
 def fingerprint_of(train: TokenFile, validation: TokenFile | None) -> str:
-    parts = [[file.dtype, file.tokens, file.sha256] if file else None for file in (train, validation)]
+    parts = [_identity(file) if file else None for file in (train, validation)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -127,18 +127,19 @@ def _named(path: Path) -> Path:
 def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
     """What decides the meaning of a checkpoint: the model's shape, the data and its order."""
     shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
-    return (
-        shape
-        | {
-            "data fingerprint": fingerprint,
-            "data.sequence_length": config.data.sequence_length,
-            "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
-            "training.seed": config.training.seed,
-        }
-        | (_stream(config.data) if config.data.hugging_face.dataset else {})
-    )
+    return {
+        **shape,
+        "data fingerprint": fingerprint,
+        "data.sequence_length": config.data.sequence_length,
+        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
+        "training.seed": config.training.seed,
+        **_of_data(config.data),
+    }
 
 
-def _stream(data: DataConfig) -> dict[str, Any]:
-    """What decides the order of a stream, by key, so that a difference can be set back."""
-    return {f"data.hugging_face.{key}": value for key, value in data.hugging_face.model_dump().items()}
+def _of_data(data: DataConfig) -> dict[str, Any]:
+    """The packing and the order of a stream, where they are not the usual; by key, to be set back."""
+    facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
+    if data.hugging_face.dataset is not None:
+        facts |= {f"data.hugging_face.{key}": value for key, value in data.hugging_face.model_dump().items()}
+    return facts

@@ -135,6 +135,7 @@ class _Session:
 
     def _new_state(self, weights: WeightSource | None) -> tuple[Parallel, TrainingState]:
         parallel = put_on_devices(self._request.config, self._world, self._device)
+        parallel.model.model.separates_documents = self._request.config.data.packing == "separate"
         if weights:
             load_weights(parallel.model, weights)
         optimizer = build_optimizer(parallel.model, self._request.config.training)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainyard.errors import TrainingFailedError
 from trainyard.run.records import Row
+from trainyard.training.batches import counted, share
 from trainyard.training.loss import summed_loss
 from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parts import Parts
@@ -69,17 +70,17 @@ class TrainStep:
         return logits
 
     def _forward_backward(self) -> float:
-        """Gradients of the mean loss over all tokens of the step, however it is cut into forward passes."""
+        """Gradients of the mean loss over all targets of the step, however it is cut into forward passes."""
         parallel, world = self._parts.parallel, self._parts.world
-        batch = torch.from_numpy(self._parts.batches.batch(self._state.step))
-        tokens = batch.shape[0] * (batch.shape[1] - 1)
-        # Forward pass by forward pass, the processes share the batch in order of rank.
-        own = torch.split(batch, self._parts.config.training.batch_size)[world.rank :: world.size]
+        batch = self._parts.batches.batch(self._state.step)
+        tokens = max(1, counted(batch))
+        size = self._parts.config.training.batch_size
+        own = share(batch, size=size, rank=world.rank, of=world.size)
         total = torch.zeros((), device=self._device)
         self._clock.lap("data")
         for number, sequences in enumerate(own, start=1):
             with parallel.accumulating(last=number == len(own)):
-                loss = self._loss(sequences.to(self._device)) / tokens
+                loss = self._loss(torch.from_numpy(sequences).to(self._device)) / tokens
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()

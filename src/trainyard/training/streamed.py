@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
-from trainyard.training.batches import first_windows
+from trainyard.training.batches import first_windows, plain_ids
 from trainyard.training.hugging_face import Origin, TextStream, find_origin
 from trainyard.training.stream_batches import StreamBatches
 from trainyard.training.token_stream import Tokens, TokenStream
@@ -58,7 +58,7 @@ class StreamedData:
 
     def prompt(self, count: int) -> list[int]:
         """The first tokens of the validation split, else of the training split."""
-        return [int(token) for token in self.start[:count]]
+        return [int(token) for token in plain_ids(self.start[:count])]
 
     def pinned(self, config: Config) -> Config:
         """`config` with the commit that is read, so that it says the same tomorrow."""
@@ -80,7 +80,7 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
 
     def opened(split: str) -> TokenStream:
         texts = TextStream(config, split, revision=origin.revision, text_field=data.text_field)
-        return TokenStream(texts, vocabulary, f"{name}, {split}")
+        return TokenStream(texts, vocabulary, f"{name}, {split}", marked=data.packing == "separate")
 
     train = opened(config.split)
     validation = opened(config.validation_split) if config.validation_split else None

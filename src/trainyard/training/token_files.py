@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.errors import DataError
 from trainyard.run.commands import script_command
@@ -49,6 +50,8 @@ class TokenFile:
     """Of the file's bytes, lower-case hex."""
     seen: FileState | None = field(default=None, compare=False)
     """How the file was when its bytes last had that hash."""
+    documents: "TokenFile | None" = None
+    """The places of the first tokens of documents, rising, where they are asked for."""
 
     @property
     def is_large(self) -> bool:
@@ -58,14 +61,15 @@ class TokenFile:
     def is_whole(self) -> bool:
         """Whether the file is there and has its size; the content is not read."""
         size = self.tokens * np.dtype(self.dtype).itemsize
-        return self.path.is_file() and self.path.stat().st_size == size
+        whole = self.path.is_file() and self.path.stat().st_size == size
+        return whole and (self.documents is None or self.documents.is_whole)
 
     def verified(self) -> "TokenFile | None":
         """The file as it is seen now; None when it is missing or its bytes have another hash.
 
         A large file that was not written to since it was hashed is not read.
         """
-        if not self.is_whole:
+        if not self.is_whole or (self.documents and not self.documents.verified()):
             return None
         # Before the content is read: what is written meanwhile is noticed the next time.
         state = FileState.of(self.path.stat())
@@ -91,6 +95,11 @@ class TokenWriter:
         self._file = path.open("wb", buffering=1 << 20)
         self._digest = hashlib.sha256()
         self._tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        """How many were written."""
+        return self._tokens
 
     def write(self, tokens: TokenArray) -> None:
         content = np.ascontiguousarray(tokens, dtype=_stored(self._dtype)).data
@@ -133,17 +142,28 @@ def check_tokens(path: Path, dtype: str, vocab_size: int) -> TokenFile:
     return TokenFile(path.absolute(), dtype, tokens, digest.hexdigest(), state)
 
 
-def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenArray]:
+def places_after(path: Path, dtype: str, token: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The places that follow a `token` in the file at `path`, rising, in parts."""
+    for start, chunk in _chunks(path, dtype):
+        yield np.flatnonzero(chunk == token).astype(np.int64) + start + 1
+
+
+def _chunks(path: Path, dtype: str) -> Iterator[tuple[int, TokenArray]]:
+    """Parts of the file at `path`, each with the place of its first token."""
     tokens = np.memmap(path, dtype=_stored(dtype), mode="r")
     for start in range(0, tokens.size, _CHUNK_TOKENS):
-        chunk = np.asarray(tokens[start : start + _CHUNK_TOKENS])
+        yield start, np.asarray(tokens[start : start + _CHUNK_TOKENS])
+
+
+def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenArray]:
+    for start, chunk in _chunks(path, dtype):
         if int(chunk.max()) >= vocab_size or int(chunk.min()) < 0:
-            place = start + int(np.argmax((chunk >= vocab_size) | (chunk < 0)))
+            place = int(np.argmax((chunk >= vocab_size) | (chunk < 0)))
             raise DataError(
-                f"{path}: token {int(tokens[place]):,} at position {place:,}, but ids must be 0 or more and "
-                f"below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the vocabulary "
-                f"that the file was written with, or data.bin_dtype to the type of its integers (read: "
-                f"{dtype}); that of a Megatron dataset stands in its .idx file."
+                f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be 0 or "
+                f"more and below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the "
+                "vocabulary that the file was written with, or data.bin_dtype to the type of its integers "
+                f"(read: {dtype}); that of a Megatron dataset stands in its .idx file."
             )
         yield chunk
 

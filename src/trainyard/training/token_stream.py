@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import DataError
+from trainyard.training.document_starts import encoded
 from trainyard.training.documents import Piece
 from trainyard.training.hugging_face import Place
 from trainyard.training.vocabulary import Vocabulary
@@ -67,9 +68,10 @@ class _Chunk:
 class TokenStream:
     """The tokens of all texts, over and over."""
 
-    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str) -> None:
+    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
+        """`marked` marks the tokens that begin a document, as `batches` does."""
         self.name = name
-        self._texts, self._vocabulary = texts, vocabulary
+        self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
     def windows(self, start: Position, *, count: int, length: int) -> Windows:
         """`count` windows from `start` on. Raises DataError when a whole epoch has no tokens."""
@@ -116,5 +118,9 @@ class TokenStream:
         pieces: list[Piece] = []
         for text in texts:
             pieces += [text, None]
-        arrays = self._vocabulary.token_arrays(iter(pieces))
-        return np.concatenate([np.empty(0, np.int64), *arrays])
+        parts = [np.empty(0, np.int64)]
+        for tokens, begins in encoded(self._vocabulary, iter(pieces)):
+            parts.append(tokens.astype(np.int64))
+            if self._is_marked and begins:
+                parts[-1][:1] = ~parts[-1][:1]
+        return np.concatenate(parts)

@@ -11,6 +11,7 @@ Drawing samples is the affair of `batches`.
 import contextlib
 import logging
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
+from trainyard.training.document_starts import encoded, starts_in
 from trainyard.training.documents import read_pieces
 from trainyard.training.folders import make_folder
 from trainyard.training.megatron_index import read_index
@@ -28,6 +30,7 @@ from trainyard.training.skipped import Skipped, SkipTally, passed_over
 from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
 _PROGRESS_SECONDS = 10.0
+_STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
 
@@ -134,26 +137,54 @@ def _token_file(
     """The tokens of `files`, or None if they have none. A single `.bin` file is used where it lies."""
     bins = [file for file in files if file.suffix == ".bin"]
     if len(files) == len(bins) == 1:
-        return check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size)
+        found = check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size)
+        return replace(found, documents=_write_starts(plan, bins[0], path))
     types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
     if not types:
         return None
-    with TokenWriter(path, str(np.result_type(*types))) as writer:
-        _write_files(plan, files, writer=writer, skips=skips)
-        result = writer.finish()
+    with TokenWriter(path, str(np.result_type(*types))) as writer, _starts_writer(plan, path) as starts:
+        _write_files(plan, files, writers=(writer, starts), skips=skips)
+        result = replace(writer.finish(), documents=None if starts is None else starts.finish())
     return result if result.tokens else None
 
 
+def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[TokenWriter | None]:
+    """Writes where the documents of the token file `path` begin, if they are to be kept apart."""
+    separate = plan.data.packing == "separate"
+    return TokenWriter(path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
+
+
+def _write_starts(plan: Preparation, file: CorpusFile, path: Path) -> TokenFile | None:
+    """Where the documents of a `.bin` file that is used where it lies begin, beside `path`."""
+    with _starts_writer(plan, path) as writer:
+        if writer is None:
+            return None
+        for places in starts_in(plan, file):
+            writer.write(places)
+        return writer.finish()
+
+
 def _write_files(
-    plan: Preparation, files: tuple[CorpusFile, ...], *, writer: TokenWriter, skips: SkipTally
+    plan: Preparation,
+    files: tuple[CorpusFile, ...],
+    *,
+    writers: tuple[TokenWriter, TokenWriter | None],
+    skips: SkipTally,
 ) -> None:
+    """Write the tokens of `files`, and where documents begin if there is a second writer."""
+    writer, starts = writers
     reported = time.monotonic()
     for number, file in enumerate(files):
         if file.suffix == ".bin":
+            if starts is not None:
+                for places in starts_in(plan, file):
+                    starts.write(places + writer.tokens)
             copy_tokens(file.path, _stored_type(plan, file), plan.vocab_size, writer)
         else:
             pieces = read_pieces(file, plan.data.text_field, skips)
-            for tokens in plan.vocabulary.token_arrays(pieces):
+            for tokens, begins in encoded(plan.vocabulary, pieces):
+                if starts is not None and begins:
+                    starts.write(np.array([writer.tokens]))
                 writer.write(tokens)
         if time.monotonic() - reported > _PROGRESS_SECONDS:
             reported = time.monotonic()

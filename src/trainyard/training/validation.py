@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainyard.training.batches import counted
 from trainyard.training.loss import summed_loss
 from trainyard.training.world import World
 
@@ -28,8 +29,8 @@ class Validation:
     def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
         """`text_bytes` says how many bytes of text target tokens stand for, 0 when it is unknown."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
-        self._tokens = sum(batch[:, 1:].size for batch in batches)
-        self._bytes = sum(text_bytes(batch[:, 1:]) for batch in batches)
+        self._tokens = max(1, sum(counted(batch) for batch in batches))
+        self._bytes = sum(_bytes_asked_for(batch, text_bytes) for batch in batches)
 
     @torch.no_grad()
     def run(
@@ -54,3 +55,12 @@ class Validation:
     def _result(self, total: float) -> ValidationResult:
         bits = total / math.log(2) / self._bytes if self._bytes else None
         return ValidationResult(total / self._tokens, bits)
+
+
+def _bytes_asked_for(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
+    """The bytes of the targets that count: without the first token of each further document in a sample."""
+    targets = batch[:, 1:]
+    if not (targets < 0).any():
+        return text_bytes(targets)
+    documents = (part for row in targets for part in np.split(row, np.flatnonzero(row < 0)))
+    return sum(text_bytes(part[part >= 0]) for part in documents if (part >= 0).any())

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -21,6 +23,15 @@ def test_written_out_it_is_the_fused_kernel_forward_and_backward(queries: int, k
         results.append([mixed, *(part.grad for part in parts)])
     for fused, written in zip(*results, strict=True):
         torch.testing.assert_close(fused, written)
+
+
+@pytest.mark.parametrize("attention", [causal_attention, written_out_attention])
+def test_a_query_sees_the_keys_that_it_may(attention: Callable[..., Tensor]) -> None:
+    document = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    visible = (document[:, None] == document).tril().expand(2, 1, 7, 7)
+    parts = heads(queries=4, keys=2)
+    apart = [attention(*(part[:, :, at] for part in parts)) for at in (slice(4), slice(4, 7))]
+    torch.testing.assert_close(attention(*parts, visible), torch.cat(apart, dim=2))
 
 
 def test_a_query_sees_no_later_key() -> None:

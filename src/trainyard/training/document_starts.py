@@ -1,0 +1,56 @@
+"""Where documents begin among tokens: noted while text is encoded, found in files that were encoded before.
+
+It is asked only where documents are kept apart (`data.packing`).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainyard.errors import ConfigError
+from trainyard.training.batches import Places
+from trainyard.training.corpus import CorpusFile
+from trainyard.training.documents import Piece
+from trainyard.training.megatron_index import read_index
+from trainyard.training.preparation import Preparation
+from trainyard.training.token_files import places_after
+from trainyard.training.vocabulary import TokenArray, Vocabulary
+
+
+def encoded(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
+    """The tokens of each piece, and whether a document begins with them.
+
+    There is one array of tokens a piece, but the vocabulary may read pieces ahead of the arrays it gives.
+    """
+    begins: deque[bool] = deque()
+
+    def noted() -> Iterator[Piece]:
+        is_new = True
+        for piece in pieces:
+            begins.append(is_new)
+            is_new = piece is None
+            yield piece
+
+    for tokens in vocabulary.token_arrays(noted()):
+        yield tokens, begins.popleft()
+
+
+def starts_in(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
+    """The places of a `.bin` file that begin a document, rising, in parts.
+
+    Raises ConfigError when nothing tells them.
+    """
+    if file.index is not None:
+        yield from read_index(file.index, file.path).document_starts()
+        return
+    # Bare tokens of another vocabulary than bytes may be anything, unless their tokenizer is named.
+    known = plan.vocabulary.digest != "bytes" or plan.vocab_size == plan.vocabulary.size
+    if plan.vocabulary.eos is None or not known:
+        raise ConfigError(
+            f"data.packing: where the documents in {file.path} end is not known. Set model.tokenizer to the "
+            "one they were written with, which must have an end-of-document token, take a Megatron dataset, "
+            "or set data.packing to concatenate."
+        )
+    yield np.zeros(1, np.int64)
+    yield from places_after(file.path, plan.data.bin_dtype, plan.vocabulary.eos)
