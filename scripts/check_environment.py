@@ -87,7 +87,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path) -> "Facts":
         gpu_trouble=driver.trouble,
         disk=str(run_dir),
         disk_free_bytes=free_bytes(run_dir) + size_of(run_dir / "checkpoints"),
-        data_bytes=data_bytes(config.data),
+        data_bytes=0 if config.recipe == "grpo" else data_bytes(config.data),
         lock_differences=differences(pins, installed_versions()),
     )
 

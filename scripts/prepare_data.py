@@ -3,6 +3,7 @@
 
 Tokens that an earlier run prepared from the same files are found again and used. A stream
 (data.hugging_face) is not prepared: it is opened, and its first texts are read.
+With recipe: grpo there is nothing to prepare, and that is said.
 
 Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
         Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
@@ -39,12 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.config.load import load_config
+    from trainyard.training.grpo.questions import questions_of
     from trainyard.training.preparation import plan_preparation
     from trainyard.training.streamed import open_stream
     from trainyard.training.tokens import prepare_data
 
     config = load_config(args.config, args.set).config
-    if config.data.hugging_face.dataset:
+    if config.recipe == "grpo":
+        questions = questions_of(config)
+        text = f"{questions.name}: {questions.count:,} questions an epoch, made as they are asked"
+        report(as_json=args.json, facts=questions.to_json(), text=text, status="" if args.dry_run else "ok")
+    elif config.data.hugging_face.dataset:
         stream = open_stream(config.data, config.model)
         text = f"{stream.name}: read while training, nothing to prepare"
         report(as_json=args.json, facts=stream.to_json(), text=text, status="ok")

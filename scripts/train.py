@@ -26,7 +26,7 @@ from trainyard import command
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.training.rehearsal import RequestFor
+    from trainyard.training.recipe import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
 IS_MAIN = os.environ.get("RANK", "0") == "0"
@@ -73,17 +73,15 @@ def run(argv: Sequence[str] | None) -> int:
 
     from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line
-    from trainyard.training.rehearsal import rehearse
-    from trainyard.training.session import train
+    from trainyard.training.recipe import ready_data, rehearse, train
     from trainyard.training.stop import StopRequest
-    from trainyard.training.training_data import ready_data
 
     config = load_config(args.config, args.set).config
     stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
         print(json.dumps(rehearse(config, requested(args, config)), indent=2))
         return 0
-    request = requested(args, config)(ready_data(config.data, config.model))
+    request = requested(args, config)(ready_data(config))
     stop.listen()
     with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)

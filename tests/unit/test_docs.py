@@ -28,7 +28,7 @@ CODE_BLOCK = re.compile(r"^```.*?^```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SCRIPT = re.compile(r"(?<![\w/])scripts/(?P<name>\w+)\.py(?P<rest>[^\n`|]*)")
 KEY_START = (
-    r"model|training|compute|data|checkpointing|monitoring|kernel_optimization|artifacts|notifications"
+    r"model|training|compute|data|checkpointing|monitoring|grpo|kernel_optimization|artifacts|notifications"
 )
 SET = re.compile(rf"(?:--set[ =]|SET=\"|overrides=\"|[ \"])((?:{KEY_START})\.[a-z_.]+)=")
 
@@ -176,7 +176,7 @@ def test_every_key_of_the_configuration_exists(path: Path) -> None:
 
 
 def test_the_sections_are_those_of_the_schema() -> None:
-    assert {key.partition(".")[0] for key in known_keys()} <= {*KEY_START.split("|"), "extends"}
+    assert {key.partition(".")[0] for key in known_keys()} <= {*KEY_START.split("|"), "extends", "recipe"}
 
 
 @every_document

@@ -40,6 +40,8 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
     yield from _impossible_stream(config)
+    if config.recipe == "grpo":
+        yield from _impossible_grpo(config)
     if training.epochs is None and training.max_steps is None:
         yield Impossible(
             ("training.max_steps", "training.epochs"),
@@ -86,4 +88,45 @@ def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[Impossible]:
         yield Impossible(
             ("model.architecture.num_key_value_heads", heads),
             f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
+        )
+
+
+def _impossible_grpo(config: Config) -> Iterator[Impossible]:
+    compute, training, grpo = config.compute, config.training, config.grpo
+    group = grpo.completions_per_question
+    answers = training.batch_size * training.gradient_accumulation_steps
+    if compute.strategy != "single":
+        yield Impossible(
+            ("compute.strategy", "recipe"),
+            f"recipe grpo trains on one device: single, not {compute.strategy}",
+        )
+    if compute.compile:
+        yield Impossible(("compute.compile", "recipe"), "recipe grpo does not compile; set it to false")
+    if compute.activation_checkpointing == "selective":
+        yield Impossible(
+            ("compute.activation_checkpointing", "recipe"), "recipe grpo has none and full, not selective"
+        )
+    if answers % group:
+        yield Impossible(
+            ("grpo.completions_per_question", "training.batch_size", "training.gradient_accumulation_steps"),
+            f"{group} does not divide the {answers} answers of a step "
+            "(training.batch_size × gradient_accumulation_steps)",
+        )
+    elif grpo.questions < answers // group:
+        yield Impossible(
+            ("grpo.questions", "training.batch_size", "grpo.completions_per_question"),
+            f"{grpo.questions} are fewer than the {answers // group} of one step",
+        )
+    yield from _impossible_question(config)
+
+
+def _impossible_question(config: Config) -> Iterator[Impossible]:
+    depth, room = config.kernel_optimization.rlvr_depth, config.model.architecture.max_position_embeddings
+    # A digit at depth 0; each level has two branches, an operator and parentheses; then `=` and the answer.
+    longest = 4 * 2**depth - 2 + config.grpo.max_completion_tokens
+    if longest > room:
+        yield Impossible(
+            ("kernel_optimization.rlvr_depth", "model.architecture.max_position_embeddings"),
+            f"the longest question of depth {depth} and its answer are {longest:,} tokens, more than "
+            f"model.architecture.max_position_embeddings, {room:,}",
         )

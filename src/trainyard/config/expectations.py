@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.config.problems import shortened
 from trainyard.config.scalars import plain_value
-from trainyard.config.schema import LONGEST_TEXT, MOST
+from trainyard.config.section import LONGEST_TEXT, MOST
 
 Fragment = dict[str, Any]
 _SHOWN_CHARACTERS = 80

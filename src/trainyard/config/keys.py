@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from trainyard.config.documents import KeyPath
-from trainyard.config.schema import Config, Section
+from trainyard.config.schema import Config
+from trainyard.config.section import Section
 
 _LONGEST = 100
 """Nothing longer can be a misspelling, and the comparison is quadratic."""

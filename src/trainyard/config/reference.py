@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.config.expectations import expected, shown
-from trainyard.config.json_schema import Fragment, fragment_of, value_fragments
+from trainyard.config.json_schema import fragment_of, value_fragments
 
 _INTRODUCTION = """\
 # Configuration
@@ -43,7 +43,7 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[str]:
-    section = ""
+    section = None
     for key, fragment in value_fragments().items():
         if key.rpartition(".")[0] != section:
             section = key.rpartition(".")[0]
@@ -55,8 +55,10 @@ def _sections() -> Iterator[str]:
 
 
 def _heading(section: str) -> Iterator[str]:
-    fragment: Fragment = fragment_of(section)
-    yield from ("", f"## {section}", "", fragment["description"], "")
+    if section:
+        yield from ("", f"## {section}", "", fragment_of(section)["description"], "")
+    else:
+        yield from ("", "## Keys of no section", "")
     yield from ("| key | values | default | meaning |", "|---|---|---|---|")
 
 

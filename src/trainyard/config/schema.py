@@ -6,32 +6,18 @@ receives its own section, frozen, never the whole.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-MOST = 10**12
-"""No count in a configuration can be meant to be larger; what follows would overflow far from its cause."""
-LONGEST_TEXT = 4096
-"""Characters; longer than any path that a system opens."""
-Positive = Annotated[int, Field(gt=0, le=MOST)]
-NotNegative = Annotated[int, Field(ge=0, le=MOST)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, strict types, unknown keys and non-finite numbers refused.
-
-    Validators are built at first use (defer_build), because most programs need only that of the whole.
-    """
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        defer_build=True,
-    )
+from trainyard.config.grpo import GrpoConfig
+from trainyard.config.section import (
+    LONGEST_TEXT,
+    MOST,
+    Fraction,
+    Name,
+    NotNegative,
+    Positive,
+    Section,
+)
 
 
 class RopeScalingConfig(Section):
@@ -233,8 +219,8 @@ class MonitoringConfig(Section):
 class KernelOptimizationConfig(Section):
     """Settings of the kernels. A start from GGUF weights uses `tile_bytes`; the others are on record."""
 
-    rlvr_depth: Positive = 3
-    """RLVR depth."""
+    rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
+    """With recipe: grpo: how deep the parentheses of the arithmetic are nested."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """30.0 means 30:1."""
     tile_bytes: Positive = 256
@@ -280,12 +266,15 @@ class NotificationsConfig(Section):
 class Config(Section):
     """A whole training configuration."""
 
+    recipe: Literal["pretrain", "grpo"] = "pretrain"
+    """pretrain: next tokens of data.train_path; grpo: generated arithmetic, rewarded for right answers."""
     model: ModelConfig
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     checkpointing: CheckpointingConfig = Field(default_factory=CheckpointingConfig)
     monitoring: MonitoringConfig = Field(default_factory=MonitoringConfig)
+    grpo: GrpoConfig = Field(default_factory=GrpoConfig)
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
     notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)

@@ -11,7 +11,8 @@ from trainyard.config.expectations import expected, got
 from trainyard.config.json_schema import fragment_of
 from trainyard.config.keys import section_below, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Origin, Problem
-from trainyard.config.schema import Config, Section
+from trainyard.config.schema import Config
+from trainyard.config.section import Section
 
 
 def validate(document: Document, file: str) -> tuple[Config | None, list[Problem]]:

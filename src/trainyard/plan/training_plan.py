@@ -10,6 +10,7 @@ from typing import Any
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
 from trainyard.plan import activations
 from trainyard.plan.advice import Change, Machines, changes_that_fit, fits
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
@@ -107,7 +108,16 @@ class TrainingPlan:
 def plan_training(
     config: Config, device: Device, *, rented: Rented, mfu: float | None = None
 ) -> TrainingPlan:
-    """The plan of `config` on `device`; `mfu` replaces the share of the peak that is assumed for its kind."""
+    """The plan of `config` on `device`; `mfu` replaces the share of the peak that is assumed for its kind.
+
+    Raises ConfigError for another recipe than pretraining, whose sampling is not modelled.
+    """
+    if config.recipe != "pretrain":
+        raise ConfigError(
+            f"recipe: {config.recipe} cannot be planned: the time to sample answers is not modelled.\n"
+            "A few steps measure it: scripts/train.py … --set training.max_steps=5. With "
+            "--set recipe=pretrain the plan is that of next tokens in the same batches."
+        )
     work = workload_of(config, on_gpu=device.on_gpu, processes=rented.processes)
     expected = estimate(
         config.training, work, device, rented=rented, mfu=default_mfu(work) if mfu is None else mfu

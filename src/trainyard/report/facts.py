@@ -114,6 +114,18 @@ class RunFacts:
         return self.history.last.get("loss") if final is None else final
 
     @property
+    def first_reward(self) -> float | None:
+        values = self.history.curves["reward"].values
+        first = self.outcome_figure("first_reward")
+        return first if first is not None else (values[0] if values else None)
+
+    @property
+    def reward(self) -> float | None:
+        """Of a run that is trained on rewards, whose loss says nothing; None with other recipes."""
+        final = self.outcome_figure("final_reward")
+        return self.history.last.get("reward") if final is None else final
+
+    @property
     def validation_loss(self) -> float | None:
         final = self.outcome_figure("validation_loss")
         return self.history.last.get("val_loss") if final is None else final

@@ -88,12 +88,16 @@ def figures(
 ) -> list[str]:
     """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, as far as known.
 
-    `strong` marks the losses up; `escaped` is for text that the run brought along.
+    A run on rewards has `reward 0.53 → 0.91` instead of losses. `strong` marks these up; `escaped` is for
+    text that the run brought along.
     """
     return [text for text in (_losses(facts, strong), _length(facts), _speed(facts, escaped)) if text]
 
 
 def _losses(facts: RunFacts, strong: Callable[[str], str]) -> str:
+    if facts.reward is not None:
+        was = f"{facts.first_reward:.2f} → " if facts.first_reward is not None else ""
+        return f"reward {strong(f'{was}{facts.reward:.2f}')}"
     if facts.loss is None:
         return ""
     first = f"{loss(facts.first_loss)} → " if facts.first_loss is not None else ""

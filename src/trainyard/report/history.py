@@ -11,7 +11,7 @@ from typing import Any
 
 from trainyard.run.records import iterate_rows
 
-CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second")
+CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second", "reward")
 
 
 def number(value: object) -> float | None:

@@ -46,6 +46,7 @@ def _article(facts: RunFacts) -> str:
         _callout(head),
         _tiles(facts),
         _proof(facts),
+        _reward_chart(facts),
         _loss_chart(facts),
         _small_charts(facts),
         _sample(facts),
@@ -95,6 +96,12 @@ def _tiles(facts: RunFacts) -> str:
 def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
     """What, value and comparison of each figure that is known."""
     last = facts.history.last
+    if facts.reward is not None:
+        yield (
+            "reward",
+            f"{facts.reward:.2f}",
+            "" if facts.first_reward is None else f"was {facts.first_reward:.2f}",
+        )
     if facts.loss is not None:
         was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
         yield "training loss", loss(facts.loss), was
@@ -158,6 +165,17 @@ def _loss_chart(facts: RunFacts) -> str:
         f'<div class="legend">{legend}</div><div class="wide">{drawn[0]}</div>'
         f'<div class="narrow">{drawn[1]}</div>',
     )
+
+
+def _reward_chart(facts: RunFacts) -> str:
+    rewards = facts.history.curves["reward"]
+    if len(rewards) < 2:
+        return ""
+    layers = _line(rewards)
+    drawn = [
+        line_chart(layers, frame, label="Reward over steps", written=_tick) for frame in (_WIDE, _NARROW)
+    ]
+    return _card("Reward", f'<div class="wide">{drawn[0]}</div><div class="narrow">{drawn[1]}</div>')
 
 
 def _small_charts(facts: RunFacts) -> str:

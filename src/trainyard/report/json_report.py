@@ -63,6 +63,8 @@ def _training(facts: RunFacts) -> dict[str, Any]:
         "first_loss": facts.first_loss,
         "loss": facts.loss,
         "val_loss": facts.validation_loss,
+        "first_reward": facts.first_reward,
+        "reward": facts.reward,
         "bits_per_byte": facts.bits_per_byte,
         "learning_rate": last.get("learning_rate"),
         "grad_norm": last.get("grad_norm"),

@@ -71,8 +71,10 @@ def _proof_table(facts: RunFacts) -> str:
 
 
 def _curve(facts: RunFacts) -> str:
-    """The training loss, each point the mean of a stretch of rows."""
-    points = averaged(facts.history.curves["loss"], _CHART_POINTS)
+    """The reward or the training loss, each point the mean of a stretch of rows."""
+    rewards = facts.history.curves["reward"]
+    name, title = ("reward", "Reward") if len(rewards) else ("loss", "Training loss")
+    points = averaged(facts.history.curves[name], _CHART_POINTS)
     if len(points) < 3 or points[-1].step <= points[0].step:
         return ""
     values = [point.value for point in points]
@@ -80,9 +82,9 @@ def _curve(facts: RunFacts) -> str:
     margin = (high - low) * 0.05 or 0.5
     chart = [
         "xychart-beta",
-        '    title "Training loss"',
+        f'    title "{title}"',
         f'    x-axis "step" {points[0].step:.0f} --> {points[-1].step:.0f}',
-        f'    y-axis "loss" {low - margin:.4g} --> {high + margin:.4g}',
+        f'    y-axis "{name}" {low - margin:.4g} --> {high + margin:.4g}',
         f"    line [{', '.join(f'{value:.4g}' for value in values)}]",
     ]
     return fenced("\n".join(chart), "mermaid")

@@ -52,6 +52,7 @@ def _identity(facts: RunFacts) -> Iterable[Line]:
 def _metrics(facts: RunFacts) -> Iterable[Line]:
     last = facts.history.last
     yield "Current Epoch", _of(last.get("epoch"), facts.epochs)
+    yield "Reward", _with(facts.reward, ".4f")
     yield "Training Loss", _with(facts.loss, ".4f")
     yield "Validation Loss", _with(facts.validation_loss, ".4f")
     yield "Bits per Byte", _with(facts.bits_per_byte, ".2f")

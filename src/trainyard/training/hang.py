@@ -25,7 +25,7 @@ import torch.distributed as dist
 from trainyard.errors import ExitCode, RecordError, TrainingFailedError
 from trainyard.run.files import write_bytes_atomically, write_json_atomically
 from trainyard.training.outcome import OutcomeRecorder
-from trainyard.training.parts import Parts
+from trainyard.training.parts import Segment
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.watchdog import Standstill, compiling_is_slow
 
@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.05
 
 
 @contextmanager
-def ended_when_hung(parts: Parts, recorder: OutcomeRecorder) -> Iterator[None]:
+def ended_when_hung(parts: Segment, recorder: OutcomeRecorder) -> Iterator[None]:
     """End all processes of the run when what is done inside stands still."""
     alarm = Alarm(parts, recorder)
     parts.world.on_main(alarm.forget)
@@ -54,7 +54,7 @@ def ended_when_hung(parts: Parts, recorder: OutcomeRecorder) -> Iterator[None]:
 class Alarm:
     """The end of a run that hangs."""
 
-    def __init__(self, parts: Parts, recorder: OutcomeRecorder) -> None:
+    def __init__(self, parts: Segment, recorder: OutcomeRecorder) -> None:
         self._parts, self._recorder = parts, recorder
         self._logs = parts.directory.logs
         self._sign = self._logs / "hang-suspected"

@@ -30,8 +30,8 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """One segment: what its steps, its saves and its records share."""
+class Segment:
+    """What the saves and the records of a segment share, whatever is trained in it."""
 
     config: Config
     directory: RunDirectory
@@ -41,20 +41,12 @@ class Parts:
     """What a later configuration must agree with to resume."""
     state: TrainingState
     device: torch.device
-    parallel: Parallel
-    """The state's model on the devices of the world."""
     world: World
-    batches: Batches
-    validation: Validation | None
     trackers: Sequence[Tracker]
     stop: StopRequest
     listener: Listener
     gpu_facts: Callable[[], dict[str, float]]
     """Utilization and temperature as metrics; empty when unknown."""
-    peak_tokens_per_second: float | None
-    """What all devices together could train at their peak; None when that is not known."""
-    profile: StepProfile
-    """Records the steps that a trace was asked of."""
     watchdog: Watchdog
     """Is told of every sign of life."""
 
@@ -64,3 +56,17 @@ class Parts:
             return
         append_event(self.directory.events_file, event, **fields)
         self.listener.on_event(event, fields)
+
+
+@dataclass(frozen=True)
+class Parts(Segment):
+    """A segment of pretraining: what its steps work with, too."""
+
+    parallel: Parallel
+    """The state's model on the devices of the world."""
+    batches: Batches
+    validation: Validation | None
+    peak_tokens_per_second: float | None
+    """What all devices together could train at their peak; None when that is not known."""
+    profile: StepProfile
+    """Records the steps that a trace was asked of."""

@@ -9,7 +9,7 @@ import torch
 
 from trainyard.errors import CheckpointError, RecordError, TrainingFailedError
 from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint
-from trainyard.training.parts import Parts
+from trainyard.training.parts import Segment
 from trainyard.training.placement import own_part
 from trainyard.training.resume import where_to_go_on
 
@@ -20,7 +20,7 @@ _GUESS_SECONDS = 5.0
 class Saver:
     """The checkpoints of one segment."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Segment) -> None:
         self._parts = parts
         self._state = parts.state
         self._saved_step = parts.state.step if parts.state.step else None

@@ -6,7 +6,9 @@ Training itself is `session`'s and `loop`'s.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
@@ -26,13 +28,28 @@ def _no_peak(_name: str) -> float | None:
     return None
 
 
+class DataOnRecord(Protocol):
+    """What `run.json` says of the data, whatever the recipe trains on."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    def pinned(self, config: Config) -> Config: ...
+
+
+Data_co = TypeVar("Data_co", bound=DataOnRecord, default=TrainingData, covariant=True)
+"""What is trained on; without further word that of pretraining."""
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(Generic[Data_co]):
     """What the caller wants trained, and where."""
 
     config: Config
     directory: RunDirectory
-    data: TrainingData
+    data: Data_co
     resume: str
     """`none`, `auto` or a checkpoint's directory."""
     run_id: str
@@ -48,12 +65,14 @@ class Request:
     profile: range = range(0)
     """The steps, counted from 1, to write a profiler's trace of."""
 
-    def pinned(self) -> "Request":
+    def pinned(self) -> "Request[Data_co]":
         """The request with the exact data in its configuration, which is what goes on record."""
         return replace(self, config=self.data.pinned(self.config))
 
 
-def finished_before(request: Request, length: RunLength, point: ResumePoint | None) -> dict[str, Any] | None:
+def finished_before(
+    request: Request[Any], length: RunLength, point: ResumePoint | None
+) -> dict[str, Any] | None:
     """The outcome of a run that has done all steps asked for and still has the checkpoint to show for it.
 
     Raises ConfigError when it did them with another configuration: "done" would then be the wrong answer.
@@ -83,7 +102,7 @@ def _require_steps_left(point: ResumePoint | None, length: RunLength) -> None:
         )
 
 
-def open_records(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:
+def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:
     """Write `run.json` and `config.yaml`; a run that goes on keeps its id and its time of creation."""
     directory, config, data = request.directory, request.config, request.data
     kept: dict[str, Any] = {}

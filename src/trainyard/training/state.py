@@ -43,6 +43,10 @@ class TrainingState:
         """`state_sha256` of the run contract: a digest of the model's tensors and one of the optimizer's."""
         return {"model": digest(self.model.state_dict()), "optimizer": digest(self._moments())}
 
+    def tokens_seen(self, per_step: int) -> int:
+        """Tokens trained on so far, by how many a step takes."""
+        return self.step * per_step
+
     def _moments(self) -> Tensors:
         state = self.optimizer.state
         return {

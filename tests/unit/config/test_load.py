@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import config_sha256, dump_yaml, load_config
-from trainyard.config.schema import LONGEST_TEXT, MOST, Config
+from trainyard.config.schema import Config
+from trainyard.config.section import LONGEST_TEXT, MOST
 from trainyard.errors import ConfigError
 
 MINIMAL = "model: {name: x}\ntraining: {max_steps: 5}\n"

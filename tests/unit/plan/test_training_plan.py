@@ -3,7 +3,10 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
 from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import cpu, gpu_of
 from trainyard.plan.instances import find_instance
@@ -40,3 +43,10 @@ def test_a_given_share_of_the_peak_replaces_the_assumed_one(load: Load) -> None:
     assumed = plan_training(load("smoke"), device, rented=rented).estimate
     half = plan_training(load("smoke"), device, rented=rented, mfu=assumed.mfu / 2).estimate
     assert half.seconds == 2 * (assumed.seconds or 0)
+
+
+def test_another_recipe_is_refused_with_a_way_to_measure_it(load: Load) -> None:
+    with pytest.raises(
+        ConfigError, match=r"(?s)recipe: grpo cannot be planned: .* --set training\.max_steps=5"
+    ):
+        plan_training(load("grpo"), cpu(cores=2, memory_bytes=2**35), rented=Rented(None, 1))

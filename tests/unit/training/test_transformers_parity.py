@@ -187,9 +187,7 @@ def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_pa
     architecture = shrunken("tinyllama-1b")
     judge = reference(transformers, architecture)
     write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.Q8_0)
-    theirs = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
-        tmp_path / "m.gguf", return_tensors=True, model_to_load=judge
-    )["tensors"]
+    theirs = load_gguf_checkpoint(tmp_path / "m.gguf", return_tensors=True, model_to_load=judge)["tensors"]
     ours = loaded(tmp_path / "m.gguf", architecture).state_dict()
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():

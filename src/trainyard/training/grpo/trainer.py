@@ -1,0 +1,145 @@
+"""TRL's GRPO trainer, held so that it only samples, rewards and computes gradients.
+
+Checkpoints, metrics, learning rate and stopping are `steps`'. Every optimizer step samples its own answers,
+so nothing of TRL's has to be kept between steps. Importing this module takes seconds: `session` does when it
+trains.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from datasets import Dataset
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from trainyard.config.schema import Config
+from trainyard.training.grpo.policy import build_tokenizer
+from trainyard.training.grpo.policy_state import PolicyState
+from trainyard.training.grpo.questions import Questions
+from trainyard.training.grpo.reward import judge
+from trainyard.training.grpo.steps import Steps
+from trainyard.training.state import generator_states, restore_generators
+
+
+def train_policy(
+    config: Config, questions: Questions, state: PolicyState, *, steps: Steps, last: int
+) -> None:
+    """Train from `state.step` to step `last`; random numbers go on from those of the generators now."""
+    generators = generator_states()
+    with TemporaryDirectory() as folder, _quiet():
+        trainer = _trainer(config, questions, state, folder=Path(folder), last=last)
+        trainer.add_callback(_Around(steps, generators))
+        trainer.train()
+
+
+class _Trainer(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer, which tells nobody that it is used."""
+
+    def _send_telemetry(self) -> None: ...
+
+
+class _Around(TrainerCallback):  # type: ignore[misc]
+    """Calls `Steps` where transformers calls its callbacks."""
+
+    def __init__(self, steps: Steps, generators: Mapping[str, Any]) -> None:
+        self._steps = steps
+        self._generators: Mapping[str, Any] | None = generators
+
+    def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
+        if self._generators is not None:
+            # Building the trainer and its loader has drawn from them.
+            restore_generators(self._generators)
+            self._generators = None
+        self._steps.begin()
+
+    def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
+        self._steps.before_update()
+
+    def on_log(self, *_args: Any, logs: Mapping[str, Any], **_kwargs: Any) -> None:
+        if "reward" in logs:  # at the end there is a summary, which is none of a step
+            self._steps.finish(logs)
+
+
+def _trainer(
+    config: Config, questions: Questions, state: PolicyState, *, folder: Path, last: int
+) -> GRPOTrainer:
+    policy = state.model
+    if config.grpo.kl_coefficient:
+        # TRL loads the reference from where the policy's configuration says that it comes from.
+        policy.save_pretrained(folder / "reference")  # type: ignore[operator]
+        policy.config._name_or_path = str(folder / "reference")  # type: ignore[union-attr]
+    trainer = _Trainer(
+        model=policy,
+        reward_funcs=reward,
+        args=_arguments(config, folder, steps=last - state.step),
+        train_dataset=_asked(questions, range(state.step, last)),
+        processing_class=build_tokenizer(config.model),
+        optimizers=(state.optimizer, None),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if trainer.ref_model is not None:
+        trainer.ref_model.load_state_dict(state.reference)
+        state.reference = dict(trainer.ref_model.state_dict())
+    return trainer
+
+
+def reward(
+    prompts: Sequence[str], completions: Sequence[str], *, log_metric: Any, **_more: Any
+) -> list[float]:
+    """The rewards of answers to questions, as TRL asks for them; their share that is right is logged."""
+    verdicts = [judge(question, answer) for question, answer in zip(prompts, completions, strict=True)]
+    log_metric("accuracy", sum(verdict.is_right for verdict in verdicts) / len(verdicts))
+    return [verdict.reward for verdict in verdicts]
+
+
+def _asked(questions: Questions, steps: range) -> Dataset:
+    return Dataset.from_dict({"prompt": [text for step in steps for text in questions.of_step(step)]})
+
+
+def _arguments(config: Config, folder: Path, *, steps: int) -> GRPOConfig:
+    training, grpo = config.training, config.grpo
+    return GRPOConfig(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=training.batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        steps_per_generation=training.gradient_accumulation_steps,
+        num_iterations=1,
+        num_generations=grpo.completions_per_question,
+        max_completion_length=grpo.max_completion_tokens,
+        temperature=grpo.temperature,
+        beta=grpo.kl_coefficient,
+        entropy_coef=grpo.entropy_coefficient,
+        max_grad_norm=training.max_grad_norm or 0.0,
+        learning_rate=training.learning_rate,
+        lr_scheduler_type="constant",  # `Steps` sets the rate
+        shuffle_dataset=False,
+        seed=training.seed,
+        use_cpu=config.model.device == "cpu" or not torch.cuda.is_available(),
+        bf16=config.model.dtype == "bfloat16",
+        gradient_checkpointing=config.compute.activation_checkpointing == "full",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        log_level="error",
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' progress bars and the deprecations that they warn themselves of."""
+    transformers.utils.logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield

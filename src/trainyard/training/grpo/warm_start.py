@@ -1,0 +1,99 @@
+"""A short supervised start on solved questions: rewards teach only what is sometimes right by chance.
+
+    solved questions -> next-token loss on the answers -> AdamW of its own -> the weights GRPO starts with
+
+It draws no random number and keeps no state: cut off, it is done again from the first weights. It is no part
+of the run's steps and metrics.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainyard.config.schema import Config
+from trainyard.errors import TrainingFailedError
+from trainyard.training.grpo.questions import Questions
+from trainyard.training.optimizer import build_optimizer, set_learning_rate
+from trainyard.training.vocabulary import load_vocabulary
+
+_IGNORED = -100
+_CLIP = 1.0
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What the warm start came to."""
+
+    steps: int
+    first_loss: float
+    final_loss: float
+
+
+def warm_start(
+    policy: Any, questions: Questions, config: Config, *, asked_to_stop: Callable[[], str | None]
+) -> WarmStart | None:
+    """Train `policy` on its first solved questions; None when it was asked to stop and is only half done.
+
+    Raises TrainingFailedError when the loss is no longer finite.
+    """
+    steps, peak = config.grpo.warm_start_steps, config.grpo.warm_start_learning_rate
+    size = config.training.batch_size * config.training.gradient_accumulation_steps
+    answers = SolvedBatches(questions, config, size)
+    optimizer = build_optimizer(policy, config.training)
+    policy.train()
+    losses: list[float] = []
+    for step in range(steps):
+        if asked_to_stop() is not None:
+            return None
+        set_learning_rate(optimizer, peak * min(1.0, (step + 1) / max(1, steps // 10)))
+        loss = _loss(policy, answers.batch(step))
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(policy.parameters(), _CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(_finite(loss.item(), step))
+    return WarmStart(steps, losses[0], losses[-1])
+
+
+class SolvedBatches:
+    """Questions and answers as tokens, by step."""
+
+    def __init__(self, questions: Questions, config: Config, size: int) -> None:
+        self._questions, self._size = questions, size
+        self._vocabulary = load_vocabulary(config.model)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Token ids and labels `[batch, seq]`; only answers and their ends are labelled."""
+        solved = self._questions.solved(step * self._size, self._size)
+        rows = [self._row(question, answer) for question, answer in solved]
+        length = max(len(tokens) for tokens, _ in rows)
+        ids = torch.zeros((len(rows), length), dtype=torch.long)
+        labels = torch.full((len(rows), length), _IGNORED)
+        for index, (tokens, given) in enumerate(rows):
+            ids[index, : len(tokens)] = torch.tensor(tokens)
+            labels[index, given : len(tokens)] = torch.tensor(tokens[given:])
+        return ids, labels
+
+    def _row(self, question: str, answer: str) -> tuple[list[int], int]:
+        """The tokens of both with an end, and how many of them are the question's."""
+        given = self._vocabulary.encode(question)
+        end = [] if self._vocabulary.eos is None else [self._vocabulary.eos]
+        return given + self._vocabulary.encode(answer) + end, len(given)
+
+
+def _loss(policy: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    ids, labels = (tensor.to(policy.device) for tensor in batch)
+    logits = policy(input_ids=ids).logits[:, :-1].float()
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
+
+
+def _finite(loss: float, step: int) -> float:
+    if loss - loss != 0.0:
+        raise TrainingFailedError(
+            f"Step {step + 1} of the warm start: the loss, {loss}, is not finite.\n"
+            "Lower grpo.warm_start_learning_rate."
+        )
+    return loss
