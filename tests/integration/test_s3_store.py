@@ -241,3 +241,20 @@ def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(bucket: str) ->
     for _ in range(2):
         store.delete("run-1/a")
     assert list(store.list_objects("")) == []
+
+
+def begin_upload(server: Any, bucket: str, key: str) -> None:
+    created = server.client.create_multipart_upload(Bucket=bucket, Key=key)
+    part = {"PartNumber": 1, "UploadId": created["UploadId"], "Body": b"x"}
+    server.client.upload_part(Bucket=bucket, Key=key, **part)
+
+
+def test_abandoned_uploads_of_runs_are_swept_and_no_others(weed: Any) -> None:
+    bucket = weed.new_bucket()
+    for key in ("p/run-1/checkpoint-5/data", "p/run-x/data", "p/other", "run-1/data"):
+        begin_upload(weed, bucket, key)
+    store = open_store(f"s3://{bucket}/p")
+    assert store.sweep(3600) == 0
+    assert store.sweep(-5) == 1  # the store tells the time in whole seconds
+    left = {upload["Key"] for upload in weed.client.list_multipart_uploads(Bucket=bucket)["Uploads"]}
+    assert left == {"p/run-x/data", "p/other", "run-1/data"}

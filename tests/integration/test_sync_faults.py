@@ -36,6 +36,8 @@ class FaultyProxy:
         self.faults: tuple[str, ...] = FAULTS
         self.requests_left = 1_000_000
         """After so many the endpoint is down: connections are closed at once."""
+        self.expired = ""
+        """The access key whose session is over."""
         self.log: list[tuple[str, str]] = []
         """Each request's first line, and what was done to it."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -71,6 +73,9 @@ class FaultyProxy:
     def _pass_on(self, client: socket.socket) -> None:
         head, body = read_message(client)
         if not head:
+            return
+        if self.expired and f"Credential={self.expired}/".encode() in head:
+            client.sendall(refusal("400", "ExpiredToken"))
             return
         fault = self._choose(head)
         if fault in ("down", "cut the request"):
@@ -115,8 +120,8 @@ def read_message(client: socket.socket) -> tuple[bytes, bytes]:
     return head, b"".join(parts)
 
 
-def refusal(status: str) -> bytes:
-    code = "SlowDown" if status == "503" else "InternalError"
+def refusal(status: str, code: str = "") -> bytes:
+    code = code or ("SlowDown" if status == "503" else "InternalError")
     body = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
     return (
         f"HTTP/1.1 {status} Refused\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
@@ -263,3 +268,43 @@ def test_a_second_sync_costs_one_listing_and_no_upload(proxy: FaultyProxy, store
     assert [line.partition(" ")[0] for line in lines].count("PUT") == 0
     assert len([line for line in lines if "list-type=2" in line]) == 1
     assert len(lines) <= 6
+
+
+def write_credentials(path: Path, key: str) -> None:
+    path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
+    renewed: bool, moto: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """moto takes any key; the proxy is what knows that a session is over."""
+    proxy, credentials = FaultyProxy(moto.url, seed=1), tmp_path / "credentials"
+    write_credentials(credentials, "FIRST")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 << 20)
+    store, run = (
+        open_store(f"s3://{moto.new_bucket()}", call_seconds=20),
+        make_run(steps=(100,), size=70_000_000),
+    )
+    answer = proxy._choose
+
+    def choose(head: bytes) -> str:
+        if b"partNumber=3" in head and not proxy.expired:
+            proxy.expired = "FIRST"
+            write_credentials(credentials, "SECOND" if renewed else "FIRST")
+        return answer(head)
+
+    monkeypatch.setattr(proxy, "_choose", choose)
+    if not renewed:
+        with pytest.raises(ServiceError, match="the session has expired"):
+            sync_run(store, run, 1)
+        return
+    assert sync_run(store, run, 1).problems == ()
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+    started = [line for line, _ in proxy.log if "?uploads" in line and line.startswith("POST")]
+    assert len(started) == 1, "the upload did not go on where it was"

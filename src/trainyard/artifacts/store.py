@@ -111,6 +111,10 @@ class Store(Protocol):
         """Read the file once, in constant memory, and prepare it to become the object `key`."""
         ...
 
+    def sweep(self, older_than_seconds: float) -> int:
+        """Give up uploads of runs that were begun so long ago and never completed; how many. Never raises."""
+        ...
+
 
 def read_object(store: Store, key: str) -> bytes | None:
     """The content of a small object, None if there is none."""

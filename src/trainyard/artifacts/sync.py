@@ -32,6 +32,7 @@ from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 
+_ABANDONED_SECONDS = 24 * 3600.0
 _logger = logging.getLogger(__name__)
 
 
@@ -63,13 +64,14 @@ def store_contents(
     files_at_once: int = FILES_AT_ONCE,
 ) -> SyncReport:
     """Store everything in `contents` under a number that was claimed, and the manifest last."""
-    started = time.monotonic()
+    started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
     problems, notes = list(contents.problems), list(contents.notes)
-    metadata = _metadata(contents.run, number)
     with Sending(store, before.known, before.there, metadata, files_at_once=files_at_once) as sending:
         wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
         entries = _send_groups(sending, wanted, problems, notes)
+    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
+        _logger.info("%d uploads were given up: begun more than a day ago, never completed", swept)
     entries |= _identity_entry(store, number, before.known)
     skipped = len(entries) - len(sending.sent) - 1  # the claim is neither sent here nor there before the run
     problems += _carry_over(entries, before)

@@ -12,6 +12,7 @@ from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store import Store
+    from trainyard.gateways.s3.setup import BucketSetup
 
 CALL_SECONDS = 30.0
 """Default time limit of one read or write on the connection to a store."""
@@ -43,17 +44,33 @@ def open_store(
     raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
 
 
-def _open_s3(
-    url: str, rest: str, *, encryption: str, call_seconds: float, pace: Callable[[int], None]
-) -> "Store":
-    from trainyard.gateways.s3 import S3Store
+def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
+    """The settings of the bucket of `url`. Raises ConfigError for a folder, which has none."""
+    match = _URL.fullmatch(url)
+    if not match or match["scheme"] != "s3":
+        raise ConfigError(f"{url}: only a bucket has settings to check; write s3://bucket/prefix")
+    from trainyard.gateways.s3.setup import BucketSetup
 
+    bucket, prefix = _bucket_of(url, match["rest"])
+    return BucketSetup(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
+
+
+def _bucket_of(url: str, rest: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
             f"{url}: {bucket or '(empty)'} is no name of a bucket (3 to 63 of a-z, 0-9, . and -)"
         )
-    return S3Store(bucket, prefix.strip("/"), encryption=encryption, call_seconds=call_seconds, pace=pace)
+    return bucket, prefix.strip("/")
+
+
+def _open_s3(
+    url: str, rest: str, *, encryption: str, call_seconds: float, pace: Callable[[int], None]
+) -> "Store":
+    from trainyard.gateways.s3 import S3Store
+
+    bucket, prefix = _bucket_of(url, rest)
+    return S3Store(bucket, prefix, encryption=encryption, call_seconds=call_seconds, pace=pace)
 
 
 def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":

@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +130,15 @@ class LocalStore:
             digest, size = _copy(path, temporary, self._pace)
             undo.pop_all()
         return LocalUpload(key, target, temporary, size, digest.hex())
+
+    def sweep(self, older_than_seconds: float) -> int:
+        swept = 0
+        with contextlib.suppress(OSError):
+            for left in (self._root / _INCOMING).iterdir():
+                if time.time() - left.stat().st_mtime > older_than_seconds:
+                    left.unlink(missing_ok=True)
+                    swept += 1
+        return swept
 
     def _path(self, key: str) -> Path:
         if key.startswith("/") or ".." in key.split("/"):

@@ -227,3 +227,13 @@ def test_a_deleted_object_leaves_no_empty_folder(store: LocalStore, folder: Path
     store.delete("run-1/checkpoint-1/a/b")
     assert names(folder) == ["run-1/run.json"]
     assert not (folder / "run-1/checkpoint-1").exists()
+
+
+def test_what_a_crash_left_is_swept_after_a_while(tmp_path: Path) -> None:
+    store, file = LocalStore(tmp_path / "store"), tmp_path / "file"
+    file.write_bytes(b"x")
+    store.stage(file, "run-1/a", metadata={})  # and never committed
+    assert store.sweep(3600) == 0
+    assert store.sweep(-1) == 1
+    assert list((tmp_path / "store" / ".incoming").iterdir()) == []
+    assert LocalStore(tmp_path / "none").sweep(0) == 0

@@ -5,8 +5,9 @@ botocore retries connections and 5xx answers; here stand the answers that heal t
 
 import os
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
@@ -20,6 +21,10 @@ _DAMAGED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismat
 """The bytes arrived as others than they were sent."""
 _BUSY = ("409", "ConditionalRequestConflict", "OperationAborted", "IncompleteBody")
 
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "400")
+"""The session's time is over; 400 is all that the answer to a HEAD can say of it."""
+_NEVER_AN_ANSWER = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", *_EXPIRED)
+
 _SURE_TO_BE_THERE = {
     "put_object": "ETag",
     "upload_part": "ETag",
@@ -31,6 +36,19 @@ _SURE_TO_BE_THERE = {
 """What an answer lacks that broke off in its headers, which Python's HTTP client takes for their end."""
 
 
+class _Refusals:
+    """Takes every refusal as an answer and remembers its code, but those that say nothing of the question."""
+
+    def __init__(self) -> None:
+        self.code = ""
+
+    def __contains__(self, code: object) -> bool:
+        if code in _NEVER_AN_ANSWER + _BUSY or not isinstance(code, str):
+            return False
+        self.code = code
+        return True
+
+
 class Bucket:
     """A bucket and the prefix under which we keep to."""
 
@@ -38,7 +56,9 @@ class Bucket:
         self.name = name
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts()
+        self._call_seconds = call_seconds
         self._client = _client(self.attempts, call_seconds)
+        self._renewing = threading.Lock()
         self._endpoint = str(self._client.meta.endpoint_url)
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
@@ -53,6 +73,14 @@ class Bucket:
         """`call` for the operations that make an object: encrypted as the store was asked to."""
         return self.call(operation, key, unless=unless, **self._encryption, **arguments)
 
+    def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
+        """S3's answer to `operation` on the bucket itself, and no code; or None and the code of its refusal.
+
+        Raises ServiceError when S3 cannot be reached, or the bucket or the credentials are the wrong ones.
+        """
+        refused = _Refusals()
+        return self._ask(operation, arguments, refused), refused.code
+
     def pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
         """S3's answers to a listing of the keys that start with `prefix`."""
         further: dict[str, str] = {}
@@ -63,16 +91,16 @@ class Bucket:
                 return
             further = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _ask(self, operation: str, arguments: dict[str, Any], unless: tuple[str, ...]) -> Any:
+    def _ask(self, operation: str, arguments: dict[str, Any], unless: Container[str]) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
         for attempt in range(1, self.attempts + 1):
-            last = attempt == self.attempts
+            last, client = attempt == self.attempts, self._client
             if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
                 body.seek(0)  # botocore rewinds it between its own attempts only
             try:
-                answer = getattr(self._client, operation)(Bucket=self.name, **arguments)
+                answer = getattr(client, operation)(Bucket=self.name, **arguments)
                 if _SURE_TO_BE_THERE.get(operation, "ResponseMetadata") in answer:
                     return answer
                 if last:
@@ -81,9 +109,11 @@ class Bucket:
                 code = str(error.response.get("Error", {}).get("Code", ""))
                 if code in unless:
                     return None
-                if last or code not in _DAMAGED + _BUSY:
+                if last or code not in _DAMAGED + _BUSY + _EXPIRED:
                     refusal = VerificationError if code in _DAMAGED else ServiceError
                     raise refusal(self.explained(operation, error)) from None
+                if code in _EXPIRED:
+                    self._renew_credentials(client)
             except ResponseParserError as error:
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
@@ -91,6 +121,12 @@ class Bucket:
                 raise ServiceError(self.explained(operation, error)) from None
             pause(attempt)
         raise AssertionError("the last attempt returns or raises")
+
+    def _renew_credentials(self, expired: Any) -> None:
+        """Look for credentials anew, once for all threads: files, roles and tokens may have newer ones."""
+        with self._renewing:
+            if self._client is expired:
+                self._client = _client(self.attempts, self._call_seconds)
 
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""

@@ -1,12 +1,15 @@
 """What a store does, in terms of S3's operations. It knows nothing of runs."""
 
+import contextlib
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ServiceError
+from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
 from trainyard.gateways.s3.uploads import (
     MISSING,
@@ -24,6 +27,7 @@ _UNCONDITIONAL = ("501", "NotImplemented")
 """Answers of stores that know no conditional writes."""
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
+_OURS = re.compile(r"run-\d+/")
 
 
 class S3Store:
@@ -130,3 +134,18 @@ class S3Store:
         with self._large_file:
             upload.send(path, metadata)
         return upload
+
+    def sweep(self, older_than_seconds: float) -> int:
+        """By the store's own clock; where the role may not list uploads, the lifecycle rule has to do it."""
+        swept = 0
+        with contextlib.suppress(ServiceError, VerificationError):
+            answer, _ = self._bucket.about("list_multipart_uploads", Prefix=f"{self.prefix}run-")
+            for upload in (answer or {}).get("Uploads", []):
+                key = str(upload["Key"]).removeprefix(self.prefix)
+                now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+                age = (now - upload["Initiated"]).total_seconds()
+                if _OURS.match(key) and age > older_than_seconds:
+                    abort = ("abort_multipart_upload", key)
+                    self._bucket.call(*abort, unless=("NoSuchUpload",), UploadId=upload["UploadId"])
+                    swept += 1
+        return swept

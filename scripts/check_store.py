@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Check how a bucket is set up: versions, encryption, aborted uploads, public access; with --fix mend it.
+
+Only the bucket's settings are read and changed, never an object. What is not known, because the store has no
+such setting or the role may not read it, is said and is no failure.
+
+Reads:  --store; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
+Writes: with --fix the bucket's settings that are not as they should be; a line for each setting on stdout
+Exit codes: 0 nothing is wrong, or it was mended; 1 something is; 2 wrong usage; 4 the store cannot be reached
+
+Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from trainyard import command
+from trainyard.errors import ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--store", required=True, help="s3://bucket/prefix")
+    parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help="to mend with")
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a call, 30")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--fix", action="store_true", help="mend what is not as it should be")
+    how.add_argument("--dry-run", action="store_true", help="only look; this is also the default")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.gateways import open_setup
+
+    setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
+    findings = []
+    for finding in setup.findings(fix=args.fix):
+        findings.append(finding)
+        if not args.json:
+            print(finding.text(), flush=True)
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    bad = sum(finding.good is False for finding in findings)
+    verdict = f"{bad} of {len(findings)} settings of {args.store} want attention"
+    command.announce("store", verdict, "failed" if bad else "ok")
+    return ExitCode.NO if bad else ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))
