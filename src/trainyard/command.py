@@ -42,8 +42,8 @@ def parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentP
 
 
 def duration(text: str) -> float:
-    """Seconds of `8h`, `25m` or `90s`."""
-    seconds = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    """Seconds of `30d`, `8h`, `25m` or `90s`."""
+    seconds = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
     try:
         value = float(text[:-1]) * seconds if seconds else 0.0
     except ValueError:

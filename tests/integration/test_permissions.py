@@ -11,6 +11,11 @@ from typing import Any
 import boto3
 import pytest
 
+from trainyard.artifacts.promotion import promotable, promote
+from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.restore import restore
+from trainyard.artifacts.retention import Rules
+from trainyard.artifacts.selection import Selection
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_run
@@ -22,11 +27,10 @@ OBJECT_ACTIONS = {"s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"}
 OpenAs = Callable[..., Store]
 
 
-def policy(bucket: str, *, without: str | None = None) -> dict[str, Any]:
-    """The first policy of the runbook, for `bucket`, less one action."""
-    found = re.search(r"```json\n(.*?)```", RUNBOOK.read_text(), flags=re.S)
-    assert found is not None
-    value: dict[str, Any] = json.loads(found[1].replace("ml-runs", bucket))
+def policy(bucket: str, *, without: str | None = None, number: int = 0) -> dict[str, Any]:
+    """The first policy of the runbook (or another one), for `bucket`, less one action."""
+    found = re.findall(r"```json\n(.*?)```", RUNBOOK.read_text(), flags=re.S)
+    value: dict[str, Any] = json.loads(found[number].replace("ml-runs", bucket))
     for statement in value["Statement"]:
         actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
         statement["Action"] = [action for action in actions if action != without]
@@ -124,3 +128,28 @@ def test_the_policy_has_no_star_and_no_action_more() -> None:
     listing, objects = policy("ml-runs")["Statement"]
     assert (listing["Action"], listing["Resource"]) == (["s3:ListBucket"], "arn:aws:s3:::ml-runs")
     assert (set(objects["Action"]), objects["Resource"]) == (OBJECT_ACTIONS, "arn:aws:s3:::ml-runs/phase2/*")
+
+
+def test_only_the_role_for_retention_removes_and_only_checkpoints(
+    open_as: OpenAs, moto: Any, enforce: Callable[[bool], None], make_run: Any, tmp_path: Path
+) -> None:
+    store, run, rules = open_as(), make_run(), Rules(keep_last=1)
+    sync_run(store, run, 1)
+    run_id, checkpoint = promotable(store, 1, 200, depth=Depth.FULL)
+    promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.FULL)
+    promote(store, "best", checkpoint, run_id=run_id, by="bob", depth=Depth.FULL)
+    assert restore(store, Selection(1), tmp_path / "back").steps == (100, 200)
+    [plan] = plan_pruning(store, [1], rules)
+    with pytest.raises(ServiceError, match=r"The missing permission is s3:DeleteObject on"):
+        prune(store, plan, by="ada", rules=rules)
+    enforce(False)
+    iam = boto3.client("iam", endpoint_url=moto.url, region_name="us-east-1")
+    user = iam.list_users()["Users"][-1]["UserName"]
+    document = json.dumps(policy(store.url.split("/")[2], number=1))
+    iam.put_user_policy(UserName=user, PolicyName="retention", PolicyDocument=document)
+    enforce(True)
+    [plan] = plan_pruning(store, [1], rules)
+    assert prune(store, plan, by="ada", rules=rules) == []
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).notes == ()
+    with pytest.raises(ServiceError, match="s3:DeleteObject"):
+        store.delete("manifests/run-1-manifest.json")

@@ -73,7 +73,7 @@ def owner_of(store: Store, number: int) -> str | None:
 
 def number_of_run(store: Store, run_id: str) -> int | None:
     """The number that belongs to `run_id`; the newest numbers are looked at first."""
-    numbers = sorted(_used_numbers(store), reverse=True)
+    numbers = sorted(used_numbers(store), reverse=True)
     with ThreadPoolExecutor(8) as pool:
         for start in range(0, len(numbers), 64):
             block = numbers[start : start + 64]
@@ -84,12 +84,29 @@ def number_of_run(store: Store, run_id: str) -> int | None:
     return None
 
 
+def runs_in_question(store: Store, text: str | None) -> list[int]:
+    """The run numbers of a command line: one, or (None) every one that is used, in order.
+
+    Raises ConfigError for what is no number, VerificationError when the store has nothing under it.
+    """
+    used = sorted(used_numbers(store))
+    if text is None:
+        return used
+    number = parse_run_number(text)
+    if number is None:
+        raise ConfigError("--run-number auto: which run? Give its number")
+    if number not in used:
+        raise VerificationError(f"{store.url} holds no run {number}")
+    return [number]
+
+
 def next_free_number(store: Store) -> int:
     """One more than the highest number in use."""
-    return max(_used_numbers(store), default=0) + 1
+    return max(used_numbers(store), default=0) + 1
 
 
-def _used_numbers(store: Store) -> list[int]:
+def used_numbers(store: Store) -> list[int]:
+    """Every run number that something is stored under."""
     return [number for folder in store.folders() if (number := run_number_of(folder)) is not None]
 
 

@@ -95,7 +95,7 @@ def promote(
 
     Raises ConfigError for a name that is none, RunConflictError when somebody moved it in the same moment.
     """
-    _require_name(name)
+    require_name(name)
     key = promotion_key(name)
     old = read_object(store, key)
     before = _parse(old, key) if old is not None else None
@@ -123,10 +123,21 @@ def promote(
         raise RunConflictError(
             f"{name} was given to another checkpoint meanwhile. Look at it, then try again."
         )
+    _require_listed(store, checkpoint)
     return promotion
 
 
-def _require_name(name: str) -> None:
+def _require_listed(store: Store, checkpoint: Checkpoint) -> None:
+    """Retention reads the names after it has put its manifest; here the manifest is read after the name."""
+    _, manifest, _ = newest_manifest(store, checkpoint.run_number)
+    if manifest is None or checkpoint.digest not in {each.digest for each in checkpoints_of(manifest)}:
+        raise RunConflictError(
+            f"{checkpoint.prefix} was removed by retention, or stored anew, meanwhile. Promote another one."
+        )
+
+
+def require_name(name: str) -> None:
+    """Raise ConfigError when `name` cannot be given to a checkpoint."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise ConfigError(
             f"{name!r}: no name for a checkpoint; take a to z, 0 to 9 and dashes, beginning with a letter, "

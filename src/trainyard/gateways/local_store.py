@@ -114,10 +114,9 @@ class LocalStore:
     def delete(self, key: str) -> None:
         path = self._path(key)
         with _refusals_named(path):
-            if not path.parent.is_dir():
-                return
             path.unlink(missing_ok=True)
-            _sync_directory(path.parent)
+            with contextlib.suppress(FileNotFoundError):  # somebody else has removed the last one
+                _sync_directory(path.parent)
             with contextlib.suppress(OSError):  # up to the first folder that holds something
                 for folder in path.relative_to(self._root).parents[:-1]:
                     (self._root / folder).rmdir()

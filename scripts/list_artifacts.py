@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""List what a store holds: runs, checkpoints, sizes, age, whether it is all there, and what keeping it costs.
+
+Reads:  --store: names and sizes of everything, the manifests; with --depth what that verification reads;
+        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
+Writes: a table on stdout, or JSON
+Exit codes: 0 everything listed is there; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
+        be reached
+
+Example: scripts/list_artifacts.py --store s3://ml-runs --price-per-gb-month 0.0125
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from trainyard import command
+from trainyard.errors import ExitCode
+
+DEPTHS = ("listing", "sample", "full")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", help="only this run")
+    parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: by names and sizes")
+    parser.add_argument(
+        "--price-per-gb-month",
+        type=float,
+        metavar="USD",
+        help="of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1",
+    )
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read, 30")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args(argv)
+    if args.price_per_gb_month is not None and not 0 <= args.price_per_gb_month < float("inf"):
+        parser.error("--price-per-gb-month must be a number from 0 on")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.artifacts import listing
+    from trainyard.artifacts.comparison import Depth
+    from trainyard.artifacts.numbers import runs_in_question
+    from trainyard.gateways import open_store
+
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    price = listing.price_for(args.store, args.price_per_gb_month)
+    depth = Depth(args.depth) if args.depth else None
+    runs = listing.list_runs(store, runs_in_question(store, args.run_number), price=price, depth=depth)
+    if args.json:
+        value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
+        print(json.dumps(value, indent=2))
+    else:
+        print(listing.table(runs))
+    for problem in (problem for run in runs for problem in run.problems):
+        sys.stderr.write(f"{problem}\n")
+    return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Give a stored checkpoint a name (best, production) that restore takes and retention keeps.
+
+The checkpoint is verified first. A name means one checkpoint in the whole store and moves at once: who reads
+it sees the old one or the new one. Of two who move it in the same moment, one is told so.
+
+Reads:  --store: the run's manifests and the checkpoint's objects, to --depth; AWS_* (credentials, …);
+        GITHUB_ACTOR, else the user's name, unless --by is given
+Writes: promoted/NAME.json in the store; with --json the pointer on stdout
+Exit codes: 0 promoted; 1 the checkpoint does not verify, or the name was moved meanwhile; 2 wrong usage;
+        4 the store cannot be reached or refuses
+
+Example: scripts/promote_artifact.py --store s3://ml-runs --run-number 812 --step 4500 --name production
+"""
+
+import argparse
+import getpass
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+DEPTHS = ("listing", "sample", "full")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", required=True, help="the run's number")
+    parser.add_argument("--step", required=True, help="a step, or newest")
+    parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
+    parser.add_argument("--depth", choices=DEPTHS, default="full", help="how much to read back before, full")
+    parser.add_argument("--by", help="who promotes; default: the actor of the workflow, else the user")
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="verify, and change nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.artifacts.comparison import Depth
+    from trainyard.artifacts.numbers import parse_run_number
+    from trainyard.artifacts.promotion import promotable, promote, require_name
+    from trainyard.gateways import open_store
+
+    number, step = parse_run_number(args.run_number), None
+    if number is None:
+        raise ConfigError("--run-number auto: which run? Give its number")
+    if args.step != "newest":
+        if not (args.step.isascii() and args.step.isdecimal()):
+            raise ConfigError(f"--step {args.step}: neither a step nor newest")
+        step = int(args.step)
+    require_name(args.name)
+    store, depth = open_store(args.store, call_seconds=args.call_seconds), Depth(args.depth)
+    run_id, checkpoint = promotable(store, number, step, depth=depth)
+    what = f"{args.name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
+    if args.dry_run:
+        command.announce("promoted", f"{what}; nothing was changed", "ok")
+        return ExitCode.DONE
+    by = args.by or os.environ.get("GITHUB_ACTOR") or getpass.getuser()
+    pointer = promote(store, args.name, checkpoint, run_id=run_id, by=by, depth=depth)
+    was = pointer.previous
+    before = f", before: step {was['step']} of run {was['run_number']}" if was else ""
+    command.announce("promoted", what + before, "ok")
+    if args.json:
+        print(json.dumps(pointer.to_json(), indent=2))
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Remove checkpoints from a store by rule. Without --apply it only says what would go, and why.
+
+What --keep-last or --keep-every names stays; what is older than --max-age goes all the same. The newest
+checkpoint of a run that verifies always stays, and unless said otherwise what was promoted and what another
+run was started from. A manifest that no longer lists them, but says what they were, is put before any object
+is deleted: the run verifies at every moment.
+
+Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_ACTOR, else the user's name;
+        TRAINYARD_SIGNING_KEY and the like (docs/runbooks/signing.md): the new manifest is signed as well
+Writes: with --apply a further manifest for each run, and deletes objects; the plan on stdout
+Exit codes: 0 planned, or removed; 1 something of it could not be; 2 wrong usage; 4 the store refuses
+
+Example: scripts/prune_artifacts.py --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
+"""
+
+import argparse
+import getpass
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard import command
+from trainyard.errors import ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--run-number", help="this run")
+    which.add_argument("--all-runs", action="store_true", help="every run of the store")
+    parser.add_argument("--keep-last", type=int, metavar="N", help="the newest N of each run stay")
+    parser.add_argument("--keep-every", type=int, metavar="STEPS", help="those at multiples of STEPS stay")
+    parser.add_argument(
+        "--max-age", type=command.duration, metavar="TIME", help="what is older goes: 90d, 12h"
+    )
+    parser.add_argument("--even-promoted", action="store_true", help="promoted ones may go too")
+    parser.add_argument("--even-parents", action="store_true", help="what other runs started from, too")
+    parser.add_argument("--by", help="who removes; default: the actor of the workflow, else the user")
+    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--apply", action="store_true", help="remove what the plan names")
+    parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
+    args = parser.parse_args(argv)
+    if args.apply and args.dry_run:
+        parser.error("--apply and --dry-run contradict each other")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.artifacts.numbers import runs_in_question
+    from trainyard.artifacts.pruning import plan_pruning
+    from trainyard.artifacts.retention import Rules
+    from trainyard.artifacts.sync_report import size_text
+    from trainyard.gateways import open_store
+
+    rules = Rules(
+        keep_last=args.keep_last,
+        keep_every=args.keep_every,
+        max_age=args.max_age,
+        keep_promoted=not args.even_promoted,
+        even_parents=args.even_parents,
+    )
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
+    if args.json:
+        print(json.dumps({"store": store.url, "runs": [plan.to_json() for plan in plans]}, indent=2))
+    else:
+        print("\n".join(line for plan in plans for line in plan.lines()))
+    count, size = sum(len(plan.doomed) for plan in plans), size_text(sum(plan.bytes for plan in plans))
+    problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
+    if args.apply:
+        problems += _apply(store, plans, rules, args.by)
+    for problem in problems:
+        sys.stderr.write(f"{problem}\n")
+    words = "removed" if args.apply else "would be removed; nothing was changed, --apply does it"
+    command.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
+    return ExitCode.NO if problems else ExitCode.DONE
+
+
+def _apply(store: Any, plans: Sequence[Any], rules: Any, by: str | None) -> list[str]:
+    from trainyard.artifacts.pruning import prune
+    from trainyard.gateways.signing import signer_from
+
+    signer = signer_from()
+    who, problems = by or os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
+    for plan in plans:
+        if plan.doomed or plan.unfinished:
+            problems += prune(store, plan, by=who, rules=rules, signer=signer)
+    return problems
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,114 @@
+"""Listing, promoting and pruning as programs: what they print, what they change, how they end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+
+
+@pytest.fixture
+def store(finished_run: RunDirectory, tmp_path: Path) -> str:
+    url = (tmp_path / "store").as_uri()
+    sync_run(open_store(url), finished_run, 7)
+    return url
+
+
+def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path: Path) -> None:
+    done = program("list_artifacts.py", "--store", store, "--price-per-gb-month", "1000")
+    assert done.returncode == 0, done.stderr
+    head, row, total = done.stdout.splitlines()
+    assert head.split() == [
+        "run",
+        "run",
+        "id",
+        "status",
+        "checkpoints",
+        "size",
+        "age",
+        "$",
+        "a",
+        "month",
+        "verdict",
+    ]
+    assert row.startswith("7    20261120-214501-7c1f  succeeded  2: 10, 20")
+    assert row.endswith("whole (names and sizes)")
+    size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file())
+    assert total == f"1 runs, {size / 1000:.0f} kB, $ {size / (1 << 30) * 1000:.2f} a month"
+    value = json.loads(program("list_artifacts.py", "--store", store, "--depth", "full", "--json").stdout)
+    [run] = value["runs"]
+    assert (value["usd_per_gb_month"], run["usd_per_month"], run["depth"], run["ok"]) == (
+        None,
+        None,
+        "full",
+        True,
+    )
+    assert [each["step"] for each in run["checkpoints"]] == [10, 20]
+    assert 0 <= run["age_seconds"] < 60
+    assert run["bytes"] == size
+
+
+def test_what_is_missing_is_named_by_the_listing(program: Any, store: str, tmp_path: Path) -> None:
+    (tmp_path / "store/run-7/checkpoint-20/state.bin").unlink()
+    done = program("list_artifacts.py", "--store", store)
+    assert done.returncode == 1
+    assert "1 wrong: run-7/checkpoint-20/state.bin: missing in the store" in done.stdout
+    assert done.stderr.splitlines() == ["run-7/checkpoint-20/state.bin: missing in the store"]
+    assert program("list_artifacts.py", "--store", store, "--run-number", "8").returncode == 1
+    assert program("list_artifacts.py", "--store", store, "--price-per-gb-month", "nan").returncode == 2
+
+
+def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
+    program: Any, store: str, tmp_path: Path
+) -> None:
+    line = ("promote_artifact.py", "--store", store, "--run-number", "7", "--name", "production", "--json")
+    dry = program(*line, "--step", "10", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert not (tmp_path / "store/promoted").exists()
+    done = program(*line, "--step", "10", GITHUB_ACTOR="ada")
+    assert done.returncode == 0, done.stderr
+    pointer = json.loads(done.stdout)
+    assert (pointer["step"], pointer["by"], pointer["depth"]) == (10, "ada", "full")
+    assert "10 (production), 20" in program("list_artifacts.py", "--store", store).stdout
+    pruned = program("prune_artifacts.py", "--store", store, "--all-runs", "--keep-last", "1")
+    assert "keep    run 7  checkpoint-10  " in pruned.stdout
+    assert pruned.stdout.splitlines()[1].endswith("promoted as production")
+    back = program("restore_artifact.py", "--store", store, "--step", "production", "--to", "back", "--json")
+    assert json.loads(back.stdout)["steps"] == [10]
+    moved = program(*line, "--step", "newest", "--by", "bob")
+    assert "before: step 10 of run 7" in moved.stderr
+    for wrong in (
+        ("--step", "ten"),
+        ("--step", "10", "--name", "Prod"),
+        ("--step", "1", "--run-number", "auto"),
+    ):
+        assert program(*line, *wrong).returncode == 2
+    assert program(*line, "--step", "11").returncode == 1
+
+
+def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp_path: Path) -> None:
+    line = ("prune_artifacts.py", "--store", store, "--run-number", "7", "--keep-last", "1")
+    planned = program(*line)
+    assert planned.returncode == 0, planned.stderr
+    assert planned.stdout.splitlines()[1].startswith("remove  run 7  checkpoint-10  ")
+    assert "1 checkpoints, " in planned.stderr
+    assert "nothing was changed, --apply does it" in planned.stderr
+    assert (tmp_path / "store/run-7/checkpoint-10").is_dir()
+    done = program(*line, "--apply", "--json", "--by", "ada")
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads(done.stdout)["runs"]
+    assert [(each["step"], each["keep"]) for each in run["checkpoints"]] == [(20, True), (10, False)]
+    assert not (tmp_path / "store/run-7/checkpoint-10").exists()
+    verified = program("verify_artifact.py", "--store", store, "--run-number", "7", "--depth", "full")
+    assert verified.returncode == 0, verified.stderr
+    assert program("prune_artifacts.py", "--store", store, "--all-runs").returncode == 2
+    assert program("prune_artifacts.py", "--store", store, "--keep-last", "1").returncode == 2
+    assert program(*line, "--apply", "--dry-run").returncode == 2
+    (tmp_path / "store/run-7/checkpoint-20/state.bin").unlink()
+    broken = program(*line)
+    assert broken.returncode == 1
+    assert "run 7: no checkpoint of it verifies" in broken.stderr

@@ -1,0 +1,106 @@
+"""Names for checkpoints: verified before, moved at once, honest after."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.comparison import Depth
+from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion
+from trainyard.artifacts.restore import restore
+from trainyard.artifacts.selection import select
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import sync_run
+from trainyard.errors import ConfigError, RunConflictError, VerificationError
+from trainyard.gateways.local_store import LocalStore
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+
+
+@pytest.fixture
+def run(store: Store, make_run: Any) -> RunDirectory:
+    directory: RunDirectory = make_run()
+    sync_run(store, directory, 1)
+    return directory
+
+
+def give(store: Store, name: str, step: int | None, by: str = "ada") -> Promotion:
+    run_id, checkpoint = promotable(store, 1, step, depth=Depth.FULL)
+    return promote(store, name, checkpoint, run_id=run_id, by=by, depth=Depth.FULL)
+
+
+def test_a_name_points_at_the_digest_and_says_who_and_what_was_before(
+    store: Store, run: RunDirectory
+) -> None:
+    first = give(store, "best", 100)
+    assert first.digest == sha256_of_file(run.checkpoint(100) / "manifest.json")
+    assert (first.run_id, first.by, first.depth, first.previous) == ("run-run", "ada", "full", {})
+    second = give(store, "best", None, by="bob")
+    assert (second.step, second.previous["step"], second.previous["digest"]) == (200, 100, first.digest)
+    assert read_promotion(store, "best") == second == next(iter(promotions(store)))
+    assert read_promotion(store, "production") is None
+
+
+def test_restore_takes_the_name_and_notices_when_it_no_longer_fits(
+    store: Store, run: RunDirectory, tmp_path: Path, folder: Path
+) -> None:
+    give(store, "production", 100)
+    assert restore(store, select(store, None, "production"), tmp_path / "back").steps == (100,)
+    with pytest.raises(ConfigError, match="was given to step 100 of run 1, not to one of run 2"):
+        select(store, 2, "production")
+    pointer = folder / "promoted/production.json"
+    pointer.write_text(json.dumps(json.loads(pointer.read_text()) | {"digest": "0" * 64}))
+    with pytest.raises(VerificationError, match=r"000000000000… was promoted"):
+        restore(store, select(store, 1, "production"), tmp_path / "again")
+
+
+def test_what_does_not_verify_is_not_promoted(store: Store, run: RunDirectory, folder: Path) -> None:
+    (folder / "run-1/checkpoint-200/.metadata").write_bytes(os.urandom(100))
+    with pytest.raises(VerificationError, match=r"(?s)checkpoint-200/\.metadata: .*was not promoted"):
+        give(store, "best", 200)
+    with pytest.raises(VerificationError, match=r"no checkpoint of step 300\. Steps: 100, 200"):
+        give(store, "best", 300)
+    assert list(promotions(store)) == []
+
+
+@pytest.mark.parametrize("name", ["", "newest", "Best", "a/b", "../x", "9", "a" * 64, "a\n"])
+def test_a_name_that_is_none(store: Store, run: RunDirectory, name: str) -> None:
+    with pytest.raises(ConfigError, match="no name for a checkpoint"):
+        give(store, name, 100)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"schema": 9}'])
+def test_a_torn_pointer_is_named(store: Store, run: RunDirectory, folder: Path, content: str) -> None:
+    give(store, "best", 100)
+    (folder / "promoted/best.json").write_text(content)
+    with pytest.raises(VerificationError, match=r"promoted/best\.json: not a readable pointer"):
+        read_promotion(store, "best")
+
+
+def test_a_pointer_under_another_name_is_none(store: Store, run: RunDirectory, folder: Path) -> None:
+    give(store, "best", 100)
+    (folder / "promoted/production.json").write_bytes((folder / "promoted/best.json").read_bytes())
+    with pytest.raises(VerificationError, match=r"production\.json: is the pointer of 'best'"):
+        read_promotion(store, "production")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_who_loses_the_race_for_a_name_is_told(folder: Path, run: RunDirectory, first: bool) -> None:
+    class Raced(LocalStore):
+        def swap(self, key: str, old: bytes, new: bytes, **rest: Any) -> bool:
+            give(LocalStore(folder), "best", 200, by="eve")
+            return super().swap(key, old, new, **rest)
+
+        def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
+            give(LocalStore(folder), "best", 200, by="eve")
+            return super().put_new(key, content, **rest)
+
+    if not first:
+        give(LocalStore(folder), "best", 100)
+    with pytest.raises(RunConflictError, match="given to another checkpoint meanwhile"):
+        give(Raced(folder), "best", 100)
+    found = read_promotion(LocalStore(folder), "best")
+    assert found is not None
+    assert found.by == "eve"

@@ -1,0 +1,306 @@
+"""Retention: what stays, in which order things go, and that the rest verifies at every moment."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.comparison import Depth
+from trainyard.artifacts.numbers import runs_in_question
+from trainyard.artifacts.promotion import promotable, promote
+from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.restore import restore
+from trainyard.artifacts.retention import Rules
+from trainyard.artifacts.selection import Selection
+from trainyard.artifacts.signature import check_signature
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.verify import verify_run
+from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
+from trainyard.gateways.local_store import LocalStore
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+
+STEPS = (100, 200, 300, 400, 500)
+
+
+@pytest.fixture
+def run(store: Store, make_run: Any) -> RunDirectory:
+    directory: RunDirectory = make_run(steps=STEPS)
+    sync_run(store, directory, 1)
+    return directory
+
+
+def kept(store: Store, rules: Rules) -> dict[int | None, str]:
+    [plan] = plan_pruning(store, [1], rules)
+    return {each.checkpoint.step: each.reason for each in plan.decisions if each.keep}
+
+
+def apply(store: Store, rules: Rules, number: int = 1) -> list[str]:
+    [plan] = plan_pruning(store, [number], rules)
+    return prune(store, plan, by="ada", rules=rules)
+
+
+def steps_in(folder: Path) -> list[int]:
+    return sorted(int(path.name.rpartition("-")[2]) for path in (folder / "run-1").glob("checkpoint-*"))
+
+
+def ok(store: Store, run: RunDirectory | None = None) -> bool:
+    found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
+    assert found.ok, found.problems
+    return True
+
+
+@pytest.mark.parametrize(
+    ("rules", "steps"),
+    [
+        (Rules(keep_last=2), [400, 500]),
+        (Rules(keep_every=200), [200, 400, 500]),
+        (Rules(keep_last=1, keep_every=300), [300, 500]),
+        (Rules(keep_last=9), list(STEPS)),
+        (Rules(max_age=3600), list(STEPS)),
+        (Rules(max_age=1e-9), [500]),
+        (Rules(keep_last=3, max_age=1e-9), [500]),
+    ],
+)
+def test_the_rules(store: Store, run: RunDirectory, folder: Path, rules: Rules, steps: list[int]) -> None:
+    assert sorted(step for step in kept(store, rules) if step) == steps
+    assert apply(store, rules) == []
+    assert steps_in(folder) == steps
+    assert ok(store, run)
+
+
+def test_a_plan_changes_nothing_and_says_why(store: Store, run: RunDirectory, folder: Path) -> None:
+    before = {o.key: o.modified for o in store.list_objects("")}
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1, keep_every=200))
+    lines = "\n".join(plan.lines())
+    assert "keep    run 1  checkpoint-500  5.5 kB  the newest that verifies" in lines
+    assert "keep    run 1  checkpoint-400  5.5 kB  a multiple of 200" in lines
+    assert "remove  run 1  checkpoint-300  5.5 kB  no rule keeps it" in lines
+    assert plan.to_json()["checkpoints"][0]["keep"] is True
+    assert {o.key: o.modified for o in store.list_objects("")} == before
+
+
+def test_age_is_the_stores(store: Store, run: RunDirectory, folder: Path) -> None:
+    old = time.time() - 10 * 86400
+    for path in (folder / "run-1/checkpoint-300").iterdir():
+        os.utime(path, (old, old))
+    assert sorted(step for step in kept(store, Rules(max_age=5 * 86400)) if step) == [100, 200, 400, 500]
+
+
+def test_what_was_removed_stays_on_record_and_does_not_come_back(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    digest = sha256_of_file(run.checkpoint(100) / "manifest.json")
+    apply(store, Rules(keep_last=1))
+    manifest = json.loads((folder / "manifests/run-1-manifest-2.json").read_text())
+    assert [each["step"] for each in manifest["pruned"]] == [100, 200, 300, 400]
+    assert manifest["pruned"][0] | {"time": 0} == {
+        "step": 100,
+        "digest": digest,
+        "size": 5504,
+        "time": 0,
+        "by": "ada",
+        "reason": "no rule keeps it",
+    } | {"size": manifest["pruned"][0]["size"]}
+    assert ok(store, run)  # they are on the disk still, and that is no fault
+    make_run(steps=(600,))
+    assert sync_run(store, run, 1).problems == ()
+    assert steps_in(folder) == [500, 600]
+    assert ok(store, run)
+    with pytest.raises(VerificationError, match="no checkpoint of step 200: retention has removed it"):
+        restore(store, Selection(1, 200), folder.parent / "back")
+
+
+def test_a_step_that_is_trained_anew_is_stored_again(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    apply(store, Rules(keep_last=1))
+    shutil.rmtree(run.checkpoint(400))
+    make_run(steps=(400,))
+    sync_run(store, run, 1)
+    assert steps_in(folder) == [400, 500]
+    assert ok(store, run)
+    [plan] = plan_pruning(store, [1], Rules(keep_last=5))
+    assert plan.unfinished == ()
+
+
+def test_the_newest_that_verifies_stays_though_newer_ones_are_broken(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    (folder / "run-1/checkpoint-500/.metadata").write_bytes(os.urandom(100))
+    reasons = kept(store, Rules(keep_last=1))
+    assert reasons == {500: "one of the last 1", 400: "the newest that verifies"}
+    for step in STEPS:
+        (folder / f"run-1/checkpoint-{step}/.metadata").unlink(missing_ok=True)
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    assert (plan.problem, plan.doomed) == ("no checkpoint of it verifies", [])
+
+
+def test_what_was_promoted_stays_unless_told_otherwise(store: Store, run: RunDirectory) -> None:
+    run_id, checkpoint = promotable(store, 1, 200, depth=Depth.LISTING)
+    promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+    assert kept(store, Rules(keep_last=1))[200] == "promoted as best"
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1, keep_promoted=False))
+    assert any("no rule keeps it; promoted as best" in line for line in plan.lines())
+
+
+def test_what_another_run_was_started_from_stays_unless_told_otherwise(
+    store: Store, run: RunDirectory, make_run: Any
+) -> None:
+    child = make_run("child", steps=(1,))
+    record = json.loads(child.run_file.read_text())
+    digest = sha256_of_file(run.checkpoint(200) / "manifest.json")
+    record["parent"] = {"checkpoint": "elsewhere", "manifest_sha256": digest}
+    child.run_file.write_text(json.dumps(record))
+    sync_run(store, child, 2)
+    assert kept(store, Rules(keep_last=1))[200] == "run 2 was started from it"
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1, even_parents=True))
+    assert any("run 2 was started from it and loses its parent" in line for line in plan.lines())
+
+
+class Watched(LocalStore):
+    """Calls back before each removal."""
+
+    before_delete: Callable[[str], None]
+    deleted: list[str]
+
+    def delete(self, key: str) -> None:
+        self.before_delete(key)
+        super().delete(key)
+
+
+def watched(folder: Path, before_delete: Callable[[str], None]) -> Watched:
+    store = Watched(folder)
+    store.before_delete = before_delete
+    return store
+
+
+def test_the_run_verifies_before_every_single_removal_and_markers_go_first(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    seen: list[str] = []
+
+    def look(key: str) -> None:
+        seen.append(key)
+        assert ok(LocalStore(folder))
+        assert not key.startswith("run-1/checkpoint-500/")
+
+    apply(watched(folder, look), Rules(keep_last=1))
+    for step in STEPS[:-1]:
+        mine = [key for key in seen if f"checkpoint-{step}/" in key]
+        assert len(mine) == 3
+        assert mine[0].endswith("manifest.json")
+
+
+@pytest.mark.parametrize("removals", [0, 1, 5])
+def test_a_pruning_that_is_cut_short_is_a_note_and_the_next_one_finishes(
+    store: Store, run: RunDirectory, folder: Path, removals: int
+) -> None:
+    count = 0
+
+    def refuse(_: str) -> None:
+        nonlocal count
+        count += 1
+        if count > removals:
+            raise ServiceError("the store is down")
+
+    with pytest.raises(ServiceError, match="the same command finishes it"):
+        apply(watched(folder, refuse), Rules(keep_last=1))
+    found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
+    assert found.ok
+    assert all("prune again to finish" in note for note in found.notes)
+    assert len(found.notes) >= 4
+    sync_run(store, run, 1)
+    assert apply(store, Rules(keep_last=1)) == []
+    assert steps_in(folder) == [500]
+    assert verify_run(store, 1, depth=Depth.FULL).notes == ()
+
+
+def test_a_run_that_was_stored_meanwhile_is_left_alone(
+    store: Store, run: RunDirectory, make_run: Any, folder: Path
+) -> None:
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    make_run(steps=(600,))
+    sync_run(store, run, 1)
+    with pytest.raises(RunConflictError, match="stored again since this was planned"):
+        prune(store, plan, by="ada", rules=Rules(keep_last=1))
+    assert steps_in(folder) == [*STEPS, 600]
+    assert ok(store, run)
+
+
+def test_what_is_promoted_in_the_very_moment_is_rescued(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+    told = prune(store, plan, by="ada", rules=Rules(keep_last=1))
+    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, and kept"]
+    assert steps_in(folder) == [300, 500]
+    assert ok(store, run)
+
+
+def test_promoting_what_was_just_removed_is_refused(store: Store, run: RunDirectory) -> None:
+    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    apply(store, Rules(keep_last=1))
+    with pytest.raises(RunConflictError, match="removed by retention"):
+        promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+
+
+def test_a_run_whose_manifest_cannot_be_read_stops_everything(
+    store: Store, run: RunDirectory, make_run: Any, folder: Path
+) -> None:
+    sync_run(store, make_run("other"), 2)
+    (folder / "manifests/run-2-manifest.json").write_text("{")
+    with pytest.raises(VerificationError, match="run-2-manifest"):
+        plan_pruning(store, [1], Rules(keep_last=1))
+
+
+def test_a_damaged_chain_is_not_pruned(store: Store, run: RunDirectory, folder: Path) -> None:
+    manifest = folder / "manifests/run-1-manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run_id": "other"}))
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    assert "of run other" in plan.problem
+    assert plan.lines()[0].startswith("run 1: nothing is removed")
+
+
+def test_rules_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="No rule"):
+        Rules()
+    with pytest.raises(ConfigError, match="--keep-last 0"):
+        Rules(keep_last=0)
+
+
+def test_which_runs_are_meant(store: Store, run: RunDirectory) -> None:
+    assert runs_in_question(store, None) == runs_in_question(store, "1") == [1]
+    with pytest.raises(VerificationError, match="holds no run 2"):
+        runs_in_question(store, "2")
+    with pytest.raises(ConfigError, match="which run"):
+        runs_in_question(store, "auto")
+
+
+class Pen:
+    """Signs with the names of what it signs."""
+
+    def sign(self, name: str, digests: Mapping[str, str]) -> bytes:
+        return json.dumps({name: sorted(digests)}).encode()
+
+
+def test_the_new_manifest_is_signed_and_without_a_key_that_is_said(
+    store: Store, make_run: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(steps=STEPS)
+    sync_run(store, run, 1, signer=Pen())
+    for rules, signer, signatures in ((Rules(keep_last=3), Pen(), 2), (Rules(keep_last=1), None, 2)):
+        [plan] = plan_pruning(store, [1], rules)
+        prune(store, plan, by="ada", rules=rules, signer=signer)
+        assert len(list((folder / "signatures/run-1").iterdir())) == signatures
+        assert ("was signed, and its new manifest is not" in caplog.text) is (signer is None)
+    assert check_signature(store, 1, None).signature_key == ""
+    assert ok(store, run)
