@@ -33,6 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", help="the run's number, or auto to look up the run in --run-dir")
     parser.add_argument("--run-dir", type=Path, help="the run's directory")
     parser.add_argument("--depth", choices=DEPTHS, default="sample", help="how much to read back")
+    parser.add_argument("--seed", type=int, help="draw the sample that this number draws; default: anew")
     parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -81,8 +82,10 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     store = open_store(args.store, call_seconds=args.call_seconds)
     directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
     number = find_run_number(store, args.run_number, args.run_dir)
-    found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory)
-    verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number} ({args.depth})"
+    found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed)
+    verdict = (
+        f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
+    )
     words = compared(Depth(args.depth), newest_manifest(store, number)[1], directory)
     signature = _verify_signature(args.public_key, store, number)
     for note in found.notes:

@@ -48,12 +48,17 @@ class Verification:
     """Nothing is against the store itself; the problems, if any, are of the disk."""
     notes: tuple[str, ...] = ()
     """What is said and held against nobody: objects on their way while the run was still going, or out."""
+    depth: str = ""
     seed: int = 0
     """What the sample was drawn by."""
 
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    def depth_text(self) -> str:
+        """The depth, and what draws the same sample again."""
+        return f"{self.depth}, seed {self.seed}" if self.depth == Depth.SAMPLE else self.depth
 
     def to_json(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
@@ -97,6 +102,7 @@ def verify_run(
         manifest_key=key,
         store_whole=store_whole,
         notes=tuple(f"{key}: {notes[key]}" for key in sorted(notes)),
+        depth=str(depth),
         seed=seed,
     )
 

@@ -13,6 +13,7 @@ from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_directory, verify_run
 from trainyard.errors import ServiceError, TrainyardError
+from trainyard.gateways.local_store import LocalObject, LocalStore
 from trainyard.run.directory import RunDirectory
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
@@ -236,3 +237,24 @@ def test_no_whole_checkpoint_is_a_problem(make_run: Any) -> None:
     found = verify_directory(make_run(steps=()))
     assert found.problems[0].endswith("no whole checkpoint")
     assert found.to_json()["ok"] is False
+
+
+def test_a_seed_draws_the_same_sample_again_and_says_no_more_than_it_saw(folder: Path, make_run: Any) -> None:
+    """A store whose checksums lie: only reading tells, and a sample sees what it draws."""
+
+    class Lying(LocalStore):
+        told: LocalObject | None = None
+
+        def describe(self, key: str) -> LocalObject | None:
+            return self.told if self.told and key == OTHER else super().describe(key)
+
+    store, run = Lying(folder), make_run(steps=tuple(range(100, 1100, 100)))
+    sync_run(store, run, 1)
+    store.told = store.describe(OTHER)
+    (folder / OTHER).write_bytes(os.urandom(5000))
+    assert verify_run(store, 1, depth=Depth.LISTING).ok
+    assert not verify_run(store, 1, depth=Depth.FULL).ok
+    verdicts = {seed: verify_run(store, 1, depth=Depth.SAMPLE, seed=seed).ok for seed in range(12)}
+    assert set(verdicts.values()) == {True, False}
+    assert verdicts == {seed: verify_run(store, 1, depth=Depth.SAMPLE, seed=seed).ok for seed in range(12)}
+    assert verify_run(store, 1, depth=Depth.SAMPLE, seed=3).depth_text() == "sample, seed 3"
