@@ -61,6 +61,8 @@ HEAVY = {
     "wandb",
     "tokenizers",
     "pyarrow",
+    "datasets",
+    "huggingface_hub",
 }
 MUTATORS = {
     "append",

@@ -154,7 +154,7 @@ class HuggingFaceConfig(Section):
     """The split to validate on; null does not validate."""
     revision: Name | None = None
     """Commit, branch or tag; null takes the newest commit. The commit goes on record in the run."""
-    shuffled_sequences: Positive = 1024
+    shuffled_sequences: Positive = 256
     """Sequences read ahead and shuffled; a resume reads as many again."""
 
 

@@ -35,7 +35,7 @@ from trainyard.training.starting_weights import load_weights, open_starting_weig
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 from trainyard.training.trackers import close_trackers, open_trackers
-from trainyard.training.training_data import Batches
+from trainyard.training.training_data import Batches, require_same_data
 from trainyard.training.validation import Validation
 from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.watchdog import Watchdog
@@ -67,6 +67,7 @@ class _Session:
         self.batches = _training_batches(request, world.size)
         self._length = _length(request, self.batches, world.size)
         fingerprint = request.data.fingerprint
+        require_same_data(world.gather(fingerprint))
         self._fits = what_must_fit(request.config, fingerprint, self._length.samples_per_step)
 
     def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:

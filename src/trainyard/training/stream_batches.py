@@ -9,6 +9,7 @@ and takes its part of each batch, so the order does not depend on how many there
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class StreamBatches:
         self._origin = (0, Position())
         self._block: _Block | None = None
         self._next: tuple[int, Future[Windows]] | None = None
+        self._stop = Event()
         # One thread, so that the stream is read by one at a time.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="data")
 
@@ -67,7 +69,8 @@ class StreamBatches:
         self._block = self._next = None
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop reading ahead; what is being read is given up."""
+        self._stop.set()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _block_of(self, number: int) -> _Block:
@@ -95,4 +98,4 @@ class StreamBatches:
 
     def _windows(self, start: Position) -> Windows:
         count = self._steps_per_block * self._batch_size
-        return self._stream.windows(start, count=count, length=self._length)
+        return self._stream.windows(start, count=count, length=self._length, stop=self._stop)

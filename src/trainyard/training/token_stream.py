@@ -8,7 +8,9 @@ are `stream_batches`'.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass
+from threading import Event
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,12 +75,17 @@ class TokenStream:
         self.name = name
         self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
-    def windows(self, start: Position, *, count: int, length: int) -> Windows:
-        """`count` windows from `start` on. Raises DataError when a whole epoch has no tokens."""
+    def windows(self, start: Position, *, count: int, length: int, stop: Event | None = None) -> Windows:
+        """`count` windows from `start` on.
+
+        Raises DataError when a whole epoch has no tokens, CancelledError soon after `stop` is set.
+        """
         needed = start.consumed + count * length
         parts: list[Tokens] = []
         before = 0
         for chunk in self._chunks(start):
+            if stop is not None and stop.is_set():
+                raise CancelledError
             parts.append(chunk.tokens)
             if before + chunk.tokens.size > needed:
                 end = Position(chunk.place, needed - before, chunk.epoch)

@@ -1,10 +1,12 @@
 """What to train on, ready: prepared token files, or a stream that is read while training."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainyard.config.schema import Config, DataConfig, ModelConfig
+from trainyard.errors import DataError
 from trainyard.training.streamed import open_stream
 from trainyard.training.tokens import prepare_data, prepared_before
 
@@ -62,3 +64,14 @@ def ready_data(data: DataConfig, model: ModelConfig) -> TrainingData:
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """The same without writing anything; None when the data has to be prepared first."""
     return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
+
+
+def require_same_data(fingerprints: Sequence[str]) -> None:
+    """Raise DataError when a process, by rank, found other data than the first: each takes its part."""
+    other = next((rank for rank, found in enumerate(fingerprints) if found != fingerprints[0]), None)
+    if other is not None:
+        raise DataError(
+            f"Rank {other} found other data than rank 0 (fingerprints {fingerprints[other][:12]}… and "
+            f"{fingerprints[0][:12]}…). Give every machine the same files, or set data.hugging_face.revision "
+            "to one commit. Nothing was started."
+        )

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from trainyard.training import token_stream
 from trainyard.training.hugging_face import Place
 from trainyard.training.stream_batches import StreamBatches
 from trainyard.training.token_stream import Position, TokenStream
+from trainyard.training.training_data import require_same_data
 from trainyard.training.vocabulary import ByteVocabulary
 
 
@@ -146,3 +148,35 @@ def test_what_goes_wrong_while_reading_ahead_is_raised_where_it_is_needed() -> N
         for step in range(1, 500):
             source.batch(step)
     source.close()
+
+
+def test_closing_gives_up_what_is_being_read() -> None:
+    reading, released = threading.Event(), threading.Event()
+
+    class Endless(Texts):
+        def read(self, place: Place, count: int) -> tuple[list[bytes], Place]:
+            if place:
+                reading.set()
+                assert released.wait(30)
+            return super().read(place, count)
+
+    source = StreamBatches(
+        TokenStream(Endless(["a"] * 10**4), ByteVocabulary(), "n"),
+        sequence_length=5,
+        batch_size=1,
+        seed=1,
+        shuffled=20,
+    )
+    source.batch(0)
+    assert reading.wait(30)
+    _, block = source._next or (0, None)
+    source.close()
+    released.set()
+    assert block is not None
+    assert isinstance(block.exception(30), CancelledError)
+
+
+def test_processes_that_found_other_data_do_not_train_together() -> None:
+    require_same_data(["a" * 64, "a" * 64])
+    with pytest.raises(DataError, match=r"Rank 2 found other data than rank 0 .*b… and aaa"):
+        require_same_data(["a" * 64, "a" * 64, "b" * 64])
