@@ -6,7 +6,7 @@ Run it twice, or again after a failure: what the store holds already is not sent
 Reads:  --run-dir (or --checkpoint and --metrics); its config.yaml where --store or --encryption is not given;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: 5 a call);
         TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless, to sign the manifest with
-Writes: objects in the store; with --json a report on stdout
+Writes: objects in the store; with --json a report on stdout; the step outputs manifest, manifest_sha256
 Exit codes: 0 stored; 1 a checkpoint is not whole, or the number another run's; 2 usage; 4 the store refuses;
         --follow: 5 no run, or no news of one without an outcome; 75 SIGTERM or SIGINT: run it again to go on
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.artifacts import numbers, preview, sync
-    from trainyard.gateways import signing
+    from trainyard.gateways import github, signing
     from trainyard.run.directory import RunDirectory
 
     wanted = numbers.parse_run_number(args.run_number)
@@ -78,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(result.to_json(), indent=2) if args.json else result.text())
     if not args.dry_run:
         command.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
+        github.set_outputs(result.outputs)
     return int(result.exit_code)
 
 

@@ -166,7 +166,21 @@ def test_the_role_is_assumed_after_training_and_only_if_there_is_one(training_jo
     store = next(i for i, step in enumerate(steps) if "training_artifact_sync" in step.get("run", ""))
     assert train < role < store
     assert "vars.TRAINYARD_AWS_ROLE != ''" in steps[role]["if"]
-    assert training_job["permissions"] == {"contents": "read", "id-token": "write"}
+    rights = {"contents": "read", "id-token": "write", "attestations": "write"}
+    assert training_job["permissions"] == rights
+
+
+def test_the_manifest_is_signed_by_the_step_that_stores_it_and_attested_after_it(
+    training_job: dict[str, Any],
+) -> None:
+    steps = training_job["steps"]
+    store = step_that_runs(training_job, "training_artifact_sync")
+    holders = [step["name"] for step in steps if "SIGNING_KEY" in str(step.get("env", {}))]
+    assert holders == [store["name"]]
+    attest = next(step for step in steps if step.get("uses", "").startswith("actions/attest@"))
+    assert steps.index(attest) > steps.index(store)
+    assert "vars.TRAINYARD_ATTEST == 'true' && steps.store.outcome == 'success'" in attest["if"]
+    assert attest["with"]["subject-digest"] == "sha256:${{ steps.store.outputs.manifest_sha256 }}"
 
 
 def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dict[str, Any]) -> None:

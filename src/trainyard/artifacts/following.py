@@ -87,6 +87,11 @@ class Followed:
     def exit_code(self) -> ExitCode:
         return ExitCode.NO if self.problems else _EXIT_CODES[self.ending]
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """What later steps of a workflow need to know: nothing before the last manifest."""
+        return self.last.outputs if self.last else {}
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": int(self.exit_code)}
 

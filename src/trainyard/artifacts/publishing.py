@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.artifacts.checkpoints import doomed_steps
 from trainyard.artifacts.contents import Contents
+from trainyard.artifacts.hashing import sha256_of_chunks
 from trainyard.artifacts.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
@@ -53,6 +54,16 @@ class Before:
     def version(self) -> int:
         """Of the manifest that comes next."""
         return len(self.chain) + 1
+
+
+@dataclass(frozen=True)
+class Published:
+    """The manifest that holds."""
+
+    key: str
+    sha256: str
+    signature: str
+    """The key of its signature, which is stored before it; empty without a signer."""
 
 
 def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> Before:
@@ -102,15 +113,13 @@ def build_manifest(
 
 def put_manifest(
     store: Store, manifest: RunManifest, before: Before, signer: Signer | None = None
-) -> tuple[str, str]:
-    """Put the manifest unless the newest one says the same already; the key of the one that holds.
-
-    And the key of its signature, which is stored before it; empty without a `signer`.
-    """
+) -> Published:
+    """Put the manifest unless the newest one says the same already; the one that holds."""
     newest = before.chain[-1] if before.chain else None
     if newest and _says(newest.manifest) == _says(manifest):
         same = newest.manifest.provenance == manifest.provenance
-        return newest.key, _sign(store, newest.manifest, signer if same else None, key=newest.key)
+        signature = _sign(store, newest.manifest, signer if same else None, key=newest.key)
+        return Published(newest.key, newest.sha256, signature)
     key, content = manifest_key(manifest.run_number, before.version), manifest_bytes(manifest, store.prefix)
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
     signature = _sign(store, manifest, signer, key=key, content=content)
@@ -120,7 +129,7 @@ def put_manifest(
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
         )
-    return key, signature
+    return Published(key, sha256_of_chunks([content])[0], signature)
 
 
 def _says(manifest: RunManifest) -> tuple[Any, ...]:

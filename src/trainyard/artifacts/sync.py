@@ -78,13 +78,14 @@ def store_contents(
     for line in (*notes, *problems):
         _logger.warning("%s", line)
     manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
-    key, signature = put_manifest(store, manifest, before, signer)
+    published = put_manifest(store, manifest, before, signer)
     return SyncReport(
         store=store.url,
         run_id=manifest.run_id,
         run_number=number,
-        manifest_key=key,
-        signature_key=signature,
+        manifest_key=published.key,
+        manifest_sha256=published.sha256,
+        signature_key=published.signature,
         objects=len(entries),
         bytes=_total(entries),
         seconds=round(time.monotonic() - started, 3),

@@ -28,10 +28,16 @@ class SyncReport:
     notes: tuple[str, ...]
     signature_key: str = ""
     """Of the manifest that holds; empty when it is not signed."""
+    manifest_sha256: str = ""
 
     @property
     def exit_code(self) -> ExitCode:
         return ExitCode.NO if self.problems else ExitCode.DONE
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """What later steps of a workflow need to know."""
+        return {"manifest": self.manifest_key.rpartition("/")[2], "manifest_sha256": self.manifest_sha256}
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -37,6 +37,12 @@ def set_output(name: str, value: str, environment: Mapping[str, str] = os.enviro
     _append(environment, "GITHUB_OUTPUT", f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
 
 
+def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
+    """Give the step several outputs; nothing outside Actions."""
+    for name, value in values.items():
+        set_output(name, value, environment)
+
+
 def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Append to the job summary; False outside Actions.
 

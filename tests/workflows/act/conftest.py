@@ -67,6 +67,7 @@ class Bucket:
     """A real S3 server with one bucket."""
 
     endpoint: str
+    name: str = BUCKET
 
     def client(self) -> Any:
         import boto3

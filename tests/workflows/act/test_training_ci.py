@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import time
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any
     played = stage.play(
         "workflow_dispatch",
         inputs={"config": TINY, "overrides": "training.max_steps=8\ntraining.seed=7\n", "resume": "auto"},
-        variables=store("green"),
+        variables={**store("green"), "TRAINYARD_ATTEST": "true"},
         environment={"AWS_ENDPOINT_URL": bucket.endpoint},
     )
     assert played.green, played.log
@@ -69,6 +70,10 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any
     told(played, "started")
     told(played, "proven")
 
+    found = bucket.client().get_object(Bucket=bucket.name, Key="green/manifests/run-1-manifest.json")
+    manifest = found["Body"].read()
+    attested = f"run-1-manifest.json sha256:{sha256(manifest).hexdigest()}"
+    assert (played.record / "attested").read_text().strip() == attested
     assert (played.record / "role").read_text().strip() == ROLE
     assert (played.record / "setup-python").read_text().strip() == "3.11"
     assert (played.record / "upload-artifact").read_text().split()[1] == "30"
