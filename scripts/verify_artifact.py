@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Check that what is stored is what the trainer wrote: store, manifest and, where it is still there, disk.
 
-The store's own checksums are compared, or bytes are read back; metadata that we wrote is never believed.
+The store's own checksums are compared, or bytes are read back; metadata that we wrote is never believed. What
+the run came from is walked: parent checkpoints are verified where the store has them, data and code told.
 
 Reads:  --store and --run-number: the run's objects and manifests, to the given --depth (listing: names, sizes
         and the store's checksums; sample: a tenth of the objects' bytes too; full: every byte);
@@ -24,15 +25,14 @@ from typing import Any
 from trainyard import command
 from trainyard.errors import ConfigError, ExitCode
 
-DEPTHS = ("listing", "sample", "full")
-
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--store", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", help="the run's number, or auto to look up the run in --run-dir")
     parser.add_argument("--run-dir", type=Path, help="the run's directory")
-    parser.add_argument("--depth", choices=DEPTHS, default="sample", help="how much to read back")
+    depths = ("listing", "sample", "full")
+    parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
     parser.add_argument("--seed", type=int, help="draw the sample that this number draws; default: anew")
     parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
@@ -74,6 +74,7 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     from trainyard.artifacts.chain import newest_manifest
     from trainyard.artifacts.inspection import compared
+    from trainyard.artifacts.lineage import walk_lineage
     from trainyard.artifacts.numbers import find_run_number
     from trainyard.artifacts.verify import Depth, verify_run
     from trainyard.gateways import open_store
@@ -88,10 +89,10 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     )
     words = compared(Depth(args.depth), newest_manifest(store, number)[1], directory)
     signature = _verify_signature(args.public_key, store, number)
-    for note in found.notes:
-        sys.stderr.write(f"{note}\n")
-    _tell("stored", f"{verdict}: {words}", found.problems)
-    return {"stored": found.to_json(), "signature": signature}
+    lineage = walk_lineage(store, number, depth=Depth(args.depth))
+    _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
+    _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
+    return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}
 
 
 def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[str, Any]:
@@ -107,9 +108,11 @@ def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[
     return signature.to_json()
 
 
-def _tell(phase: str, text: str, problems: Sequence[str], good: str = "ok") -> None:
-    for problem in problems:
-        sys.stderr.write(f"{problem}\n")
+def _tell(
+    phase: str, text: str, problems: Sequence[str], good: str = "ok", *, notes: Sequence[str] = ()
+) -> None:
+    for line in (*notes, *problems):
+        sys.stderr.write(f"{line}\n")
     command.announce(phase, text, "failed" if problems else good)
 
 
