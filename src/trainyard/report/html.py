@@ -102,7 +102,7 @@ def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
             f"{facts.reward:.2f}",
             "" if facts.first_reward is None else f"was {facts.first_reward:.2f}",
         )
-    if facts.loss is not None:
+    elif facts.loss is not None:
         was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
         yield "training loss", loss(facts.loss), was
     if facts.validation_loss is not None:

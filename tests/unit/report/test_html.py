@@ -7,6 +7,12 @@ from typing import Any
 import pytest
 
 from trainyard.report.dashboard import TrainingDashboard
+from trainyard.report.facts import read_facts
+from trainyard.report.headline import figures
+from trainyard.report.json_report import json_report
+from trainyard.report.markdown import markdown_report
+from trainyard.report.text import text_report
+from trainyard.run.records import RecordWriter
 
 NewRun = Callable[[], Any]
 START = 1_796_000_000.0
@@ -116,6 +122,24 @@ def test_nothing_unknown_has_a_place(new_run: NewRun) -> None:
     absent = ("Loss", "Learning rate", "training loss", "Proven", "Checkpoints", "Events", "GPU", "MFU")
     assert [word for word in absent if word in page.words] == []
     assert page.named("svg") == []
+
+
+def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> None:
+    run = new_run()
+    writer = RecordWriter(run.layout.metrics_file)
+    for step in range(1, 11):
+        writer.write({"step": step, "loss": 0.001, "reward": 0.5 + 0.04 * step, "time": START + step})
+    writer.close()
+    page = page_of(run, now=START + 11)
+    assert "reward 0.90 was 0.54" in " ".join(page.words.split())
+    assert "Reward" in page.words
+    assert "training loss" not in page.words
+    assert "Reward over steps" in [svg.get("aria-label") for svg in page.named("svg")]
+    facts = read_facts(run.path)
+    assert figures(facts)[0] == "reward 0.54 → 0.90"
+    assert 'title "Reward"' in markdown_report(facts)
+    assert "Reward: 0.9000" in " ".join(text_report(facts).split())
+    assert json_report(facts)["training_metrics"]["reward"] == pytest.approx(0.9)
 
 
 def test_a_single_row_draws_no_line(new_run: NewRun) -> None:

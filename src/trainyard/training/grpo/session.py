@@ -221,8 +221,8 @@ def _fits(config: Config, questions: Questions) -> dict[str, Any]:
     """What decides the meaning of a checkpoint."""
     samples = config.training.batch_size * config.training.gradient_accumulation_steps
     common = what_must_fit(config, questions.fingerprint, samples)
-    common.pop("data.sequence_length")
-    return common | {
+    with_effect = {name: value for name, value in common.items() if not name.startswith("data.")}
+    return with_effect | {
         "recipe": "grpo",
         "grpo.completions_per_question": config.grpo.completions_per_question,
         "grpo.kl_coefficient is above 0": config.grpo.kl_coefficient > 0,

@@ -140,9 +140,10 @@ def test_a_checkpoint_of_another_task_is_refused(
     straight: Path, grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path
 ) -> None:
     checkpoint = str(RunDirectory(straight).checkpoint(8))
-    deeper = grpo_config(kernel_optimization={"rlvr_depth": 3})
-    with pytest.raises(IncompatibleCheckpointError, match="data fingerprint: the checkpoint has"):
+    deeper = grpo_config(kernel_optimization={"rlvr_depth": 3}, data={"packing": "separate"})
+    with pytest.raises(IncompatibleCheckpointError, match="data fingerprint: the checkpoint has") as refusal:
         train_grpo(deeper, tmp_path / "other", listener=Spy(), resume=checkpoint)
+    assert "packing" not in str(refusal.value), "it has no effect on questions"
 
 
 def test_gradients_that_are_not_finite_change_nothing(
