@@ -14,12 +14,12 @@ from typing import Any
 
 from trainyard.config.schema import HuggingFaceConfig
 from trainyard.errors import ConfigError, DataError, ServiceError
+from trainyard.run.files import sha256_of_file
 
 Place = dict[str, Any] | None
 """Where to go on reading, as JSON; None is the beginning."""
 _SECONDS = 30.0
 _COMMIT_DIGITS = 40
-_ENDS_BYTES = 1 << 20
 _KEY = "data.hugging_face"
 
 
@@ -62,17 +62,12 @@ def _newest_commit(dataset: str, revision: str | None) -> str:
 
 
 def _digest_of_folder(folder: Path) -> str:
-    """Over the name, the size, the first and the last MiB of each file: a folder may be too big to read."""
+    """Over the name and the bytes of each file that is not hidden: a change anywhere is another dataset."""
     total = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         relative = path.relative_to(folder).as_posix()
         if not any(part.startswith(".") for part in relative.split("/")):
-            size = path.stat().st_size
-            total.update(b"%d %s\0" % (size, os.fsencode(relative)))
-            with path.open("rb") as file:
-                total.update(file.read(_ENDS_BYTES))
-                file.seek(max(0, size - _ENDS_BYTES))
-                total.update(file.read(_ENDS_BYTES))
+            total.update(b"%s %s\0" % (sha256_of_file(path).encode(), os.fsencode(relative)))
     return total.hexdigest()
 
 

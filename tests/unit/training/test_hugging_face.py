@@ -150,6 +150,17 @@ def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_pa
     assert opened(moved).fingerprint != before.fingerprint
 
 
+def test_one_byte_in_the_middle_of_a_large_file_is_another_dataset(folder: Path) -> None:
+    large = folder / "train-1.jsonl"
+    large.write_text((json.dumps({"text": "x" * 4096}) + "\n") * 1000)
+    before = opened(folder).fingerprint
+    content = bytearray(large.read_bytes())
+    middle = content.index(b"x", len(content) // 2)
+    content[middle] = ord("y")
+    large.write_bytes(content)
+    assert opened(folder).fingerprint != before
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
