@@ -152,7 +152,7 @@ def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_pa
 
 def test_one_byte_in_the_middle_of_a_large_file_is_another_dataset(folder: Path) -> None:
     large = folder / "train-1.jsonl"
-    large.write_text((json.dumps({"text": "x" * 4096}) + "\n") * 1000)
+    large.write_text((json.dumps({"text": "x" * 4096, "url": "u"}) + "\n") * 1000)
     before = opened(folder).fingerprint
     content = bytearray(large.read_bytes())
     middle = content.index(b"x", len(content) // 2)
