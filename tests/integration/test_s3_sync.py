@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.listing import list_runs
 from trainyard.artifacts.numbers import claim_number
+from trainyard.artifacts.promotion import promotable, promote
+from trainyard.artifacts.pruning import plan_pruning, prune
 from trainyard.artifacts.restore import restore
-from trainyard.artifacts.selection import Selection
+from trainyard.artifacts.retention import Rules
+from trainyard.artifacts.selection import Selection, select
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_run
@@ -71,6 +75,26 @@ def test_a_run_comes_back_to_the_byte_and_damage_is_named(
     with pytest.raises(VerificationError, match=f"{DATA}: SHA-256 .* arrived"):
         restore(bucket.store, Selection(1), tmp_path / "again")
     assert restore(bucket.store, Selection(1, newest=True), tmp_path / "again").steps == (100,)
+
+
+def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
+    bucket: Bucket, stored: RunDirectory, make_run: Any, tmp_path: Path
+) -> None:
+    store, rules = bucket.store, Rules(keep_last=1)
+    make_run(steps=(300, 400))
+    sync_run(store, stored, 1)
+    for step in (200, 100):  # the name moves
+        run_id, checkpoint = promotable(store, 1, step, depth=Depth.FULL)
+        promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.FULL)
+    [plan] = plan_pruning(store, [1], rules)
+    assert prune(store, plan, by="ada", rules=rules) == []
+    found = verify_run(store, 1, depth=Depth.FULL, run_directory=stored)
+    assert (found.problems, found.notes) == ((), ())
+    [run] = list_runs(store, [1], price=1.0)
+    assert [(each.step, each.promoted) for each in run.checkpoints] == [(100, ("best",)), (400, ())]
+    assert (run.ok, run.pruned) == (True, 2)
+    assert all(each.age_seconds is not None and abs(each.age_seconds) < 60 for each in run.checkpoints)
+    assert restore(store, select(store, None, "best"), tmp_path / "back").steps == (100,)
 
 
 def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory) -> None:

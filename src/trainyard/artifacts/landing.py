@@ -21,8 +21,8 @@ from trainyard.errors import VerificationError
 _FILES_AT_ONCE = 8
 _LARGE_AT_ONCE = 2
 _RANGES_AT_ONCE = 8
-_RANGES_AHEAD = 6
-"""Of one file; with two large files at once at most 96 MiB wait to be written."""
+_RANGES_AHEAD = 5
+"""Of one file: the buffers of two large files take 80 MiB."""
 _RANGE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
 _ATTEMPTS = 3
@@ -102,29 +102,40 @@ class Landing:
         _emptied(file)
         return problem
 
-    def _chunks(self, entry: ManifestObject, start: int) -> Iterator[bytes]:
+    def _chunks(self, entry: ManifestObject, start: int) -> "Iterator[bytes | memoryview]":
+        """The rest of the object; a chunk is only good until the next one is asked for."""
         if entry.size - start <= _RANGE_BYTES:
             yield from self._store.read_chunks(entry.key, start=start)
             return
         with self._large:
             yield from self._in_ranges(entry, start)
 
-    def _in_ranges(self, entry: ManifestObject, start: int) -> Iterator[bytes]:
-        under_way: deque[Future[bytes]] = deque()
+    def _in_ranges(self, entry: ManifestObject, start: int) -> Iterator[memoryview]:
+        spare = [bytearray(_RANGE_BYTES) for _ in range(_RANGES_AHEAD)]
+        under_way: deque[tuple[Future[int], bytearray]] = deque()
         try:
             for offset in range(start, entry.size, _RANGE_BYTES):
+                if not spare:
+                    future, buffer = under_way.popleft()
+                    yield memoryview(buffer)[: future.result()]
+                    spare.append(buffer)
+                buffer = spare.pop()
                 length = min(_RANGE_BYTES, entry.size - offset)
-                under_way.append(self._ranges.submit(self._range, entry.key, offset, length))
-                if len(under_way) == _RANGES_AHEAD:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
+                task = self._ranges.submit(self._read_range, entry.key, offset, memoryview(buffer)[:length])
+                under_way.append((task, buffer))
+            for future, buffer in under_way:
+                yield memoryview(buffer)[: future.result()]
         finally:
-            for future in under_way:
+            for future, _ in under_way:
                 future.cancel()
 
-    def _range(self, key: str, start: int, length: int) -> bytes:
-        return b"".join(self._store.read_chunks(key, start=start, length=length))
+    def _read_range(self, key: str, start: int, room: memoryview) -> int:
+        """Fill `room` from the object; how many bytes there were."""
+        done = 0
+        for chunk in self._store.read_chunks(key, start=start, length=len(room)):
+            room[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return done
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
         with self._counting:
@@ -156,7 +167,7 @@ def _emptied(file: BinaryIO) -> "hashlib._Hash":
     return hashlib.sha256()
 
 
-def _write(file: BinaryIO, chunk: bytes) -> None:
+def _write(file: BinaryIO, chunk: bytes | memoryview) -> None:
     view = memoryview(chunk)
     while view:
         view = view[file.write(view) :]
