@@ -1,10 +1,11 @@
 """A sync through a proxy that injects faults ends complete, or with exit code 4; never falsely complete."""
 
+import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways import open_store
 
+OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "120"))
+"""Requests in the long run with faults; 1,000 when it is to be shown."""
 FAULTS = ("cut the request", "cut the answer", "damage the request", "500", "503", "stall")
 CALL_SECONDS = 1.0
 
@@ -89,6 +92,8 @@ class FaultyProxy:
         if fault == "damage the request" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = self._ask(head, body)
+        if fault == "damage the answer" and len(answer) > 1000:
+            answer = answer[:-1] + bytes([answer[-1] ^ 1])
         if fault == "damage the answer" and not answer.endswith(b"\r\n\r\n"):
             answer = answer[:-1] + bytes([answer[-1] ^ 1])
         client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
@@ -308,3 +313,42 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     started = [line for line, _ in proxy.log if "?uploads" in line and line.startswith("POST")]
     assert len(started) == 1, "the upload did not go on where it was"
+
+
+def attempt(action: Callable[[], bool]) -> bool | None:
+    """What it answered, None when it was refused."""
+    try:
+        return action()
+    except (ServiceError, VerificationError):
+        return None
+
+
+def test_a_long_run_with_a_tenth_of_all_requests_spoilt_verifies_nothing_falsely_and_loses_nothing(
+    proxy: FaultyProxy, store: Any, make_run: Any, seaweedfs: Any
+) -> None:
+    """Runs are stored, damaged behind our back and verified at random; what is damaged must never verify."""
+    chance, bucket = random.Random(7), store.url.removeprefix("s3://")
+    proxy.faults = (*FAULTS, "damage the answer")
+    runs: list[Any] = []
+    judged = {"whole": 0, "damaged": 0}
+    while len(proxy.log) < OPERATIONS:
+        number = len(runs) + 1
+        runs.append(make_run(f"r{number}", steps=(100, 200), size=20_000))
+        proxy.rate = 0.1
+        attempt(lambda run=runs[-1], n=number: not sync_run(store, run, n).problems)  # type: ignore[misc]
+        proxy.rate = 0
+        assert sync_run(store, runs[-1], number).problems == ()
+        if damaged := chance.random() < 0.5:
+            key = f"run-{number}/checkpoint-{chance.choice((100, 200))}/__0_0.distcp"
+            content = bytearray(seaweedfs.client.get_object(Bucket=bucket, Key=key)["Body"].read())
+            content[chance.randrange(len(content))] ^= 1
+            seaweedfs.client.put_object(Bucket=bucket, Key=key, Body=bytes(content))
+        proxy.rate = 0.1
+        verdict = attempt(lambda n=number: verify_run(store, n, depth=Depth.FULL).ok)  # type: ignore[misc]
+        proxy.rate = 0
+        assert not (damaged and verdict), f"run {number} was damaged and verified"
+        judged["damaged" if damaged else "whole"] += verdict is not None
+        assert sync_run(store, runs[-1], number).problems == ()
+    assert min(judged.values()) >= 1, judged
+    for number, run in enumerate(runs, 1):
+        assert verify_run(store, number, depth=Depth.FULL, run_directory=run).ok
