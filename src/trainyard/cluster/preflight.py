@@ -107,7 +107,14 @@ def gpu_bytes_needed(config: Config) -> int:
 def disk_bytes_needed(config: Config, data_bytes: int) -> int:
     """Room for the checkpoints that are kept, the one being written, and the prepared data."""
     checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
-    return (config.checkpointing.keep_last + 1) * checkpoint + data_bytes
+    return _checkpoints_held(config) * checkpoint + data_bytes
+
+
+def _checkpoints_held(config: Config) -> int:
+    """The last ones, the one being written, and those that stay for good up to max_steps."""
+    saving, steps = config.checkpointing, config.training.max_steps
+    permanent = steps // saving.keep_every if saving.keep_every and steps else 0
+    return saving.keep_last + 1 + permanent
 
 
 def _python(facts: Facts) -> Finding:
@@ -237,8 +244,8 @@ def _disk(config: Config, facts: Facts) -> Finding:
         "disk",
         Verdict.FAILED,
         f"{gigabytes(facts.disk_free_bytes)} free at {facts.disk}, but {gigabytes(needs)} are needed "
-        f"({config.checkpointing.keep_last} + 1 checkpoints and the data)",
-        "free space, lower checkpointing.keep_last, or put the run directory on a larger disk",
+        f"({_checkpoints_held(config)} checkpoints and the data)",
+        "free space, lower checkpointing.keep_last or raise keep_every, or put the run directory on a larger disk",
     )
 
 

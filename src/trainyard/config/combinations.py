@@ -6,7 +6,7 @@ Types and ranges of single values are the affair of `schema`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, Config
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
     yield from _impossible_stream(config)
+    yield from _impossible_saving(config.checkpointing)
     if config.recipe == "grpo":
         yield from _impossible_grpo(config)
     if training.epochs is None and training.max_steps is None:
@@ -63,6 +64,15 @@ def _impossible_stream(config: Config) -> Iterator[Impossible]:
     if config.training.epochs is not None:
         reason = f"how long an epoch of {data.hugging_face.dataset} is is not known: set it to null"
         yield Impossible(("training.epochs", dataset), f"{reason}, and training.max_steps to a number")
+
+
+def _impossible_saving(saving: CheckpointingConfig) -> Iterator[Impossible]:
+    if saving.keep_every is not None and saving.keep_every % saving.save_steps:
+        yield Impossible(
+            ("checkpointing.keep_every", "checkpointing.save_steps"),
+            f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so most "
+            "of these steps are never saved",
+        )
 
 
 def _impossible_scaling(shape: ArchitectureConfig) -> Iterator[Impossible]:

@@ -4,6 +4,7 @@ The trainer writes it last, resuming and storing read it first. What the files h
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -48,11 +49,21 @@ class CheckpointManifest:
         }
 
 
-def describe_files(directory: Path) -> tuple[ManifestFile, ...]:
-    """Hash every file below `directory` except the manifest itself, in order of name."""
+def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple[ManifestFile, ...]:
+    """Every file below `directory` except the manifest itself, in order of name.
+
+    `known` were hashed while they were written, and are not read again; CheckpointError when the directory
+    does not have them at their size.
+    """
+    hashed = {file.path: file for file in known}
     paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_NAME)
+    sizes = {p.relative_to(directory).as_posix(): p.stat().st_size for p in paths}
+    for name, file in hashed.items():
+        if sizes.get(name) != file.size:
+            raise CheckpointError(f"{directory / name}: {file.size:,} bytes were written, and are not there")
     return tuple(
-        ManifestFile(p.relative_to(directory).as_posix(), p.stat().st_size, sha256_of_file(p)) for p in paths
+        hashed.get(name) or ManifestFile(name, size, sha256_of_file(directory / name))
+        for name, size in sizes.items()
     )
 
 

@@ -26,24 +26,23 @@ class Loop:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._state = parts.state
-        self._step = TrainStep(parts)
         self._saver = Saver(parts)
+        self._step = TrainStep(parts, self._saver)
         self._metrics = RecordWriter(parts.directory.metrics_file) if parts.world.is_main else None
         self._slowest_step = 0.0
-        self._saving = 0.0
-        """Seconds that saves held up the training since the last row."""
 
     def run(self) -> None:
         """Train to the end. Raises StoppedError after an early stop with a good checkpoint."""
         try:
-            self._parts.state.model.train()
-            self._saver.remove_old()
-            if self._state.pending_row is not None:
-                self._finish_row(self._state.pending_row)
-            while self._state.step < self._parts.length.steps:
-                self._stop_if_asked()
-                self._advance()
-            self._save()
+            with self._saver:
+                self._parts.state.model.train()
+                self._saver.remove_old()
+                if self._state.pending_row is not None:
+                    self._finish_row(self._state.pending_row)
+                while self._state.step < self._parts.length.steps:
+                    self._stop_if_asked()
+                    self._advance()
+                self._saver.save(wait=True)
         finally:
             self._write_profile()
             if self._metrics is not None:
@@ -58,16 +57,11 @@ class Loop:
         self._slowest_step = max(self._slowest_step, seconds)
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))
+        self._saver.poll()
         if self._parts.profile.finished():
             self._write_profile()
         if self._state.step % self._parts.config.checkpointing.save_steps == 0:
-            self._save()
-
-    def _save(self) -> None:
-        start = time.perf_counter()
-        with self._parts.watchdog.slow_work():
             self._saver.save()
-        self._saving += time.perf_counter() - start
 
     def _write_profile(self) -> None:
         with self._parts.watchdog.slow_work():
@@ -97,6 +91,7 @@ class Loop:
                 self._state.pending_row = row
                 self._stop_if_asked()
             elif not math.isfinite(result.loss):
+                self._saver.settle()
                 raise TrainingFailedError(
                     f"Step {self._state.step}: the validation loss, {result.loss}, is not finite.\n"
                     f"Lower training.learning_rate. {where_to_go_on(self._parts.directory)}"
@@ -113,8 +108,7 @@ class Loop:
         return step >= self._parts.length.steps or (every is not None and step % every == 0)
 
     def _write(self, row: Row) -> None:
-        row |= {"checkpoint_seconds": self._saving} | self._memory() | self._parts.gpu_facts()
-        self._saving = 0.0
+        row |= {"checkpoint_seconds": self._saver.held_up()} | self._memory() | self._parts.gpu_facts()
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
         if self._metrics is None:
             return
@@ -149,7 +143,7 @@ class Loop:
     def _stop_if_asked(self) -> None:
         if not self._stop_reason():
             return
-        self._save()
+        self._saver.save(wait=True)
         step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
         raise StoppedError(
             f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "

@@ -14,7 +14,8 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
-from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state, whole_steps
+from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state
+from trainyard.training.retention import whole_steps
 
 _logger = logging.getLogger(__name__)
 

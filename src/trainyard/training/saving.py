@@ -1,69 +1,175 @@
-"""When a run saves, what it keeps, and what it says of it.
+"""When a run saves, what it keeps, and what it says of it: one save under way at most.
 
-How a checkpoint is written is `checkpoint`'s; when a step is due is the loop's.
+How a checkpoint is written is `pending_save`'s; when a step is due is the loop's.
 """
 
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
 
-import torch
-
-from trainyard.errors import CheckpointError, RecordError, TrainingFailedError
-from trainyard.training.checkpoint import SaveOrigin, remove_old_checkpoints, save_checkpoint
+from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
+from trainyard.training.checkpoint import SavedCheckpoint, SaveOrigin
+from trainyard.training.engines import AtOnce, Engine, Outcome, open_engine
 from trainyard.training.parts import Segment
-from trainyard.training.placement import own_part
-from trainyard.training.resume import where_to_go_on
+from trainyard.training.pending_save import PendingSave, SaveJob
+from trainyard.training.retention import remove_old_checkpoints
+from trainyard.training.shards import Shares, fits, share_out
 
 _GUESS_SECONDS = 5.0
 """What a save is assumed to take before the first one was measured."""
 
 
 class Saver:
-    """The checkpoints of one segment."""
+    """The checkpoints of one segment. A context: leaving it waits for the save under way, if it still can."""
 
     def __init__(self, parts: Segment) -> None:
         self._parts = parts
         self._state = parts.state
-        self._saved_step = parts.state.step if parts.state.step else None
-        self.seconds = _GUESS_SECONDS
-        """What the last save took."""
+        self._begun_step = parts.state.step if parts.state.step else None
+        self._engine: Engine = AtOnce()
+        self._shares: Shares | None = None
+        self._pending: PendingSave | None = None
+        self._removing: Outcome[list[int]] | None = None
+        self._waited = 0.0
+        """Seconds that training waited for the save under way."""
+        self._held_up = 0.0
+        self._seconds = _GUESS_SECONDS
 
-    def save(self) -> None:
-        """Save the state of this step, unless it is saved already, then remove what is no longer kept."""
-        if self._saved_step == self._state.step:
-            return
-        parts, step = self._parts, self._state.step
-        self._require_finite_weights()
-        try:
-            origin = SaveOrigin(parts.run_id, parts.fits)
-            saved = save_checkpoint(parts.directory, self._state, origin=origin, world=parts.world)
-        except CheckpointError as error:
-            with suppress(RecordError):
-                parts.event("checkpoint_failed", step=step, reason=str(error))
-            raise
-        self._saved_step, self.seconds = step, max(saved.seconds, 0.1)
-        parts.event(
-            "checkpoint_saved",
-            step=step,
-            bytes=saved.size,
-            seconds=round(saved.seconds, 4),
-            manifest_sha256=saved.manifest_sha256,
-        )
-        self.remove_old()
+    @property
+    def seconds(self) -> float:
+        """What it takes to end the save under way and to save once more, by what the last one took."""
+        return self._seconds * (2 if self._pending else 1)
+
+    def save(self, *, wait: bool = False) -> None:
+        """Save the state of this step, unless that has begun already; `wait` until it is whole.
+
+        One under way is waited for first. With `wait` nothing is copied and no thread has to step back: there
+        is no training to give way to. Raises CheckpointError, or TrainingFailedError when a weight is not
+        finite; the run is not to go on then.
+        """
+        if self._begun_step != self._state.step:
+            self.finish()
+            with self._waiting():
+                self._begin(AtOnce() if wait else self._engine)
+        if wait or isinstance(self._engine, AtOnce):
+            self.finish()
+
+    def staged(self) -> None:
+        """Wait until the state may change: right before the optimizer changes it."""
+        if self._pending is not None:
+            with self._waiting(), self._failing():
+                self._pending.staged()
+
+    def poll(self) -> None:
+        """Go on with the save under way as far as that takes no time, at the edge of a step."""
+        if self._pending is not None:
+            with self._waiting(), self._failing():
+                saved = self._pending.advance(wait=False)
+            self._conclude(saved)
+        elif self._removing is not None and self._removing.done():
+            self._tell_removed()
+
+    def finish(self) -> None:
+        """Wait for the save under way, and for the removal of what is no longer kept."""
+        if self._pending is not None:
+            with self._waiting(), self._failing():
+                saved = self._pending.advance(wait=True)
+            self._conclude(saved)
+        self._tell_removed()
+
+    def settle(self) -> None:
+        """Finish before the run fails for another reason, which a failure to save is not to hide."""
+        with suppress(CheckpointError, TrainingFailedError):
+            self.finish()
+
+    def held_up(self) -> float:
+        """Seconds that saves have held up training since this was last asked."""
+        seconds, self._held_up = self._held_up, 0.0
+        return seconds
 
     def remove_old(self) -> None:
         """Remove the checkpoints beyond those kept, as a kill between saving and removing may leave them."""
+        self._remove_up_to(self._state.step)
+        self._tell_removed()
+
+    def __enter__(self) -> "Saver":
+        self._engine = open_engine(self._parts.config.checkpointing.mode)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        done = error is None or isinstance(error, StoppedError)
+        try:
+            if not done and isinstance(error, Exception) and self._pending is not None:
+                with suppress(CheckpointError, TrainingFailedError), self._failing():
+                    self._conclude(self._pending.finish_alone())
+        finally:
+            self._engine.close(at_once=not done)
+
+    def _begin(self, engine: Engine) -> None:
+        parts, tensors = self._parts, self._state.tensors()
+        if self._shares is None or not fits(self._shares, tensors):
+            self._shares = share_out(tensors, parts.world)
+        job = SaveJob(parts.directory, SaveOrigin(parts.run_id, parts.fits), engine, parts.world)
+        self._pending = PendingSave(job, self._state, self._shares)
+        self._begun_step = self._state.step
+
+    def _conclude(self, saved: SavedCheckpoint | None) -> None:
+        if saved is None or self._pending is None:
+            return
+        step, self._pending = self._pending.step, None
+        self._seconds = max(saved.seconds, 0.1)
+        self._parts.event(
+            "checkpoint_saved",
+            step=step,
+            bytes=saved.size,
+            seconds=round(self._waited, 4),
+            whole_after_seconds=round(saved.seconds, 4),
+            manifest_sha256=saved.manifest_sha256,
+        )
+        self._waited = 0.0
+        self._remove_up_to(step)
+
+    def _remove_up_to(self, newest: int) -> None:
         if not self._parts.world.is_main:
             return
-        keep = self._parts.config.checkpointing.keep_last
-        for old in remove_old_checkpoints(self._parts.directory, keep, newest=self._state.step):
+        kept = self._parts.config.checkpointing
+        self._removing = self._engine.run(
+            lambda: remove_old_checkpoints(
+                self._parts.directory, kept.keep_last, newest=newest, keep_every=kept.keep_every
+            )
+        )
+
+    def _tell_removed(self) -> None:
+        if self._removing is None:
+            return
+        removing, self._removing = self._removing, None
+        for old in removing.result():
+            keep = self._parts.config.checkpointing.keep_last
             self._parts.event("checkpoint_removed", step=old, keep_last=keep)
 
-    def _require_finite_weights(self) -> None:
-        """A state that cannot be trained from must not replace one that can."""
-        named = self._state.model.named_parameters()
-        bad = next((name for name, values in named if not torch.isfinite(own_part(values)).all()), None)
-        if (bad := self._parts.world.first_reason(bad)) is not None:
-            raise TrainingFailedError(
-                f"Step {self._state.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
-                f"Lower training.learning_rate. {where_to_go_on(self._parts.directory)}"
-            )
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            with self._parts.watchdog.slow_work():
+                yield
+        finally:
+            seconds = time.perf_counter() - start
+            self._waited += seconds
+            self._held_up += seconds
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Put a failure to save on record; the save under way is none any more."""
+        step = self._pending.step if self._pending else None
+        try:
+            yield
+        except (CheckpointError, TrainingFailedError) as error:
+            self._pending = None
+            if isinstance(error, CheckpointError):
+                with suppress(RecordError):
+                    self._parts.event("checkpoint_failed", step=step, reason=str(error))
+            raise

@@ -17,9 +17,9 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import write_bytes_atomically
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
-from trainyard.training.checkpoint import remove_leftovers, set_aside_after
 from trainyard.training.length import RunLength
 from trainyard.training.resume import ResumePoint, belongs_to
+from trainyard.training.retention import remove_leftovers, set_aside_after
 from trainyard.training.state import TrainingState
 from trainyard.training.training_data import TrainingData
 

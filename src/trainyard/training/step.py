@@ -19,6 +19,7 @@ from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parts import Parts
 from trainyard.training.placement import whole
 from trainyard.training.resume import where_to_go_on
+from trainyard.training.saving import Saver
 from trainyard.training.stop import children_shielded
 from trainyard.training.timing import step_clock
 from trainyard.training.world import peers_expected
@@ -27,8 +28,9 @@ from trainyard.training.world import peers_expected
 class TrainStep:
     """The step from `state.step` to the next."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, saver: Saver) -> None:
         self._parts = parts
+        self._saver = saver
         self._state = parts.state
         self._device = parts.device
         self._clock = step_clock(parts.device)
@@ -47,6 +49,7 @@ class TrainStep:
         config, optimizer = self._parts.config.training, self._state.optimizer
         rate = learning_rate(self._state.step, self._parts.length.steps, config)
         set_learning_rate(optimizer, rate)
+        self._saver.staged()
         with peers_expected():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -103,6 +106,7 @@ class TrainStep:
     def _require_finite(self, loss: float, grad_norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return
+        self._saver.settle()
         step = self._state.step
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
         raise TrainingFailedError(

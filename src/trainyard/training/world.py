@@ -45,6 +45,14 @@ class World:
         holder = int(flag.item())
         return None if holder == self.size else self.broadcast(reason, source=holder)
 
+    def all(self, flag: bool) -> bool:
+        """Whether `flag` is true on all processes."""
+        if self.size == 1:
+            return flag
+        least = torch.tensor([int(flag)])
+        self._reduce(least, dist.ReduceOp.MIN)
+        return bool(least.item())
+
     def total(self, value: float) -> float:
         """The sum of `value` over all processes, in float64 and in order of rank."""
         if self.size == 1:

@@ -216,12 +216,23 @@ def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
     findings = judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
     assert failed(findings) == ["disk"]
     assert finding(findings, "disk").found.startswith(
-        "9.0 GB free at runs, but 79 GB are needed (5 + 1 checkpoints"
+        "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
     )
 
 
 def test_the_need_for_disk_counts_one_checkpoint_more_than_is_kept() -> None:
     assert disk_bytes_needed(config(), 1000) == 6 * 12 * count_parameters(ArchitectureConfig()).total + 1000
+
+
+def test_checkpoints_that_stay_for_good_need_room_too() -> None:
+    checkpoint = 12 * count_parameters(ArchitectureConfig()).total
+    more = config().model_copy(
+        update={
+            "training": config().training.model_copy(update={"max_steps": 5000}),
+            "checkpointing": config().checkpointing.model_copy(update={"keep_every": 2000}),
+        }
+    )
+    assert disk_bytes_needed(more, 1000) == (6 + 2) * checkpoint + 1000
 
 
 def test_everything_that_is_wrong_is_said_in_one_go() -> None:

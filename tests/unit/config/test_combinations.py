@@ -72,6 +72,12 @@ SHAPE = "model.architecture."
             "data.hugging_face.validation_split says what is held out",
         ),
         (
+            "checkpointing",
+            {"keep_every": 750},
+            "checkpointing.keep_every",
+            "750 is not a multiple of checkpointing.save_steps, 500, so most of these steps are never saved",
+        ),
+        (
             "training",
             {"max_steps": None},
             "training.max_steps",

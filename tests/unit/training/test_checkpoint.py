@@ -10,18 +10,11 @@ import torch
 from trainyard.config.schema import ArchitectureConfig, TrainingConfig
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint import (
-    SaveOrigin,
-    check_fit,
-    load_checkpoint,
-    newest_good_checkpoint,
-    remove_leftovers,
-    remove_old_checkpoints,
-    save_checkpoint,
-    whole_steps,
-)
+from trainyard.training.checkpoint import SaveOrigin, check_fit, load_checkpoint, newest_good_checkpoint
 from trainyard.training.model import build_model
 from trainyard.training.optimizer import build_optimizer
+from trainyard.training.pending_save import save_checkpoint
+from trainyard.training.retention import remove_leftovers, remove_old_checkpoints, whole_steps
 from trainyard.training.state import TrainingState
 
 SHAPE = ArchitectureConfig(hidden_size=16, intermediate_size=16, num_layers=1, num_attention_heads=2)

@@ -22,7 +22,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint import whole_steps
+from trainyard.training.retention import whole_steps
 from trainyard.training.stop import StopRequest
 
 Build = Callable[..., Config]

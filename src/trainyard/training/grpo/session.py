@@ -7,7 +7,7 @@ The run directory, checkpoints, resuming and exit codes are those of pretraining
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -101,21 +101,20 @@ class _Session:
         return recorder.outcome
 
     def _train(self, segment: Segment, state: PolicyState, weights: WeightSource | None) -> None:
-        saver = Saver(segment)
-        saver.remove_old()
-        if state.step == 0:
-            with segment.watchdog.slow_work():
-                self._start_warm(segment, state, saver, weights)
-        if state.step < self._length.steps:
-            from trainyard.training.grpo.trainer import train_policy
+        with Saver(segment) as saver:
+            saver.remove_old()
+            if state.step == 0:
+                with segment.watchdog.slow_work():
+                    self._start_warm(segment, state, saver, weights)
+            if state.step < self._length.steps:
+                self._step(segment, state, saver)
+            saver.save(wait=True)
 
-            steps = Steps(segment, state, saver)
-            try:
-                train_policy(self._config, self._questions, state, steps=steps, last=self._length.steps)
-            finally:
-                steps.close()
-        with segment.watchdog.slow_work():
-            saver.save()
+    def _step(self, segment: Segment, state: PolicyState, saver: Saver) -> None:
+        from trainyard.training.grpo.trainer import train_policy
+
+        with closing(Steps(segment, state, saver)) as steps:
+            train_policy(self._config, self._questions, state, steps=steps, last=self._length.steps)
 
     def _start_warm(
         self, segment: Segment, state: PolicyState, saver: Saver, weights: WeightSource | None
@@ -127,7 +126,7 @@ class _Session:
             )
             if done is None:
                 fill(state.model, self._config.model, seed=self._config.training.seed, weights=weights)
-                saver.save()
+                saver.save(wait=True)
                 raise stopped(segment)
             segment.event(
                 "warm_started", steps=done.steps, first_loss=done.first_loss, final_loss=done.final_loss

@@ -52,17 +52,22 @@ class Steps:
         self._segment.watchdog.beat()
 
     def before_update(self) -> None:
-        """Set the learning rate. Raises TrainingFailedError, the weights unchanged, for bad gradients."""
+        """Set the learning rate, and wait until the weights may change.
+
+        Raises TrainingFailedError, the weights unchanged, for bad gradients.
+        """
         state, segment = self._state, self._segment
         named = state.model.named_parameters()
         bad = next((n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()), None)
         if bad is not None:
+            self._saver.settle()
             raise TrainingFailedError(
                 f"Step {state.step + 1}: the gradient of {bad} is not finite. The weights were not changed "
                 "by it.\nLower training.learning_rate or training.max_grad_norm. "
                 f"{where_to_go_on(segment.directory)}"
             )
         set_learning_rate(state.optimizer, self._learning_rate())
+        self._saver.staged()
         segment.watchdog.beat()
 
     def finish(self, logged: Mapping[str, Any]) -> None:
@@ -81,9 +86,9 @@ class Steps:
         if self._is_due(self._segment.config.monitoring.log_steps):
             figures = {name: logged.get(source) for name, source in _FIGURES.items()}
             self._write(self._position() | figures | {"learning_rate": rate} | self._speed(tokens, seconds))
+        self._saver.poll()
         if self._is_due(self._segment.config.checkpointing.save_steps):
-            with self._segment.watchdog.slow_work():
-                self._saver.save()
+            self._saver.save()
         if self._state.step < self._segment.length.steps:
             self._stop_if_asked()
 
@@ -129,8 +134,7 @@ class Steps:
         stop.before_deadline(1.5 * (self._slowest_step + self._saver.seconds))
         if stop.reason is None:
             return
-        with segment.watchdog.slow_work():
-            self._saver.save()
+        self._saver.save(wait=True)
         raise stopped(segment)
 
 

@@ -1,0 +1,154 @@
+"""Where the work of a save is done: at once, in threads, or in threads and a process of its own.
+
+What the work is belongs to `pending_save`. No work here speaks to the other processes of the run.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlan
+
+from trainyard.training.file_layout import FileLayout, record
+from trainyard.training.priority import step_back
+from trainyard.training.shards import TensorOf, Written, write_shards
+from trainyard.training.staging import Buffers, is_finite
+from trainyard.training.stretches import write_file
+from trainyard.training.writer_process import WriterProcess
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+Mode = Literal["sync", "async", "async_process"]
+
+
+class Outcome(Protocol[Result_co]):
+    """What some work gives, once it is done; a Future is one."""
+
+    def done(self) -> bool: ...
+
+    def result(self) -> Result_co:
+        """Wait for it. Raises what the work raised."""
+
+
+class Engine(Protocol):
+    """Does the work of one save at a time."""
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
+        """Make what is to be written safe from later steps; gives the name of one that is not finite."""
+
+    def write(self, path: Path) -> Outcome[Written]:
+        """Write what was staged below `path`."""
+
+    def run(self, work: Callable[[], Result]) -> Outcome[Result]:
+        """Do some other work on files, after that under way."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Let go of threads and processes; `at_once`: even in the middle of a write."""
+
+
+def open_engine(mode: Mode) -> Engine:
+    """The engine of `checkpointing.mode`."""
+    return AtOnce() if mode == "sync" else Behind(WriterProcess() if mode == "async_process" else None)
+
+
+class _WhenAsked(Generic[Result]):
+    """Work that is done by whoever asks for its result."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work = work
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Result:
+        return self._work()
+
+
+class AtOnce:
+    """Training waits for all of it, and what is written is not copied."""
+
+    def __init__(self) -> None:
+        self._staged: tuple[SavePlan, TensorOf] | None = None
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
+        self._staged = plan, tensor_of
+        return _WhenAsked(
+            lambda: next(
+                (item.index.fqn for item in plan.items if not is_finite(tensor_of(item))),
+                None,
+            )
+        )
+
+    def write(self, path: Path) -> Outcome[Written]:
+        assert self._staged is not None
+        plan, tensor_of = self._staged
+        return _WhenAsked(lambda: write_shards(path, plan, tensor_of))
+
+    def run(self, work: Callable[[], Result]) -> Outcome[Result]:
+        return _WhenAsked(work)
+
+    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing goes on behind training
+        self._staged = None
+
+
+class Behind:
+    """Behind training: a thread copies, another writes, or waits for the process that does."""
+
+    def __init__(self, process: WriterProcess | None) -> None:
+        self._process = process
+        self._abandoned = threading.Event()
+        self._buffers: Buffers | None = None
+        self._layout: FileLayout | None = None
+        self._copier = ThreadPoolExecutor(1, "checkpoint-copier")
+        self._writer = ThreadPoolExecutor(1, "checkpoint-writer", initializer=step_back)
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
+        if self._buffers is None or self._buffers.plan is not plan:
+            self._buffers = Buffers(plan, self._process.memory if self._process else -1)
+            self._layout = record(self._buffers)
+        return self._copier.submit(self._fill, self._buffers, tensor_of, _side_stream())
+
+    def write(self, path: Path) -> Outcome[Written]:
+        return self._writer.submit(self._write, path)
+
+    def run(self, work: Callable[[], Result]) -> Outcome[Result]:
+        return self._writer.submit(work)
+
+    def close(self, *, at_once: bool = False) -> None:
+        if at_once:
+            self._abandoned.set()
+        if self._process is not None:
+            self._process.close(at_once=at_once)
+        for executor in (self._copier, self._writer):
+            executor.shutdown(cancel_futures=at_once)
+
+    @staticmethod
+    def _fill(buffers: Buffers, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> str | None:
+        with torch.cuda.stream(stream):
+            return buffers.fill(tensor_of)
+
+    def _write(self, path: Path) -> Written:
+        assert self._buffers is not None
+        assert self._layout is not None
+        files, memory = self._layout.files, self._buffers.memory
+        if self._process is not None:
+            return Written(self._layout.results, self._process.write(path, files))
+        return Written(
+            self._layout.results,
+            tuple(write_file(path, file, memory, goes_on=self._is_awaited) for file in files),
+        )
+
+    def _is_awaited(self) -> bool:
+        return not self._abandoned.is_set()
+
+
+def _side_stream() -> torch.cuda.Stream | None:
+    """Its copies wait for what is queued on the GPU so far, and for nothing later; None without a GPU."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    return stream

@@ -1,0 +1,174 @@
+"""One save on its way from the live state to a whole checkpoint.
+
+    staging ---> writing ---> completing ---> whole
+    a copy       shards       index, record, rename, manifest (main process)
+
+The work is an engine's, at once or behind training. All processes go from one phase to the next together, at
+the same edge of a step: what they must agree on is agreed here, on training's thread.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainyard.errors import CheckpointError, TrainingFailedError
+from trainyard.run.commands import resume_command
+from trainyard.run.directory import RunDirectory
+from trainyard.training.checkpoint import (
+    SavedCheckpoint,
+    SaveOrigin,
+    complete,
+    make_empty,
+    trainer_record,
+)
+from trainyard.training.engines import AtOnce, Engine, Outcome
+from trainyard.training.resume import where_to_go_on
+from trainyard.training.retention import remove_checkpoint, whole_steps
+from trainyard.training.shards import Shares, Written, live, share_out
+from trainyard.training.state import TrainingState
+from trainyard.training.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class SaveJob:
+    """What all saves of a segment have in common."""
+
+    directory: RunDirectory
+    origin: SaveOrigin
+    engine: Engine
+    world: World = ALONE
+
+
+class PendingSave:
+    """The checkpoint of `state.step`, replacing a broken or older one of that step.
+
+    Every method is called by all processes. When it cannot be written all raise CheckpointError; the
+    temporary files are then removed and existing checkpoints untouched.
+    """
+
+    def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
+        """Begin it. The weights and moments must not change before `staged`, all else may at once."""
+        self._start = time.perf_counter()
+        self._job, self._shares = job, shares
+        self.step = state.step
+        self._final = job.directory.checkpoint(state.step)
+        self._temporary = self._final.with_name(f".{self._final.name}.tmp")
+        self._record = trainer_record(state, job.origin.fits, job.world)
+        self._staging = job.engine.stage(shares.own, live(state.tensors()))
+        self._writing: Outcome[Written] | None = None
+        self._completing: Outcome[tuple[int, str]] | None = None
+
+    def staged(self) -> None:
+        """Wait until the state is copied, then begin to write. TrainingFailedError when it is not finite."""
+        if self._writing is not None:
+            return
+        world = self._job.world
+        bad = world.first_reason(self._staging.result())
+        if bad is not None:
+            raise TrainingFailedError(
+                f"Step {self.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
+                f"Lower training.learning_rate. {where_to_go_on(self._job.directory)}"
+            )
+        try:
+            world.on_main(lambda: make_empty(self._temporary))
+        except OSError as error:
+            raise self._failure(error) from error
+        self._writing = writing = self._job.engine.write(self._temporary)
+        if world.size == 1:  # nobody else's shards are waited for
+            self._completing = self._complete(lambda: [writing.result()])
+
+    def advance(self, *, wait: bool) -> SavedCheckpoint | None:
+        """Go on to the next phase if all processes can, with `wait` to the end; None until it is whole."""
+        if self._writing is None and not wait:
+            return None
+        self.staged()
+        assert self._writing is not None
+        world = self._job.world
+        try:
+            if self._completing is None:
+                if not wait and not world.all(self._writing.done()):
+                    return None
+                written = _all_written(world.gather(_answer(self._writing)))
+                self._completing = self._complete(lambda: written)
+            if not wait and not world.all(self._completing.done()):
+                return None
+            return self._saved(world.on_main(self._completing.result))
+        except (OSError, CheckpointError) as error:
+            raise self._failure(error) from error
+
+    def finish_alone(self) -> SavedCheckpoint | None:
+        """Wait for what can be had when the other processes cannot be asked any more."""
+        if self._job.world.size == 1:
+            return self.advance(wait=True)
+        if self._completing is None or not self._job.world.is_main:
+            return None
+        try:
+            return self._saved(self._completing.result())
+        except (OSError, CheckpointError) as error:
+            raise self._failure(error) from error
+
+    def _complete(self, written: Callable[[], list[Written]]) -> Outcome[tuple[int, str]]:
+        if not self._job.world.is_main:
+            return AtOnce().run(lambda: (0, ""))
+        return self._job.engine.run(
+            lambda: complete(
+                self._temporary,
+                self._final,
+                parts=(self._shares.index, written()),
+                record=self._record,
+                run_id=self._job.origin.run_id,
+            )
+        )
+
+    def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
+        size, manifest_sha256 = result
+        return SavedCheckpoint(self._final, size, time.perf_counter() - self._start, manifest_sha256)
+
+    def _failure(self, error: BaseException) -> CheckpointError:
+        """What to raise; the temporary files are removed on the way."""
+        directory = self._job.directory
+        if self._job.world.is_main:
+            remove_checkpoint(self._temporary)
+        free, needed = shutil.disk_usage(directory.path).free / 1e6, _size(self._shares) / 1e6
+        cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        if free < needed:
+            cause = f"No space left on {directory.checkpoints}"
+        whole = whole_steps(directory)
+        kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
+        return CheckpointError(
+            f"{cause} ({free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB). "
+            f"Step {self.step} was not saved; {kept}.\n"
+            f"Free space in {directory.checkpoints}, then: {resume_command(directory.path)}"
+        )
+
+
+def save_checkpoint(
+    directory: RunDirectory, state: TrainingState, *, origin: SaveOrigin, world: World = ALONE
+) -> SavedCheckpoint:
+    """Write the checkpoint of `state.step` while everything waits."""
+    shares = share_out(state.tensors(), world)
+    saved = PendingSave(SaveJob(directory, origin, AtOnce(), world), state, shares).advance(wait=True)
+    assert saved is not None
+    return saved
+
+
+def _answer(writing: Outcome[Written]) -> Written | str:
+    try:
+        return writing.result()
+    except (OSError, CheckpointError) as error:
+        return str(error) or type(error).__name__
+
+
+def _all_written(answers: list[Written | str]) -> list[Written]:
+    """What all processes wrote. Raises CheckpointError when one of them could not."""
+    if failure := next((answer for answer in answers if isinstance(answer, str)), None):
+        raise CheckpointError(failure)
+    return [answer for answer in answers if isinstance(answer, Written)]
+
+
+def _size(shares: Shares) -> int:
+    """Bytes of the tensors that this process writes."""
+    data = [item.tensor_data for item in shares.own.items if item.tensor_data]
+    return sum(math.prod(d.chunk.sizes) * d.properties.dtype.itemsize for d in data)

@@ -1,0 +1,110 @@
+"""A copy of what a process writes, made in kept memory while training computes the next gradients.
+
+The memory has no name in any file system and grows once; another process given its descriptor sees the same
+bytes. When to copy, and when the copy must be done, is `saving`'s.
+"""
+
+import math
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+
+from trainyard.training.shards import TensorOf
+
+_ALIGNMENT = 64
+"""Bytes; a line of the cache, and a multiple of every element's size."""
+
+
+class Buffers:
+    """Room for every item of a plan, each a tensor of its own over one piece of memory."""
+
+    def __init__(self, plan: SavePlan, descriptor: int = -1) -> None:
+        """In the memory behind `descriptor`, which is made large enough; by default in this process's own."""
+        self.plan = plan
+        places, size = _places(plan.items)
+        if descriptor >= 0 and os.fstat(descriptor).st_size < size:
+            os.ftruncate(descriptor, size)
+        self.memory = mmap.mmap(descriptor, size)
+        self._tensors = {
+            item.index: _view(self.memory, item, place)
+            for item, place in zip(plan.items, places, strict=True)
+        }
+        self._start = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
+
+    def tensor_of(self, item: WriteItem) -> Tensor:
+        """The copy of `item`."""
+        return self._tensors[item.index]
+
+    @property
+    def bytes_used(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def place_of(self, address: int) -> int | None:
+        """The offset in `memory` of a byte's address; None when it lies elsewhere."""
+        place = address - self._start
+        return place if 0 <= place < len(self.memory) else None
+
+    @torch.no_grad()
+    def fill(self, tensor_of: TensorOf) -> str | None:
+        """Copy every item; returns the name of a floating one that is not finite, or None."""
+        bad = None
+        for item in self.plan.items:
+            buffer = self._tensors[item.index]
+            _copy(buffer, tensor_of(item).detach())
+            if bad is None and not is_finite(buffer):
+                bad = item.index.fqn
+        return bad
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no element is infinite or not a number. Read once, without a copy, unless it looks bad."""
+    if not tensor.is_floating_point():
+        return True
+    if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
+        with np.errstate(all="ignore"):
+            total = float(np.add.reduce(tensor.detach().reshape(-1).numpy()))
+    else:
+        total = float(tensor.sum())
+    # A sum may overflow though no element does.
+    return math.isfinite(total) or bool(torch.isfinite(tensor).all())
+
+
+def _copy(buffer: Tensor, source: Tensor) -> None:
+    """By numpy where it can be: in a second thread torch starts a second team, which slows training's."""
+    if source.is_cpu and source.is_contiguous():
+        np.copyto(_bytes(buffer), _bytes(source))
+    else:
+        buffer.copy_(source)
+
+
+def _bytes(tensor: Tensor) -> "np.ndarray":
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def _places(items: Sequence[WriteItem]) -> tuple[list[int], int]:
+    """The offset of each item, and the size of all; the same in every process that has the plan."""
+    places, end = [], 0
+    for item in items:
+        places.append(end)
+        shape, dtype = _form(item)
+        end += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    return places, max(end, _ALIGNMENT)
+
+
+def _view(memory: mmap.mmap, item: WriteItem, place: int) -> Tensor:
+    shape, dtype = _form(item)
+    count = math.prod(shape)
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=place).view(shape)
+
+
+def _form(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
+    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
+    return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype

@@ -1,0 +1,55 @@
+"""Files made of stretches of shared memory and of fixed bytes, written with their digest.
+
+It knows neither tensors nor torch, so that a process that does only this starts at once and is small.
+"""
+
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.run.checkpoints import ManifestFile
+
+_CHUNK_BYTES = 1 << 20
+Stretch = bytes | tuple[int, int]
+"""Bytes as they are, or offset and length in the memory."""
+
+
+@dataclass(frozen=True)
+class FileStretches:
+    """A file."""
+
+    name: str
+    stretches: tuple[Stretch, ...]
+
+
+class AbandonedError(OSError):
+    """Nobody waits for this write any more."""
+
+
+def write_file(
+    folder: Path, file: FileStretches, memory: mmap.mmap, *, goes_on: Callable[[], bool]
+) -> ManifestFile:
+    """Write `file` below `folder`, fsynced. Raises OSError, AbandonedError once `goes_on()` is false."""
+    digest, size = hashlib.sha256(), 0
+    with (folder / file.name).open("wb", buffering=_CHUNK_BYTES) as target, memoryview(memory) as view:
+        for chunk in _chunks(file, view):
+            if not goes_on():
+                raise AbandonedError("the write was abandoned")
+            digest.update(chunk)
+            size += target.write(chunk)
+        target.flush()
+        os.fsync(target.fileno())
+    return ManifestFile(file.name, size, digest.hexdigest())
+
+
+def _chunks(file: FileStretches, memory: memoryview) -> Iterator[bytes | memoryview]:
+    for stretch in file.stretches:
+        if isinstance(stretch, bytes):
+            yield stretch
+            continue
+        start, length = stretch
+        for place in range(start, start + length, _CHUNK_BYTES):
+            yield memory[place : min(place + _CHUNK_BYTES, start + length)]

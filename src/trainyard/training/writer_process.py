@@ -1,0 +1,102 @@
+"""A process of its own that writes what training has copied into memory that both see.
+
+    trainer: Buffers.fill --(folder, files)--> writer: hash, write, fsync --(digests)--> trainer
+
+It is started before the first step, imports no torch and speaks to its trainer only. It ignores Ctrl-C and
+SIGTERM, which are the trainer's to answer, and stops writing when its trainer is gone.
+"""
+
+import mmap
+import os
+import signal
+from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.checkpoints import ManifestFile
+from trainyard.training.priority import step_back
+from trainyard.training.stop import children_shielded
+from trainyard.training.stretches import FileStretches, write_file
+
+_END_SECONDS = 10
+
+
+class WriterProcess:
+    """The trainer's side of it."""
+
+    def __init__(self) -> None:
+        """Start it; the trainer does not wait for it. Raises ConfigError where memory cannot be shared."""
+        if not hasattr(os, "memfd_create"):
+            raise ConfigError("checkpointing.mode: async_process needs Linux. Use async.")
+        self.memory = os.memfd_create("checkpoint")
+        self._known: Sequence[FileStretches] = ()
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        with children_shielded():
+            self._process = context.Process(
+                target=_serve, args=(theirs, os.getpid()), name="checkpoint-writer", daemon=True
+            )
+            self._process.start()
+        theirs.close()
+        send_handle(self._pipe, self.memory, self._process.pid)
+
+    def write(self, folder: Path, files: Sequence[FileStretches]) -> tuple[ManifestFile, ...]:
+        """Have `files` written below `folder` out of the memory; waits for it. Raises OSError."""
+        try:
+            self._pipe.send((folder, None if files is self._known else files))
+            self._known = files
+            answer: Any = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            self._process.join(_END_SECONDS)
+            raise CheckpointError(
+                f"the process that writes checkpoints ended with {self._process.exitcode}"
+            ) from error
+        if isinstance(answer, OSError):
+            raise answer
+        written: tuple[ManifestFile, ...] = answer
+        return written
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End it, and wait for that; `at_once`: even in the middle of a write."""
+        if at_once:
+            self._process.kill()
+        self._pipe.close()
+        self._process.join(_END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        os.close(self.memory)
+
+
+def _serve(pipe: Connection, trainer: int) -> None:
+    """The process: write what is asked for until the pipe is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    step_back()
+    descriptor = recv_handle(pipe)
+    known: Sequence[FileStretches] = ()
+    memory: mmap.mmap | None = None
+    while True:
+        try:
+            folder, files = pipe.recv()
+            if files is not None:
+                known, memory = files, mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+            assert memory is not None
+            pipe.send(_written(folder, known, memory, trainer=trainer))
+        except (EOFError, ConnectionError):
+            return
+
+
+def _written(
+    folder: Path, files: Sequence[FileStretches], memory: mmap.mmap, *, trainer: int
+) -> tuple[ManifestFile, ...] | OSError:
+    try:
+        return tuple(
+            write_file(folder, file, memory, goes_on=lambda: os.getppid() == trainer) for file in files
+        )
+    except OSError as error:
+        return error

@@ -1,0 +1,293 @@
+"""Saves at once, behind training and in a process of their own: the same checkpoints, whatever interrupts."""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
+from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.training import checkpoint, engines, pending_save, saving, staging, step
+from trainyard.training.engines import Behind
+from trainyard.training.retention import whole_steps
+from trainyard.training.writer_process import WriterProcess
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+Stop = Callable[[int], dict[str, Any]]
+MODES = ("sync", "async", "async_process")
+EXACT = ("step", "loss", "grad_norm", "val_loss")
+DEATH, BUG = 99, 98
+
+
+def numbers(run: Path) -> list[tuple[Any, ...]]:
+    return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
+
+
+def events(run: Path, name: str) -> list[dict[str, Any]]:
+    return [row for row in read_rows(run / "events.jsonl") if row["event"] == name]
+
+
+class Listener:
+    """Calls `act` with the number of each step that has its row."""
+
+    def __init__(self, act: Callable[[int], Any]) -> None:
+        self.act = act
+        self.saved: list[tuple[int, int]] = []
+        """Step saved, and the step after which it was whole."""
+        self._at = 0
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        self._at = row["step"]
+        self.act(self._at)
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        if event == "checkpoint_saved":
+            self.saved.append((fields["step"], self._at))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, stop_after: Stop
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    config = tiny_config(checkpointing={"mode": mode, "save_steps": 2, "keep_every": 4})
+    with pytest.raises(StoppedError, match="Stopped at step 5"):
+        run_training(config, mode, **stop_after(5))
+    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
+    directory = RunDirectory(tmp_path / mode)
+    assert whole_steps(directory) == [4, 8, 10, 12]
+    saved = {event["step"]: event for event in events(tmp_path / mode, "checkpoint_saved")}
+    assert list(saved) == [2, 4, 5, 6, 8, 10, 12]
+    for at in whole_steps(directory):
+        verify_checkpoint(directory.checkpoint(at), run_id=f"id-of-{mode}")
+        manifest = directory.checkpoint(at) / "manifest.json"
+        assert saved[at]["manifest_sha256"] == sha256_of_file(manifest)
+    assert not list(directory.checkpoints.glob(".*"))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_save_is_of_its_step_however_late_it_is_whole(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(checkpointing={"keep_last": 9}, training={"validation_steps": None})
+    run_training(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
+    listener = Listener(lambda _step: torch.rand(3))
+    original = Behind.write
+
+    class HeldBack:
+        """Not done until the run has gone three steps further."""
+
+        def __init__(self, outcome: Any) -> None:
+            self.result = outcome.result
+
+        def done(self) -> bool:
+            return listener._at % 4 == 3
+
+    monkeypatch.setattr(Behind, "run", lambda self, work: HeldBack(self._writer.submit(work)))
+    assert Behind.write is original
+    late = tiny_config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
+    run_training(late, mode, listener=listener)
+    assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
+    for at in (4, 8, 12):
+        one, other = (RunDirectory(tmp_path / name).checkpoint(at) for name in ("at-once", mode))
+        assert sha256_of_file(one / "__0_0.distcp") == sha256_of_file(other / "__0_0.distcp")
+        records = [json.loads((path / "trainer_state.json").read_text()) for path in (one, other)]
+        assert {record["step"] for record in records} == {at}
+        assert records[0]["generators"] == records[1]["generators"]
+        assert (
+            records[1]["seconds"] < read_run(tmp_path / mode / "run.json")["outcome"]["seconds"] or at == 12
+        )
+
+
+# Where a run dies: the function that it reaches, and on which call.
+POINTS: dict[str, tuple[Any, str, int]] = {
+    "step": (step, "set_learning_rate", 3),
+    "staging": (staging, "_copy", 70),
+    "write": (hashlib, "sha256", 40),
+    "index": (checkpoint, "write_index", 2),
+    "record": (checkpoint, "write_json_atomically", 2),
+    "before the rename": (checkpoint, "remove_checkpoint", 2),
+    "after the rename": (checkpoint, "write_manifest", 2),
+    "after the manifest": (saving.Saver, "_conclude", 2),
+    "purge": (shutil, "rmtree", 4),
+}
+# A process starts for each death, and what it writes is its own: the points that differ are enough.
+POINTS_OF = {
+    "sync": [point for point in POINTS if point != "staging"],
+    "async": list(POINTS),
+    "async_process": ["staging", "index", "purge"],
+}
+
+
+def in_a_child(work: Callable[[], Any]) -> int:
+    """The exit status of a fork of this process that does `work`."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.ExitStack() as last:
+        last.callback(os._exit, BUG)
+        try:
+            work()
+        finally:
+            traceback.print_exc()
+    raise AssertionError("not reached")
+
+
+def die_at(point: str) -> None:
+    owner, name, calls = POINTS[point]
+    original, count = getattr(owner, name), itertools.count(1)
+
+    def until_then(*args: Any, **kwargs: Any) -> Any:
+        if next(count) >= calls:
+            os._exit(DEATH)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, until_then)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str
+) -> None:
+    whole = run_training(tiny_config(training={"max_steps": 20}), "whole")
+    config = tiny_config(training={"max_steps": 20}, checkpointing={"mode": mode, "save_steps": 1})
+    directory = RunDirectory(tmp_path / mode)
+
+    def train_until(point: str) -> None:
+        die_at(point)
+        run_training(config, mode)
+
+    for point in POINTS_OF[mode]:
+        assert in_a_child(lambda point=point: train_until(point)) == DEATH, point  # type: ignore[misc]
+        for at in whole_steps(directory):
+            verify_checkpoint(directory.checkpoint(at))
+    assert whole_steps(directory)
+    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
+    assert whole_steps(directory) == [19, 20]
+    assert not list(directory.checkpoints.glob(".*"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    config = tiny_config(checkpointing={"mode": mode})
+    made = itertools.count(1)
+    original = checkpoint.make_empty
+    monkeypatch.setattr(pending_save, "make_empty", lambda path: next(made) == 2 or original(path))
+    with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is whole"):
+        run_training(config, mode)
+    monkeypatch.undo()
+    (failure,) = events(tmp_path / mode, "checkpoint_failed")
+    assert failure["step"] == 8
+    assert "No such file" in failure["reason"]
+    outcome = read_run(tmp_path / mode / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
+    assert [path.name for path in RunDirectory(tmp_path / mode).checkpoints.iterdir()] == ["step-00000004"]
+    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+
+
+def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(self: WriterProcess, *_args: Any) -> Any:
+        self._process.kill()
+        return original(self, *_args)
+
+    original = WriterProcess.write
+    monkeypatch.setattr(WriterProcess, "write", dying)
+    with pytest.raises(CheckpointError, match="the process that writes checkpoints ended with -9"):
+        run_training(tiny_config(checkpointing={"mode": "async_process"}))
+    assert not whole_steps(RunDirectory(tmp_path / "run"))
+
+
+def test_weights_that_are_not_finite_are_not_written_behind_training_either(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    poison = tiny_config(
+        training={"learning_rate": 3e38, "warmup_steps": 0, "validation_steps": None},
+        checkpointing={"mode": "async", "save_steps": 1},
+    )
+    with pytest.raises(TrainingFailedError, match="There is no checkpoint yet"):
+        run_training(poison)
+    assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
+
+
+def test_a_run_that_fails_first_waits_for_the_save_under_way(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    def fail(at: int) -> None:
+        if at == 5:
+            raise ValueError("the test")
+
+    with pytest.raises(ValueError, match="the test"):
+        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
+    assert [event["step"] for event in events(tmp_path / "run", "checkpoint_saved")] == [4]
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+
+
+def test_a_second_interrupt_waits_for_no_save(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write goes on for ever, so that whoever waited for it would wait until the tests' time limit."""
+
+    def interrupt(at: int) -> None:
+        if at == 5:
+            raise KeyboardInterrupt
+
+    def endless(*_args: Any, goes_on: Callable[[], bool]) -> None:
+        while goes_on():
+            pass
+
+    monkeypatch.setattr(engines, "write_file", endless)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
+    assert not whole_steps(RunDirectory(tmp_path / "run"))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+def test_what_is_reserved_before_a_deadline_is_the_save_under_way_and_one_more(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: dict[int, tuple[bool, float]] = {}
+
+    def note(self: saving.Saver) -> None:
+        original(self)
+        reserved[self._state.step] = (self._pending is not None, self.seconds)
+
+    original = saving.Saver.poll
+    monkeypatch.setattr(saving.Saver, "poll", note)
+    monkeypatch.setattr(Behind, "run", lambda self, work: NeverDone(self._writer.submit(work)))
+    run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert reserved[4] == (False, 5.0)  # a guess, until the first one was measured
+    assert reserved[5] == (True, 10.0)
+    assert reserved[9][0]
+    assert 0.2 <= reserved[9][1] < 10.0
+
+
+class NeverDone:
+    def __init__(self, outcome: Any) -> None:
+        self.result = outcome.result
+
+    def done(self) -> bool:
+        return False
