@@ -245,7 +245,8 @@ def _disk(config: Config, facts: Facts) -> Finding:
         Verdict.FAILED,
         f"{gigabytes(facts.disk_free_bytes)} free at {facts.disk}, but {gigabytes(needs)} are needed "
         f"({_checkpoints_held(config)} checkpoints and the data)",
-        "free space, lower checkpointing.keep_last or raise keep_every, or put the run directory on a larger disk",
+        "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
+        "on a larger disk",
     )
 
 

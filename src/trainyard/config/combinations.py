@@ -70,8 +70,8 @@ def _impossible_saving(saving: CheckpointingConfig) -> Iterator[Impossible]:
     if saving.keep_every is not None and saving.keep_every % saving.save_steps:
         yield Impossible(
             ("checkpointing.keep_every", "checkpointing.save_steps"),
-            f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so most "
-            "of these steps are never saved",
+            f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so "
+            "most of these steps are never saved",
         )
 
 
