@@ -89,7 +89,7 @@ def test_a_run_keeps_the_contract_of_the_run_directory(straight: Path) -> None:
 def test_a_run_that_was_killed_stopped_and_resumed_is_the_same_run(
     grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path, straight: Path
 ) -> None:
-    config, stop = grpo_config(), StopRequest()
+    config, stop = grpo_config(checkpointing={"mode": "async"}), StopRequest()
 
     def ask() -> None:
         stop.reason = "the test asked for it"
