@@ -14,6 +14,9 @@ from trainyard.plan.workload import Recomputation, Workload
 _FLOAT = 4
 """Bytes: under autocast the residual stream is float32; roots and sums always are."""
 
+LONGEST_WRITTEN_OUT = 512
+"""Tokens: beyond, compiled attention on a CPU is the fused kernel too."""
+
 
 @dataclass(frozen=True)
 class Widths:
@@ -94,9 +97,11 @@ def final_norm_kept(work: Workload) -> int:
 def scores_are_kept(work: Workload) -> bool:
     """Whether attention runs without a fused kernel, so that the scores of all pairs of tokens exist.
 
-    On a GPU flash attention takes no float32 and, in torch 2.13, the memory-efficient kernel no grouped
-    queries (sdp_utils.cpp, supports_gqa).
+    On a CPU short ones are written out for the compiler (`training.attention`). On a GPU flash attention takes
+    no float32 and, in torch 2.13, the memory-efficient kernel no grouped queries (sdp_utils.cpp, supports_gqa).
     """
+    if not work.on_gpu:
+        return work.compiled and work.sequence_length <= LONGEST_WRITTEN_OUT
     shape = work.architecture
     grouped = shape.num_attention_heads != shape.num_key_value_heads
-    return work.on_gpu and not work.bfloat16 and grouped
+    return not work.bfloat16 and grouped

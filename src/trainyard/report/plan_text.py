@@ -64,9 +64,7 @@ def _detail(part: str, plan: Plan) -> str:
     if part != "activations":
         return ""
     memory = plan["memory"]
-    scores = (
-        "; float32 attention with grouped heads keeps every score" if memory["attention_scores_kept"] else ""
-    )
+    scores = "; attention without a fused kernel keeps every score" if memory["attention_scores_kept"] else ""
     return f", {size(memory['block_activation_bytes'])} a block{scores}"
 
 

@@ -15,6 +15,7 @@ from trainyard.errors import ConfigError
 from trainyard.plan import activations
 from trainyard.plan.memory import Parts, highest_moment, moments_of
 from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
+from trainyard.training import attention
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_fit.py"
 SHAPES = ("small-float32", "small-bfloat16")
@@ -105,6 +106,14 @@ def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -
     assert not activations.scores_are_kept(replace(grouped, on_gpu=False))
     shape = grouped.architecture.model_copy(update={"num_key_value_heads": 32})
     assert not activations.scores_are_kept(replace(grouped, architecture=shape))
+
+
+def test_short_compiled_attention_on_processors_keeps_every_score_too(workload: Build) -> None:
+    short = workload(on_gpu=False, sequence_length=activations.LONGEST_WRITTEN_OUT)
+    assert attention._LONGEST_WRITTEN_OUT == activations.LONGEST_WRITTEN_OUT
+    assert activations.scores_are_kept(short)
+    assert not activations.scores_are_kept(replace(short, compiled=False))
+    assert not activations.scores_are_kept(replace(short, sequence_length=513))
 
 
 def test_autocast_copies_the_weights_and_halves_the_products(workload: Build) -> None:
