@@ -6,7 +6,7 @@ Types and ranges of single values are the affair of `schema`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, Config
+from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, ComputeConfig, Config
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
     yield from _impossible_saving(config.checkpointing)
     if config.recipe == "grpo":
         yield from _impossible_grpo(config)
+    yield from _impossible_cuts(config.compute, shape)
     if training.epochs is None and training.max_steps is None:
         yield Impossible(
             ("training.max_steps", "training.epochs"),
@@ -73,6 +74,20 @@ def _impossible_saving(saving: CheckpointingConfig) -> Iterator[Impossible]:
             f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so "
             "most of these steps are never saved",
         )
+
+
+def _impossible_cuts(compute: ComputeConfig, shape: ArchitectureConfig) -> Iterator[Impossible]:
+    parts, key = compute.tensor_parallel, "compute.tensor_parallel"
+    if parts == 1:
+        return
+    if compute.strategy not in ("fsdp", "hsdp"):
+        yield Impossible(
+            (key, "compute.strategy"), f"it needs the strategy fsdp or hsdp, not {compute.strategy}"
+        )
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):
+        if (size := getattr(shape, name)) % parts:
+            where = f"model.architecture.{name}"
+            yield Impossible((key, where), f"{parts} does not divide {where}, {size}")
 
 
 def _impossible_scaling(shape: ArchitectureConfig) -> Iterator[Impossible]:

@@ -11,16 +11,18 @@ from trainyard.errors import ConfigError
 
 @dataclass(frozen=True)
 class MeshShape:
-    """The processes of a run, replicas × shards."""
+    """The processes of a run: replicas × shards × tensor, of which the last are neighbours in rank."""
 
     replicas: int = 1
     """Whole copies of the model."""
     shards: int = 1
-    """Processes that share one copy of weights, gradients and moments, each with its own batches."""
+    """Parts that one copy of weights, gradients and moments is cut into, each with its own batches."""
+    tensor: int = 1
+    """Processes that cut each matrix among them and train on the same sequences."""
 
     @property
     def data(self) -> int:
-        """Processes, or groups of them, that train on different sequences."""
+        """Processes, or groups of `tensor`, that train on different sequences."""
         return self.replicas * self.shards
 
 
@@ -30,11 +32,14 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
         return MeshShape()
     if compute.strategy == "ddp":
         return MeshShape(replicas=processes)
-    if compute.strategy == "fsdp":
-        return MeshShape(shards=processes)
-    if processes % compute.replicas:
-        raise ConfigError(
-            f"compute.replicas: {compute.replicas} does not divide the {processes} processes of this run. "
-            "Nothing was started."
-        )
-    return MeshShape(replicas=compute.replicas, shards=processes // compute.replicas)
+    tensor = compute.tensor_parallel
+    replicas = compute.replicas if compute.strategy == "hsdp" else 1
+    groups = _shared_out(processes, "tensor_parallel", tensor, "processes of this run")
+    shards = _shared_out(groups, "replicas", replicas, "processes of this run" if tensor == 1 else "groups")
+    return MeshShape(replicas, shards, tensor)
+
+
+def _shared_out(count: int, key: str, parts: int, what: str) -> int:
+    if count % parts:
+        raise ConfigError(f"compute.{key}: {parts} does not divide the {count} {what}. Nothing was started.")
+    return count // parts

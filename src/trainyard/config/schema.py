@@ -129,6 +129,10 @@ class ComputeConfig(Section):
     """single: one device; ddp: a copy on each; fsdp: shards over all; hsdp: shards within each replica."""
     replicas: Annotated[int, Field(gt=0, le=65536)] = 1
     """With hsdp: how many whole copies of the model, each sharded over its part of the devices."""
+    tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With fsdp and hsdp: processes that cut each matrix among them and train on the same sequences."""
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """With fsdp and hsdp in bfloat16: type in which gradients are summed over the processes."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Compute activations again in the backward pass: all but the dear ones, or all; saves memory."""
     cpu_offload: bool = False

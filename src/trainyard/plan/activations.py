@@ -8,7 +8,6 @@ what is measured.
 
 from dataclasses import dataclass
 
-from trainyard.config.schema import ArchitectureConfig
 from trainyard.plan.workload import Recomputation, Workload
 
 _FLOAT = 4
@@ -23,37 +22,42 @@ class Widths:
     """Numbers a token, by the tensors of one block."""
 
     residual: int
+    query: int
+    """All query heads of this device, and what is mixed for them."""
     key_value: int
     """Keys; as many again for the values."""
     inner: int
     heads: int
 
     @classmethod
-    def of(cls, shape: ArchitectureConfig) -> "Widths":
+    def of(cls, work: Workload) -> "Widths":
+        """Tensor parallelism leaves a device its share of the heads and of the inner width."""
+        shape, cut = work.architecture, work.layout.tensor
         head = shape.hidden_size // shape.num_attention_heads
         return cls(
             residual=shape.hidden_size,
-            key_value=head * shape.num_key_value_heads,
-            inner=shape.intermediate_size,
-            heads=shape.num_attention_heads,
+            query=shape.hidden_size // cut,
+            key_value=head * shape.num_key_value_heads // cut,
+            inner=shape.intermediate_size // cut,
+            heads=shape.num_attention_heads // cut,
         )
 
 
 def attention_kept(work: Workload) -> int:
     """Bytes a token that the attention half of a block keeps: norm, input of the projections, q, k, v, o."""
-    width, wide = Widths.of(work.architecture), work.compute_bytes
+    width, wide = Widths.of(work), work.compute_bytes
     if scores_are_kept(work):
         # Scaled queries, and keys and values repeated for every query head, beside the result and the scores.
-        mixing = 4 * width.residual * wide + width.heads * work.sequence_length * wide
+        mixing = 4 * width.query * wide + width.heads * work.sequence_length * wide
     else:
-        mixing = 2 * (width.residual + width.key_value) * wide + width.heads * _FLOAT
+        mixing = 2 * (width.query + width.key_value) * wide + width.heads * _FLOAT
     return norm_kept(work) + _inputs_kept(work, projections=3) + mixing
 
 
 def feed_forward_kept(work: Workload) -> int:
     """Bytes a token that the SwiGLU half keeps: its norm, gate, activated gate, up, product."""
     inner = 3 if work.compiled else 4
-    width = Widths.of(work.architecture)
+    width = Widths.of(work)
     return norm_kept(work) + _inputs_kept(work, projections=2) + inner * width.inner * work.compute_bytes
 
 
@@ -78,8 +82,8 @@ def block_kept(work: Workload) -> int:
         return block_needed(work)
     kept = work.architecture.hidden_size * work.residual_bytes
     if work.recomputation is Recomputation.SELECTIVE:
-        width = Widths.of(work.architecture)
-        products = 4 * width.residual + 2 * width.key_value + 2 * width.inner
+        width = Widths.of(work)
+        products = 2 * (width.residual + width.query) + 2 * width.key_value + 2 * width.inner
         kept += products * work.compute_bytes + width.heads * _FLOAT
     return kept
 
@@ -97,8 +101,9 @@ def final_norm_kept(work: Workload) -> int:
 def scores_are_kept(work: Workload) -> bool:
     """Whether attention runs without a fused kernel, so that the scores of all pairs of tokens exist.
 
-    On a CPU short ones are written out for the compiler (`training.attention`). On a GPU flash attention takes
-    no float32 and, in torch 2.13, the memory-efficient kernel no grouped queries (sdp_utils.cpp, supports_gqa).
+    On a CPU short ones are written out for the compiler (`training.attention`). On a GPU flash attention
+    takes no float32 and, in torch 2.13, the memory-efficient kernel no grouped queries (sdp_utils.cpp,
+    supports_gqa).
     """
     if not work.on_gpu:
         return work.compiled and work.sequence_length <= LONGEST_WRITTEN_OUT

@@ -1,8 +1,8 @@
 """The smallest change that makes a configuration fit: what leaves its numbers alone before what does not.
 
-A smaller batch with more accumulation is the same training, and so are activations computed again and a model
-sharded over the devices; bfloat16 rounds; compiling starts slower; more machines cost. Every way trains on as
-many sequences a step as before. Only keys that the configuration has are named.
+More accumulation of a smaller batch is the same training; so are activations computed again and a model
+sharded or cut over devices. bfloat16 rounds; compiling starts slower; more machines cost. Every way trains
+on as many sequences a step as before. Only keys that the configuration has are named.
 """
 
 from collections.abc import Iterator
@@ -112,14 +112,19 @@ def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
     """Changed workloads, from the change that matters least to the one that matters most."""
     rounded = replace(work, bfloat16=True)
     for precise in dict.fromkeys((work, rounded, replace(rounded, compiled=True))):
-        for laid in dict.fromkeys((_laid_out(precise, processes), _sharded(precise, processes))):
-            if laid is None:
-                continue
+        for laid in _layouts(precise, processes):
             for again in _stronger(laid.recomputation):
                 changed = replace(laid, recomputation=again)
                 if changed != work:
                     yield changed
                 yield from _split(changed)
+
+
+def _layouts(work: Workload, processes: int) -> Iterator[Workload]:
+    """As it is, sharded, cut in ever smaller parts; those that can be shared out over `processes`."""
+    laid = [_laid_out(work, processes), _sharded(work, processes)]
+    laid += [_cut(work, processes, parts) for parts in (2, 4, 8) if parts > work.layout.tensor]
+    yield from dict.fromkeys(way for way in laid if way)
 
 
 def _stronger(mode: Recomputation) -> list[Recomputation]:
@@ -134,7 +139,7 @@ def _laid_out(work: Workload, processes: int) -> Workload | None:
         return work
     if not layout.sharded:
         return _shared_out(work, replace(layout, replicas=processes, gradient_buckets=processes > 1))
-    shards, rest = divmod(processes, layout.replicas)
+    shards, rest = divmod(processes, layout.replicas * layout.tensor)
     return None if rest else _shared_out(work, replace(layout, shards=shards))
 
 
@@ -145,9 +150,21 @@ def _sharded(work: Workload, processes: int) -> Workload | None:
     return _shared_out(work, Layout(shards=processes, sharded=True))
 
 
+def _cut(work: Workload, processes: int, parts: int) -> Workload | None:
+    """`work` sharded and its matrices cut in `parts`; None when these do not divide them."""
+    shape = work.architecture
+    sizes = (shape.num_attention_heads, shape.num_key_value_heads, shape.intermediate_size, shape.vocab_size)
+    if processes % parts or any(size % parts for size in sizes):
+        return None
+    replicas = work.layout.replicas if work.layout.sharded else 1
+    shards, rest = divmod(processes // parts, replicas)
+    layout = replace(work.layout, shards=shards, replicas=replicas, tensor=parts, sharded=True)
+    return None if rest else _shared_out(work, replace(layout, gradient_buckets=False))
+
+
 def _shared_out(work: Workload, layout: Layout) -> Workload | None:
     """`work` over other devices with as many sequences a step; None when these cannot be shared out."""
-    each, rest = divmod(work.batch_size * work.accumulation * work.layout.devices, layout.devices)
+    each, rest = divmod(work.batch_size * work.accumulation * work.layout.data, layout.data)
     if rest or not each:
         return None
     size = max(n for n in range(1, min(work.batch_size, each) + 1) if each % n == 0)
@@ -164,17 +181,14 @@ def _split(work: Workload) -> Iterator[Workload]:
 
 def overrides_between(work: Workload, changed: Workload) -> tuple[str, ...]:
     """The arguments of --set that turn one workload into the other."""
+    cut, again = changed.layout.tensor, changed.recomputation
     accumulation = "training.gradient_accumulation_steps"
     keys = (
         ("model.device", work.on_gpu, changed.on_gpu, "cuda"),
         ("model.dtype", work.bfloat16, changed.bfloat16, "bfloat16"),
         ("compute.strategy", work.layout.sharded, changed.layout.sharded, "fsdp"),
-        (
-            "compute.activation_checkpointing",
-            work.recomputation,
-            changed.recomputation,
-            changed.recomputation,
-        ),
+        ("compute.activation_checkpointing", work.recomputation, again, again),
+        ("compute.tensor_parallel", work.layout.tensor, cut, cut),
         ("compute.compile", work.compiled, changed.compiled, "true"),
         ("training.batch_size", work.batch_size, changed.batch_size, changed.batch_size),
         (accumulation, work.accumulation, changed.accumulation, changed.accumulation),

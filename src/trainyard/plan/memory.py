@@ -72,8 +72,8 @@ def highest_moment(work: Workload) -> Moment:
 
 def _resident(work: Workload) -> dict[str, int]:
     """Weights and moments: there at every moment."""
-    shape, shards = work.architecture, work.layout.shards
-    weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // shards
+    shape, parts = work.architecture, work.layout.parts
+    weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
     return {"weights": weights + tables, "moments": 2 * weights}
 
@@ -110,7 +110,9 @@ def _at_feed_forward(work: Workload, *, left: int) -> Parts:
     """In the last of `left` blocks: the residual's gradient, two of the inner width beside what it needs."""
     count, shape = count_parameters(work.architecture), work.architecture
     done = count.head + (shape.num_layers - left) * count.block
-    held = shape.hidden_size * work.residual_bytes + 2 * shape.intermediate_size * work.compute_bytes
+    held = (
+        shape.hidden_size * work.residual_bytes + 2 * activations.Widths.of(work).inner * work.compute_bytes
+    )
     return Parts(
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
@@ -123,10 +125,8 @@ def _at_feed_forward(work: Workload, *, left: int) -> Parts:
 def _at_attention(work: Workload, *, left: int) -> Parts:
     """Its feed-forward half is done; the gradients of q, k, v and of the scores where they exist."""
     count, shape = count_parameters(work.architecture), work.architecture
-    widths, done = activations.Widths.of(shape), count.head + (shape.num_layers - left) * count.block
-    held = (
-        widths.residual * work.residual_bytes + 2 * (widths.residual + widths.key_value) * work.compute_bytes
-    )
+    widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
+    held = widths.residual * work.residual_bytes + 2 * (widths.query + widths.key_value) * work.compute_bytes
     if activations.scores_are_kept(work):
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
     kept = left * activations.block_kept(work) + _computed_again(work) - activations.feed_forward_kept(work)
@@ -142,7 +142,7 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
 def _at_end(work: Workload) -> Parts:
     count, shape = count_parameters(work.architecture), work.architecture
     # The tables' gradient is dense; a tied one is added to the gradient that the logits left.
-    tied = _FLOAT * count.embedding // work.layout.shards if shape.tie_word_embeddings else 0
+    tied = _FLOAT * count.embedding // work.layout.parts if shape.tie_word_embeddings else 0
     # A compiled backward pass gives all gradients at once, beside those of earlier passes.
     again = _all_gradients(work) if work.compiled and _gradients_stay(work) else 0
     return Parts(
@@ -163,7 +163,7 @@ def _all_gradients(work: Workload) -> int:
     return (
         0
         if work.layout.offloaded
-        else _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+        else _FLOAT * count_parameters(work.architecture).total // work.layout.parts
     )
 
 
@@ -171,7 +171,7 @@ def _gradients(work: Workload, *, so_far: int) -> int:
     """Bytes of gradients when the last accumulated pass has made those of `so_far` parameters."""
     if work.layout.offloaded:
         return 0
-    return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.shards
+    return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.parts
 
 
 def _gradients_stay(work: Workload) -> bool:
@@ -206,7 +206,7 @@ def _gathered_tables(work: Workload) -> int:
 
 def _tables(work: Workload) -> int:
     count = count_parameters(work.architecture)
-    return count.embedding + count.output + work.architecture.hidden_size
+    return (count.embedding + count.output) // work.layout.tensor + work.architecture.hidden_size
 
 
 def _gathered_block(work: Workload) -> int:
@@ -214,7 +214,9 @@ def _gathered_block(work: Workload) -> int:
     if not work.layout.sharded:
         return 0
     gradients = work.compute_bytes + _FLOAT
-    return (2 * work.compute_bytes + gradients) * count_parameters(work.architecture).block
+    return (
+        (2 * work.compute_bytes + gradients) * count_parameters(work.architecture).block // work.layout.tensor
+    )
 
 
 def _table_gradients(work: Workload) -> int:

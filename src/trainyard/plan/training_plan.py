@@ -96,6 +96,7 @@ class TrainingPlan:
             "strategy": self.config.compute.strategy,
             "replicas": work.layout.replicas,
             "shards": work.layout.shards,
+            "tensor_parallel": work.layout.tensor,
             "activation_checkpointing": str(work.recomputation),
             "cpu_offload": work.layout.offloaded,
             "batch_size": work.batch_size,

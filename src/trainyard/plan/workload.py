@@ -27,7 +27,9 @@ class Layout:
     shards: int = 1
     """Devices that share one copy of weights, gradients and moments."""
     replicas: int = 1
-    """Data-parallel groups, each with its own batches."""
+    """Copies of the model."""
+    tensor: int = 1
+    """Devices that cut each matrix among them and have the same batches."""
     sharded: bool = False
     """Put there by `fully_shard`, be it over one device: it casts the weights itself, without autocast."""
     gradient_buckets: bool = False
@@ -36,8 +38,18 @@ class Layout:
     """Shards, gradients and moments are in the memory of the host."""
 
     @property
-    def devices(self) -> int:
+    def data(self) -> int:
+        """Devices, or groups of them, with batches of their own."""
         return self.shards * self.replicas
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.tensor
+
+    @property
+    def parts(self) -> int:
+        """What one copy of weights, gradients and moments is divided into."""
+        return self.shards * self.tensor
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ class Workload:
     @property
     def tokens_per_step(self) -> int:
         """Tokens an optimizer step over all devices."""
-        return self.tokens * self.accumulation * self.layout.devices
+        return self.tokens * self.accumulation * self.layout.data
 
 
 def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload:
@@ -101,6 +113,7 @@ def _layout(compute: ComputeConfig, *, on_gpu: bool, processes: int) -> Layout:
     return Layout(
         shards=mesh.shards,
         replicas=mesh.replicas,
+        tensor=mesh.tensor,
         sharded=compute.strategy in ("fsdp", "hsdp"),
         gradient_buckets=compute.strategy == "ddp" and processes > 1,
         offloaded=compute.cpu_offload and on_gpu,

@@ -48,8 +48,10 @@ def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
     if plan["device"]["devices_used"] > 1:
         offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
-        spread = f"{run['replicas']} × {run['shards']}"
-        yield "layout", f"{run['strategy']}: {spread} devices (copies × shards of each){offloaded}"
+        spread, of_each = f"{run['replicas']} × {run['shards']}", "copies × shards of each"
+        if run["tensor_parallel"] > 1:
+            spread, of_each = f"{spread} × {run['tensor_parallel']}", f"{of_each} × cuts of each"
+        yield "layout", f"{run['strategy']}: {spread} devices ({of_each}){offloaded}"
 
 
 def _memory(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -34,20 +34,20 @@ class RunLength:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def global_batch(config: TrainingConfig, world_size: int) -> int:
-    """Sequences an optimizer step, over all processes and accumulated forward passes."""
-    return config.batch_size * config.gradient_accumulation_steps * world_size
+def global_batch(config: TrainingConfig, groups: int) -> int:
+    """Sequences an optimizer step, over all accumulated forward passes and groups with data of their own."""
+    return config.batch_size * config.gradient_accumulation_steps * groups
 
 
 def plan_length(
-    training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int | None, world_size: int
+    training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int | None, groups: int
 ) -> RunLength:
     """The earlier of `max_steps` and `epochs` ends the run; without known epochs, `max_steps` does."""
     limits = [training.max_steps]
     if training.epochs is not None and steps_per_epoch is not None:
         limits.append(training.epochs * steps_per_epoch)
     steps = min(limit for limit in limits if limit is not None)
-    samples = global_batch(training, world_size)
+    samples = global_batch(training, groups)
     return RunLength(
         steps=steps,
         steps_per_epoch=steps_per_epoch,

@@ -1,6 +1,7 @@
-"""A model put on the devices of the world, in one order: recompute, compile, shard or copy.
+"""A model put on the devices of the world, in one order: cut, recompute, compile, shard or copy.
 
-Sharding is FSDP2 (`fully_shard`) over a device mesh, copying DDP. What differs between them afterwards is in
+Cutting is tensor parallelism (`tensor_parallel`), sharding FSDP2 (`fully_shard`) over a device mesh, copying
+DDP. What differs between them afterwards is in
 `Parallel`; the loop knows no strategy.
 """
 
@@ -28,10 +29,11 @@ from torch.utils.checkpoint import (
     noop_context_fn,
 )
 
+from trainyard.config.mesh import MeshShape, mesh_shape
 from trainyard.config.schema import ComputeConfig, Config
-from trainyard.errors import ConfigError
 from trainyard.training.model import Block, Llama, build_model, initialize
-from trainyard.training.world import World
+from trainyard.training.tensor_parallel import cut_over_group
+from trainyard.training.world import DataShare, World
 
 _KEPT = {
     torch.ops.aten.mm.default,
@@ -51,6 +53,8 @@ class Parallel:
     """Holds the parameters under their plain names, sharded or whole."""
     forward: Callable[[Tensor], Tensor]
     """Token ids `[batch, seq]` to logits."""
+    share: DataShare
+    """Which of the sequences are this process's."""
     loss_scale: float
     """What the loss is multiplied by: DDP and FSDP average gradients over processes, the loop sums them."""
     autocast: bool
@@ -81,7 +85,7 @@ def put_on_devices(config: Config, world: World, device: torch.device) -> Parall
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=True,
         )
-    return Parallel(model, forward, loss_scale=float(world.size), autocast=True)
+    return Parallel(model, forward, DataShare(world), loss_scale=float(world.size), autocast=True)
 
 
 def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
@@ -89,13 +93,17 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
     compute = config.compute
     with torch.device("meta"):
         model = Llama(config.model.architecture)
+    shape = mesh_shape(compute, world.size)
+    mesh = _mesh(shape, compute, device)
+    if shape.tensor > 1:
+        cut_over_group(model, mesh["tensor"])
     _recompute(model, compute)
     if compute.compile:
         for layer in model.model.layers:
             layer.compile()
     shard = partial(
         fully_shard,
-        mesh=_mesh(compute, world, device),
+        mesh=mesh["replicate", "shard"] if compute.strategy == "hsdp" else mesh["shard"],
         mp_policy=_precision(config),
         # On a CPU everything is in its memory already.
         offload_policy=CPUOffloadPolicy()
@@ -107,26 +115,26 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
     shard(model)
     model.to_empty(device="cpu" if compute.cpu_offload else device)
     initialize(model, config.model.architecture, seed=config.training.seed)
-    return Parallel(model, model, loss_scale=float(world.size), autocast=False)
+    share = DataShare(world, processes=shape.tensor)
+    return Parallel(model, model, share, loss_scale=float(shape.data), autocast=False)
 
 
-def _mesh(compute: ComputeConfig, world: World, device: torch.device) -> DeviceMesh:
-    if compute.strategy == "fsdp":
-        return init_device_mesh(device.type, (world.size,), mesh_dim_names=("shard",))
-    replicas = compute.replicas
-    if world.size % replicas:
-        raise ConfigError(
-            f"compute.replicas: {replicas} does not divide the {world.size} processes of this run. "
-            "Nothing was started."
-        )
-    shape = (replicas, world.size // replicas)
-    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+def _mesh(shape: MeshShape, compute: ComputeConfig, device: torch.device) -> DeviceMesh:
+    """Its dimensions are those that the configuration has; neighbours in rank cut matrices between them."""
+    sizes = {"shard": shape.shards}
+    if compute.strategy == "hsdp":
+        sizes = {"replicate": shape.replicas, **sizes}
+    if shape.tensor > 1:
+        sizes["tensor"] = shape.tensor
+    return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def _precision(config: Config) -> MixedPrecisionPolicy:
-    """Computation in `model.dtype`, gradients exchanged in float32."""
-    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else None
-    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+    """Computation in `model.dtype`; gradients exchanged in `compute.reduce_dtype`."""
+    if config.model.dtype == "float32":
+        return MixedPrecisionPolicy()
+    reduced = torch.bfloat16 if config.compute.reduce_dtype == "bfloat16" else torch.float32
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
 
 
 def _recompute(model: Llama, compute: ComputeConfig) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainyard.config.mesh import mesh_shape
 from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
@@ -64,8 +65,9 @@ class _Session:
 
     def __init__(self, request: Request, world: World, device: torch.device) -> None:
         self._request, self._world, self._device = request, world, device
-        self.batches = _training_batches(request, world.size)
-        self._length = _length(request, self.batches, world.size)
+        groups = mesh_shape(request.config.compute, world.size).data
+        self.batches = _training_batches(request, groups)
+        self._length = _length(request, self.batches, groups)
         fingerprint = request.data.fingerprint
         require_same_data(world.gather(fingerprint))
         self._fits = what_must_fit(request.config, fingerprint, self._length.samples_per_step)
@@ -171,8 +173,9 @@ def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
     """What `train` would do: the length of the run and the checkpoint it would go on from."""
     request = request.pinned()
     config = request.config
-    with closing(_training_batches(request, world_size)) as batches:
-        length = _length(request, batches, world_size)
+    groups = mesh_shape(config.compute, world_size).data
+    with closing(_training_batches(request, groups)) as batches:
+        length = _length(request, batches, groups)
     fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
     point = find_resume_point(request.directory, request.resume, fits, record=False)
     require_steps_ahead(request.profile, done=point.step if point else 0, last=length.steps)
@@ -200,16 +203,16 @@ def _run(parts: Parts) -> None:
         ) from error
 
 
-def _length(request: Request, batches: Batches, world_size: int) -> RunLength:
+def _length(request: Request, batches: Batches, groups: int) -> RunLength:
     config, steps = request.config, batches.steps_per_epoch
-    return plan_length(config.training, config.data, steps_per_epoch=steps, world_size=world_size)
+    return plan_length(config.training, config.data, steps_per_epoch=steps, groups=groups)
 
 
-def _training_batches(request: Request, world_size: int) -> Batches:
+def _training_batches(request: Request, groups: int) -> Batches:
     data, training = request.config.data, request.config.training
     return request.data.batches(
         sequence_length=data.sequence_length,
-        batch_size=global_batch(training, world_size),
+        batch_size=global_batch(training, groups),
         seed=training.seed,
     )
 

@@ -9,7 +9,7 @@ import math
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainyard.errors import TrainingFailedError
 from trainyard.run.records import Row
@@ -17,10 +17,10 @@ from trainyard.training.batches import counted, share
 from trainyard.training.loss import summed_loss
 from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parts import Parts
-from trainyard.training.placement import whole
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.saving import Saver
 from trainyard.training.stop import children_shielded
+from trainyard.training.tensor_parallel import clip_gradients
 from trainyard.training.timing import step_clock
 from trainyard.training.world import peers_expected
 
@@ -74,11 +74,11 @@ class TrainStep:
 
     def _forward_backward(self) -> float:
         """Gradients of the mean loss over all targets of the step, however it is cut into forward passes."""
-        parallel, world = self._parts.parallel, self._parts.world
+        parallel, groups = self._parts.parallel, self._parts.parallel.share
         batch = self._parts.batches.batch(self._state.step)
         tokens = max(1, counted(batch))
         size = self._parts.config.training.batch_size
-        own = share(batch, size=size, rank=world.rank, of=world.size)
+        own = share(batch, size=size, rank=groups.rank, of=groups.size)
         total = torch.zeros((), device=self._device)
         self._clock.lap("data")
         for number, sequences in enumerate(own, start=1):
@@ -89,7 +89,7 @@ class TrainStep:
             total += loss.detach()
             self._parts.watchdog.beat()
             self._clock.lap("backward")
-        mean = world.total(total.item())
+        mean = groups.total(total.item())
         self._clock.lap("backward")
         return mean
 
@@ -101,7 +101,7 @@ class TrainStep:
 
     def _clip(self) -> float:
         limit = self._parts.config.training.max_grad_norm or math.inf
-        return whole(nn.utils.clip_grad_norm_(self._state.model.parameters(), limit)).item()
+        return clip_gradients(self._state.model, limit).item()
 
     def _require_finite(self, loss: float, grad_norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(grad_norm):

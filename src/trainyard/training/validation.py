@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainyard.training.batches import counted
 from trainyard.training.loss import summed_loss
-from trainyard.training.world import World
+from trainyard.training.world import DataShare
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Validation:
 
     @torch.no_grad()
     def run(
-        self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], world: World
+        self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], share: DataShare
     ) -> ValidationResult | None:
         """The result, or None when a stop was asked for in between; the resumed run does it again.
 
@@ -42,15 +42,15 @@ class Validation:
         the batches; those left without one in the last round take part with one that does not count.
         """
         total = 0.0
-        for first in range(0, len(self._batches), world.size):
+        for first in range(0, len(self._batches), share.size):
             if stop_reason():
                 return None
-            index = first + world.rank
+            index = first + share.rank
             batch = self._batches[min(index, len(self._batches) - 1)]
             logits = forward(batch[:, :-1])
             if index < len(self._batches):
                 total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
-        return self._result(world.total(total))
+        return self._result(share.total(total))
 
     def _result(self, total: float) -> ValidationResult:
         bits = total / math.log(2) / self._bytes if self._bytes else None

@@ -107,6 +107,30 @@ class World:
             dist.all_reduce(tensor, op=operation, group=self.control)
 
 
+@dataclass(frozen=True)
+class DataShare:
+    """This process's share of the sequences; the processes of a group, neighbours in rank, have the same."""
+
+    world: World
+    processes: int = 1
+    """Of a group."""
+
+    @property
+    def rank(self) -> int:
+        """Of the group."""
+        return self.world.rank // self.processes
+
+    @property
+    def size(self) -> int:
+        """Groups that have different sequences."""
+        return self.world.size // self.processes
+
+    def total(self, value: float) -> float:
+        """The sum of `value` over all groups, of which each counts once."""
+        counts = self.world.rank % self.processes == 0
+        return self.world.total(value if counts else 0.0)
+
+
 ALONE = World(rank=0, size=1, local_rank=0, control=None)
 
 

@@ -162,3 +162,32 @@ def test_an_impossible_grpo_is_named_and_has_no_effect_on_pretraining(
 )
 def test_what_can_be_trained_is_not_called_impossible(sections: dict[str, Any]) -> None:
     assert list(impossible_combinations(config(**sections))) == []
+
+
+@pytest.mark.parametrize(
+    ("architecture", "strategy", "key", "reason"),
+    [
+        ({}, "ddp", "compute.strategy", "it needs the strategy fsdp or hsdp, not ddp"),
+        (
+            {"num_key_value_heads": 1},
+            "fsdp",
+            f"{SHAPE}num_key_value_heads",
+            f"2 does not divide {SHAPE}num_key_value_heads, 1",
+        ),
+        ({"vocab_size": 257}, "fsdp", f"{SHAPE}vocab_size", f"2 does not divide {SHAPE}vocab_size, 257"),
+        (
+            {"intermediate_size": 351},
+            "hsdp",
+            f"{SHAPE}intermediate_size",
+            f"2 does not divide {SHAPE}intermediate_size, 351",
+        ),
+    ],
+)
+def test_matrices_are_cut_into_equal_parts_only(
+    architecture: dict[str, Any], strategy: str, key: str, reason: str
+) -> None:
+    compute = {"strategy": strategy, "tensor_parallel": 2}
+    (found,) = impossible_combinations(
+        config(model={"name": "x", "architecture": architecture}, compute=compute)
+    )
+    assert (found.keys, found.reason) == (("compute.tensor_parallel", key), reason)

@@ -14,7 +14,6 @@ from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
 Build = Callable[..., Workload]
 Load = Callable[..., Config]
 NAME = "training_configuration"
-ONE_PASS = ("training.gradient_accumulation_steps=1",)
 
 
 def just_enough_for(work: Workload, **more: int) -> Machines:
@@ -57,10 +56,10 @@ def test_another_machine_is_named_with_its_price(workload: Build) -> None:
 
 
 def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: Load) -> None:
-    # One sequence a step, which no further machine can share.
-    one = ("model.architecture.num_layers=40", "training.batch_size=1", *ONE_PASS)
+    one = ("model.architecture.num_layers=40", "training.batch_size=1")
     work = workload_of(load(NAME, *one), on_gpu=True)
-    changed, unchanged = changes_that_fit(work, Machines(gpu_of(find_instance("g6.xlarge"))))
+    more, changed, unchanged = changes_that_fit(work, Machines(gpu_of(find_instance("g6.xlarge"))))
+    assert more.nodes
     assert changed.instance is not None
     assert unchanged.instance is not None
     assert changed.overrides
@@ -139,3 +138,13 @@ def test_a_copy_on_each_device_becomes_a_shard_on_each(workload: Build) -> None:
     sharded = replace(work, layout=Layout(shards=4, sharded=True))
     way = changes_that_fit(copied, just_enough_for(sharded, devices=4))[0]
     assert way.overrides == ("compute.strategy=fsdp",)
+
+
+def test_matrices_are_cut_where_one_sequence_a_group_is_left(workload: Build) -> None:
+    work = workload(batch_size=1, recomputation=Recomputation.FULL)
+    sharded = replace(work, layout=Layout(shards=8, sharded=True))
+    cut = replace(sharded, accumulation=2, layout=Layout(shards=4, tensor=2, sharded=True))
+    way = changes_that_fit(sharded, just_enough_for(cut, devices=8))[0]
+    assert way.overrides == ("compute.tensor_parallel=2", "training.gradient_accumulation_steps=2")
+    assert cut.tokens_per_step == sharded.tokens_per_step
+    assert way.devices == 8

@@ -166,3 +166,15 @@ def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it(workload: Build
     sharded = replace(full, layout=Layout(sharded=True))
     assert 2 * activations.block_kept(sharded) == activations.block_kept(full)
     assert at(sharded, "loss").copies == 0
+
+
+def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Build) -> None:
+    sharded = workload(layout=Layout(shards=2, sharded=True))
+    cut = workload(layout=Layout(shards=2, tensor=4, sharded=True))
+    assert at(cut, "optimizer step").moments == at(sharded, "optimizer step").moments // 4
+    widths, whole = activations.Widths.of(cut), activations.Widths.of(sharded)
+    assert widths.residual == whole.residual
+    assert (4 * widths.query, 4 * widths.inner, 4 * widths.heads) == (whole.query, whole.inner, whole.heads)
+    assert activations.block_kept(cut) < activations.block_kept(sharded)
+    assert cut.tokens_per_step == sharded.tokens_per_step
+    assert cut.layout.devices == 8

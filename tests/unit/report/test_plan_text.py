@@ -77,7 +77,9 @@ def test_a_run_without_a_length_still_has_a_speed(plan: Callable[..., dict[str, 
 
 
 def test_a_model_that_no_machine_holds_is_told_so(plan: Callable[..., dict[str, Any]]) -> None:
-    text = lines(plan("training_configuration", "model.architecture.num_layers=10000", on="p6-b300.48xlarge"))
+    text = lines(
+        plan("training_configuration", "model.architecture.num_layers=1000000", on="p6-b300.48xlarge")
+    )
     assert text[-1].startswith("Nothing helps: ")
 
 
@@ -89,4 +91,6 @@ def test_a_sharded_plan_says_over_how_many_devices_and_advises_more(
     data["advice"] = [{"set": [], "nodes": 8, "devices": 8, "peak_bytes": 10**9}]
     text = lines(data)
     assert "  layout        fsdp: 1 × 8 devices (copies × shards of each)" in text
+    data["run"]["tensor_parallel"] = 2
+    assert "  layout        fsdp: 1 × 8 × 2 devices (copies × shards of each × cuts of each)" in lines(data)
     assert text[-2:] == ["It fits on 8 such machines with 1.0 GB each:", "  --num-nodes 8"]
