@@ -6,6 +6,8 @@ The way of Megatron-LM (arXiv:1909.08053): two sums over the group a block and p
 block. Norms are whole on each process and get the same gradients. It knows no optimizer and no data.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -13,7 +15,6 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
-    PrepareModuleInput,
     RowwiseParallel,
     parallelize_module,
 )
@@ -29,6 +30,8 @@ def cut_over_group(model: Llama, group: DeviceMesh) -> None:
     """
     for layer in model.model.layers:
         parallelize_module(layer, group, _block_plan())
+        for half in ("self_attn", "mlp"):
+            layer.get_submodule(half).register_forward_pre_hook(partial(_whole_on_each, group))
     tables: dict[str, ParallelStyle] = {
         "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
         "lm_head": ColwiseParallel(output_layouts=Replicate()),
@@ -45,17 +48,18 @@ def _arrived(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
     return output.clone()
 
 
+def _whole_on_each(group: DeviceMesh, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The input of half a block as one distributed tensor, so that its gradient is summed up once."""
+    x: Tensor = DTensor.from_local(inputs[0], group, [Replicate()], run_check=False)
+    return (x, *inputs[1:])
+
+
 def _block_plan() -> dict[str, ParallelStyle]:
-    # The input is made a distributed tensor once a half, so that its gradient is summed over the group once.
     return {
-        "self_attn": PrepareModuleInput(
-            input_layouts=(Replicate(), None, None), desired_input_layouts=(Replicate(), None, None)
-        ),
         "self_attn.q_proj": ColwiseParallel(),
         "self_attn.k_proj": ColwiseParallel(),
         "self_attn.v_proj": ColwiseParallel(),
         "self_attn.o_proj": RowwiseParallel(),
-        "mlp": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),)),
         "mlp.gate_proj": ColwiseParallel(),
         "mlp.up_proj": ColwiseParallel(),
         "mlp.down_proj": RowwiseParallel(),

@@ -24,7 +24,7 @@ from trainyard.training.prepared import PreparedData
 from trainyard.training.streamed import open_stream
 from trainyard.training.tokens import prepare_data
 from trainyard.training.validation import Validation
-from trainyard.training.world import ALONE
+from trainyard.training.world import ALONE, DataShare
 
 LENGTH = 16
 SHAPE = ArchitectureConfig(
@@ -160,7 +160,7 @@ def test_bytes_of_validation_are_those_of_the_targets_that_count() -> None:
         return tokens.size
 
     logits = torch.zeros(2, 4, 128)
-    result = Validation([batch], text_bytes=text_bytes).run(lambda _: logits, lambda: None, ALONE)
+    result = Validation([batch], text_bytes=text_bytes).run(lambda _: logits, lambda: None, DataShare(ALONE))
     assert asked == [[66], [68], [71, 72], [74]]
     assert result is not None
     assert result.loss == pytest.approx(np.log(128), rel=1e-5)
