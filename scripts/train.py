@@ -75,8 +75,9 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.report.progress import ProgressDisplay, summary_line
     from trainyard.training.recipe import ready_data, rehearse, train
     from trainyard.training.stop import StopRequest
+    from trainyard.training.streamed import as_begun
 
-    config = load_config(args.config, args.set).config
+    config = as_begun(load_config(args.config, args.set).config, args.run_dir)
     stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
         print(json.dumps(rehearse(config, requested(args, config)), indent=2))

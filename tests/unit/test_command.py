@@ -215,13 +215,14 @@ def test_a_script_without_a_stdout_still_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("8h", 28800), ("25m", 1500), ("90s", 90), ("1.5h", 5400), ("0.5s", 0.5)]
+    ("text", "seconds"),
+    [("8h", 28800), ("25m", 1500), ("90s", 90), ("1.5h", 5400), ("0.5s", 0.5), ("30d", 2592000)],
 )
 def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "8", "h", "8d", "8H", "-1h", "0s", "nanh", "infs", "1e999s", "8 hours"])
+@pytest.mark.parametrize("text", ["", "8", "h", "8w", "8H", "-1h", "0s", "nanh", "infs", "1e999s", "8 hours"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a duration such as 8h, 25m or 90s"):
         duration(text)

@@ -3,6 +3,7 @@
 The steps that are recorded take longer and compute the same numbers.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from trainyard.errors import ConfigError
+
+_logger = logging.getLogger(__name__)
 
 
 class StepProfile:
@@ -40,7 +43,7 @@ class StepProfile:
         return self._profiler is not None and self._done == self._steps[-1]
 
     def write(self) -> range | None:
-        """Write the trace of what was recorded; returns its steps, None when no step was."""
+        """Write the trace of what was recorded; returns its steps, None when no step was or none could be."""
         if self._profiler is None:
             return None
         self._profiler.stop()
@@ -48,8 +51,13 @@ class StepProfile:
         self._profiler, self._steps = None, range(0)
         if not taken:
             return None
-        self._folder.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(self._folder / trace_name(taken, self._rank)))
+        file = self._folder / trace_name(taken, self._rank)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(file))
+        except (OSError, RuntimeError) as error:  # a trace is not worth a run
+            _logger.warning("%s could not be written (%s); training goes on", file, error)
+            return None
         return taken
 
 
@@ -58,14 +66,20 @@ def trace_name(steps: range, rank: int) -> str:
     return f"profile-steps-{steps[0]}-{steps[-1]}-rank-{rank}.json.gz"
 
 
-def require_steps_ahead(steps: range, *, done: int, last: int) -> None:
-    """Raise ConfigError unless this segment, from step `done` + 1 to `last`, takes all of `steps`, if any."""
-    if not steps or (done < steps[0] and steps[-1] <= last):
-        return
-    raise ConfigError(
-        f"--profile {steps[0]}-{steps[-1]}: this run trains the steps {done + 1} to {last}. "
-        "Choose some of these; the first ones are slow and tell little. Nothing was started."
-    )
+def steps_ahead(steps: range, *, done: int, last: int) -> range:
+    """Those of `steps` that are left for a segment from step `done` + 1 on, which traces the rest.
+
+    Raises ConfigError when the run, which ends with step `last`, has not all of them.
+    """
+    if steps and steps[-1] > last:
+        raise ConfigError(
+            f"--profile {steps[0]}-{steps[-1]}: this run trains the steps 1 to {last}. "
+            "Choose some of these; the first ones are slow and tell little. Nothing was started."
+        )
+    ahead = range(max(steps.start, done + 1), steps.stop)
+    if steps and not ahead:
+        _logger.warning("--profile %d-%d: these steps were trained before", steps[0], steps[-1])
+    return ahead
 
 
 def _activities() -> list[ProfilerActivity]:

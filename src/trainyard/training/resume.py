@@ -139,8 +139,11 @@ def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> di
 
 
 def _of_data(data: DataConfig) -> dict[str, Any]:
-    """The packing and the order of a stream, where they are not the usual; by key, to be set back."""
+    """The packing and the order of a stream, where they are not the usual; by key, to be set back.
+
+    Where a stream is read from does not count: its fingerprint is over what it holds.
+    """
     facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
     if data.hugging_face.dataset is not None:
-        facts |= {f"data.hugging_face.{key}": value for key, value in data.hugging_face.model_dump().items()}
+        facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
     return facts

@@ -79,8 +79,11 @@ class Saver:
         self._tell_removed()
 
     def settle(self) -> None:
-        """Finish before the run fails for another reason, which a failure to save is not to hide."""
-        with suppress(CheckpointError, TrainingFailedError):
+        """Finish before the run fails for another reason, which a failure to save is not to hide.
+
+        Raises TrainingFailedError when what was to be saved was not finite: that is the cause then.
+        """
+        with suppress(CheckpointError):
             self.finish()
 
     def held_up(self) -> float:

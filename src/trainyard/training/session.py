@@ -28,7 +28,7 @@ from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
 from trainyard.training.parts import Listener, Parts
-from trainyard.training.profiling import StepProfile, require_steps_ahead
+from trainyard.training.profiling import StepProfile, steps_ahead
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
 from trainyard.training.segment import Request, continue_records, finished_before, open_records
@@ -65,6 +65,7 @@ class _Session:
 
     def __init__(self, request: Request, world: World, device: torch.device) -> None:
         self._request, self._world, self._device = request, world, device
+        self._profiled = request.profile
         groups = mesh_shape(request.config.compute, world.size).data
         self.batches = _training_batches(request, groups)
         self._length = _length(request, self.batches, groups)
@@ -80,7 +81,9 @@ class _Session:
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             return done
-        require_steps_ahead(request.profile, done=point.step if point else 0, last=self._length.steps)
+        self._profiled = steps_ahead(
+            request.profile, done=point.step if point else 0, last=self._length.steps
+        )
         weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
@@ -119,7 +122,7 @@ class _Session:
             listener=listener,
             gpu_facts=self._request.gpu_facts,
             peak_tokens_per_second=self._peak_tokens_per_second(),
-            profile=StepProfile(self._request.profile, self._request.directory.logs, self._world.rank),
+            profile=StepProfile(self._profiled, self._request.directory.logs, self._world.rank),
             watchdog=Watchdog(self._request.config.monitoring),
         )
 
@@ -178,7 +181,7 @@ def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
         length = _length(request, batches, groups)
     fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
     point = find_resume_point(request.directory, request.resume, fits, record=False)
-    require_steps_ahead(request.profile, done=point.step if point else 0, last=length.steps)
+    steps_ahead(request.profile, done=point.step if point else 0, last=length.steps)
     if point is None:
         _starting_weights(config)  # refuses what does not fit
     return {

@@ -8,6 +8,7 @@ It writes nothing: the row it gives is the loop's to finish.
 import math
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,7 +76,7 @@ class TrainStep:
     def _forward_backward(self) -> float:
         """Gradients of the mean loss over all targets of the step, however it is cut into forward passes."""
         parallel, groups = self._parts.parallel, self._parts.parallel.share
-        batch = self._parts.batches.batch(self._state.step)
+        batch = self._batch()
         tokens = max(1, counted(batch))
         size = self._parts.config.training.batch_size
         own = share(batch, size=size, rank=groups.rank, of=groups.size)
@@ -92,6 +93,12 @@ class TrainStep:
         mean = groups.total(total.item())
         self._clock.lap("backward")
         return mean
+
+    def _batch(self) -> np.ndarray:
+        """The global batch of the step. A stream may have to wait for the network, with more patience."""
+        batches = self._parts.batches
+        with self._parts.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
+            return batches.batch(self._state.step)
 
     def _loss(self, sequences: Tensor) -> Tensor:
         """The summed loss of `[batch, seq + 1]` tokens; no name keeps the logits for the backward pass."""

@@ -7,15 +7,20 @@ block of a step is all there is to save; a resume reads that block again. Every 
 and takes its part of each batch, so the order does not depend on how many there are.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Lock, Thread
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from trainyard.training.order import Permutation
 from trainyard.training.token_stream import Position, Tokens, TokenStream, Windows
+
+_END_SECONDS = 2.0
+"""How long the end waits for a read under way; one that the network holds is left behind."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class StreamBatches:
         self._block: _Block | None = None
         self._next: tuple[int, Future[Windows]] | None = None
         self._stop = Event()
-        # One thread, so that the stream is read by one at a time.
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="data")
+        self._reading = Lock()
+        self._reader: Thread | None = None
 
     def batch(self, step: int) -> Tokens:
         """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run."""
@@ -71,7 +76,8 @@ class StreamBatches:
     def close(self) -> None:
         """Stop reading ahead; what is being read is given up."""
         self._stop.set()
-        self._reader.shutdown(wait=False, cancel_futures=True)
+        if self._reader is not None:
+            self._reader.join(_END_SECONDS)
 
     def _block_of(self, number: int) -> _Block:
         """The block of that number, read up to if need be; the next one is begun in the background."""
@@ -84,18 +90,48 @@ class StreamBatches:
         if block is not self._block:
             self._block = block
             following = block.windows.end
-            self._next = (number + 1, self._reader.submit(self._windows, following))
+            self._next = (number + 1, self._begin(following))
         return block
 
     def _read(self, number: int, start: Position) -> _Block:
         if self._next is not None and self._next[0] == number:
             windows = self._next[1].result()
         else:
-            windows = self._reader.submit(self._windows, start).result()
+            windows = self._begin(start).result()
         count = self._steps_per_block * self._batch_size
         order = Permutation(count, seed=self._seed, epoch=number)(np.arange(count))
         return _Block(number, start, windows, order)
 
+    def _begin(self, start: Position) -> Future[Windows]:
+        """Read in a thread that the end of the process does not wait for, as it would for a pool's."""
+        future: Future[Windows] = Future()
+
+        def read() -> None:
+            with _Answering(future):
+                future.set_result(self._windows(start))
+
+        self._reader = Thread(target=read, name="data", daemon=True)
+        self._reader.start()
+        return future
+
     def _windows(self, start: Position) -> Windows:
+        with self._reading:  # the stream is read by one at a time
+            return self._read_windows(start)
+
+    def _read_windows(self, start: Position) -> Windows:
         count = self._steps_per_block * self._batch_size
         return self._stream.windows(start, count=count, length=self._length, stop=self._stop)
+
+
+class _Answering(AbstractContextManager[None]):
+    """What goes wrong inside is raised to whoever asks for the block."""
+
+    def __init__(self, future: Future[Windows]) -> None:
+        self._future = future
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            self._future.set_exception(error)
+        return True

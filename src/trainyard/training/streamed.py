@@ -8,10 +8,13 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trainyard.config.load import load_config
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
+from trainyard.run.directory import RunDirectory
 from trainyard.training.batches import first_windows, plain_ids
 from trainyard.training.hugging_face import Origin, TextStream, find_origin
 from trainyard.training.stream_batches import StreamBatches
@@ -62,9 +65,7 @@ class StreamedData:
 
     def pinned(self, config: Config) -> Config:
         """`config` with the commit that is read, so that it says the same tomorrow."""
-        hugging_face = config.data.hugging_face.model_copy(update={"revision": self.origin.revision})
-        data = config.data.model_copy(update={"hugging_face": hugging_face})
-        return config.model_copy(update={"data": data})
+        return _with_revision(config, self.origin.revision)
 
 
 def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
@@ -90,6 +91,27 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     seconds = time.monotonic() - begun
     shuffled = config.shuffled_sequences
     return StreamedData(name, fingerprint, origin, train, validation, shuffled, start, seconds)
+
+
+def as_begun(config: Config, run_directory: Path | None) -> Config:
+    """`config` with the commit that the run in `run_directory` began to read, where it names none itself.
+
+    The dataset may have a newer one since: what goes on goes on with the same.
+    """
+    wanted = config.data.hugging_face
+    file = RunDirectory(run_directory).config_file if run_directory else None
+    if wanted.dataset is None or wanted.revision is not None or file is None or not file.is_file():
+        return config
+    begun = load_config(file).config.data.hugging_face
+    if begun.dataset != wanted.dataset or begun.revision is None:
+        return config
+    return _with_revision(config, begun.revision)
+
+
+def _with_revision(config: Config, revision: str | None) -> Config:
+    hugging_face = config.data.hugging_face.model_copy(update={"revision": revision})
+    data = config.data.model_copy(update={"hugging_face": hugging_face})
+    return config.model_copy(update={"data": data})
 
 
 def _start(stream: TokenStream, data: DataConfig) -> Tokens:

@@ -40,7 +40,6 @@ class Watchdog:
         self._slow = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._called_out = False
 
     def beat(self) -> None:
         """Something moved."""

@@ -13,12 +13,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from trainyard.config.load import dump_yaml
 from trainyard.config.schema import Config, DataConfig, HuggingFaceConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError, ServiceError, StoppedError
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.hugging_face import Origin, Place, TextStream, find_origin
-from trainyard.training.streamed import StreamedData, open_stream
+from trainyard.training.streamed import StreamedData, as_begun, open_stream
 from trainyard.training.token_stream import TokenStream
 from trainyard.training.tokens import prepare_data
 from trainyard.training.training_data import data_at_hand, ready_data
@@ -211,7 +212,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            if self.path.startswith("/api/datasets/"):  # the client asks once a day for other things too
+                asked.append(self.path)
             known = self.path.startswith("/api/datasets/some/data")
             self.send_response(200 if known else 404)
             self.send_header("Content-Type", "application/json")
@@ -299,6 +301,22 @@ def test_what_is_read_stands_in_the_configuration_of_the_run(folder: Path) -> No
     data = StreamedData("a/b", "f", origin, stream, None, 8, np.arange(3), 0.0)
     assert data.pinned(config).data.hugging_face.revision == COMMIT
     assert data.to_json()["revision"] == COMMIT
+
+
+def test_a_run_goes_on_with_the_commit_it_began_with(tmp_path: Path) -> None:
+    def config(dataset: str, revision: str | None = None) -> Config:
+        data = {"hugging_face": {"dataset": dataset, "revision": revision}}
+        return Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 1}, "data": data})
+
+    def revision_of(wanted: Config, directory: Path | None = tmp_path) -> str | None:
+        return as_begun(wanted, directory).data.hugging_face.revision
+
+    assert revision_of(config("a/b")) is None
+    (tmp_path / "config.yaml").write_bytes(dump_yaml(config("a/b", COMMIT)).encode())
+    assert revision_of(config("a/b")) == COMMIT
+    assert revision_of(config("a/b"), None) is None
+    assert revision_of(config("other/data")) is None
+    assert revision_of(config("a/b", "f" * 40)) == "f" * 40
 
 
 def test_opening_is_the_same_with_and_without_leave_to_write(folder: Path) -> None:

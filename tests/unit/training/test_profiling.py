@@ -54,10 +54,33 @@ def test_steps_that_the_run_does_not_have_are_refused_before_anything_is_written
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_steps_that_were_done_before_are_refused(
-    tiny_config: Build, run_training: Run, stop_after: Callable[[int], dict[str, Any]]
+def test_the_same_command_goes_on_after_a_stop_and_traces_what_is_left(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Callable[[int], dict[str, Any]]
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), profile=range(5, 9), **stop_after(6))
+    assert run_training(tiny_config(), profile=range(5, 9))["status"] == "succeeded"
+    names = sorted(path.name for path in (tmp_path / "run" / "logs").iterdir())
+    assert names == ["profile-steps-5-6-rank-0.json.gz", "profile-steps-7-8-rank-0.json.gz"]
+
+
+def test_steps_that_were_trained_before_are_said_and_nothing_more(
+    tiny_config: Build,
+    run_training: Run,
+    stop_after: Callable[[int], dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(StoppedError):
         run_training(tiny_config(), **stop_after(6))
-    with pytest.raises(ConfigError, match="this run trains the steps 7 to 12"):
-        run_training(tiny_config(), profile=range(6, 8))
+    assert run_training(tiny_config(), profile=range(5, 7))["status"] == "succeeded"
+    assert "--profile 5-6: these steps were trained before" in caplog.text
+
+
+def test_a_trace_that_cannot_be_written_does_not_end_the_run(
+    tiny_config: Build, run_training: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run" / "logs" / "profile-steps-5-6-rank-0.json.gz").mkdir(parents=True)
+    assert run_training(tiny_config(), profile=range(5, 7))["status"] == "succeeded"
+    assert "could not be written" in caplog.text
+    events = [row["event"] for row in read_rows(tmp_path / "run" / "events.jsonl")]
+    assert "profiled" not in events

@@ -76,6 +76,7 @@ class Steps:
         Raises StoppedError after an early stop with a good checkpoint.
         """
         seconds = time.perf_counter() - self._started
+        self._require_finite(float(logged["loss"]))
         rate = self._learning_rate()
         tokens, self._seen = int(logged["num_tokens"]) - self._seen, int(logged["num_tokens"])
         self._state.step += 1
@@ -116,12 +117,14 @@ class Steps:
             "step_seconds": seconds,
         }
 
-    def _write(self, row: Row) -> None:
-        if not math.isfinite(row["loss"]):
+    def _require_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
             raise TrainingFailedError(
-                f"Step {row['step']}: loss {row['loss']} is not finite.\n"
+                f"Step {self._state.step + 1}: loss {loss} is not finite.\n"
                 f"Lower training.learning_rate. {where_to_go_on(self._segment.directory)}"
             )
+
+    def _write(self, row: Row) -> None:
         row = row | self._segment.gpu_facts() | {"time": time.time()}
         row = {key: value for key, value in row.items() if value is not None}
         self._metrics.write(row)
