@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""Kill `make train` with SIGKILL at random moments, `make resume`, and compare with a run left alone.
+"""Kill training at random moments, go on, and compare with a run left alone: equal to the bit or not.
 
-The moments are drawn over the whole pipeline: installing is done before, then checking, preparing, training,
-saving, validating, storing and proving. At the end the weights, the optimizer and every loss must be equal to
-the bit.
+Without --cases it is `make train` and `make resume`, killed over the whole pipeline: installing is done
+before, then checking, preparing, training, saving, validating, storing and proving. With --cases it is
+`scripts/train.py` in float32 and bfloat16, eager and compiled, in one process and sharded over two (FSDP),
+with 1 and 4 accumulated passes, each in one of the three modes of saving: killed by SIGKILL, all of its
+processes, or by SIGTERM, the launcher only. It saves after every step, so that most kills hit a save; what
+the kill left on the disk tells which part.
+
+The weights, the optimizer's state and every loss must be equal to the bit at the end.
 
 Reads:      the Makefile of this tree; its environment must be there (make install)
 Writes:     temporary runs and stores; with --json the figures on stdout
 Exit codes: 0 equal, 1 not equal
 Example:    benchmarks/kill_resume.py --kills 20 --set training.max_steps=200
+            benchmarks/kill_resume.py --cases all --kills 6
 """
 
 import argparse
@@ -20,7 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="all, or such as bfloat16-compiled-fsdp-4")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--earliest", type=float, default=2.0, help="seconds from start to kill at least")
     parser.add_argument("--latest", type=float, default=12.0, help="seconds from start to kill at most")
@@ -43,6 +53,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
+    if args.cases:
+        return matrix(args)
     moments = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -91,6 +103,164 @@ def numbers(run: Path) -> dict[str, Any]:
         "state": json.loads((run / "run.json").read_text())["outcome"]["state_sha256"],
         "rows": [(row["step"], row["loss"], row["grad_norm"], row.get("val_loss")) for row in rows],
     }
+
+
+MODES = ("sync", "async", "async_process")
+CONFIG = """
+extends: {house}/configs/smoke.yaml
+model:
+  device: cpu
+  architecture: {{hidden_size: 64, intermediate_size: 96, num_layers: 2, max_position_embeddings: 32}}
+training: {{max_steps: 60, warmup_steps: 3, validation_steps: 11, validation_batches: 2}}
+compute: {{threads: 1}}
+data:
+  train_path: {folder}/train.txt
+  validation_path: {folder}/validation.txt
+  prepared_directory: {folder}/prepared
+  sequence_length: 16
+checkpointing: {{save_steps: 1, keep_last: 2, keep_every: 10}}
+monitoring: {{tensorboard: false, log_steps: 1}}
+"""
+
+
+@dataclass
+class Case:
+    """One way to train, and how its kills went."""
+
+    dtype: str
+    compiled: bool
+    strategy: str
+    accumulation: int
+    mode: str
+    killed: Counter[str] = field(default_factory=Counter)
+    """By signal and by what was under way."""
+
+    @property
+    def name(self) -> str:
+        compiled = "compiled" if self.compiled else "eager"
+        return f"{self.dtype}-{compiled}-{self.strategy}-{self.accumulation}"
+
+    @property
+    def kills(self) -> int:
+        return self.killed["SIGKILL"] + self.killed["SIGTERM"]
+
+    def settings(self) -> list[str]:
+        return [
+            f"model.dtype={self.dtype}",
+            f"compute.compile={str(self.compiled).lower()}",
+            f"compute.strategy={self.strategy}",
+            f"training.gradient_accumulation_steps={self.accumulation}",
+            f"training.batch_size={8 // self.accumulation}",
+        ]
+
+
+def matrix(args: argparse.Namespace) -> int:
+    """Every case that was asked for; prints a line each."""
+    every = product(("float32", "bfloat16"), (False, True), ("single", "fsdp"), (1, 4))
+    # The next mode with each case, and another one where only the last factor differs.
+    cases = [Case(*values, mode=MODES[(i + i // 3) % 3]) for i, values in enumerate(every)]
+    chosen = cases if args.cases == ["all"] else [case for case in cases if case.name in args.cases]
+    moments, equal, kills = random.Random(args.seed), 0, Counter[str]()
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        words = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
+        (folder / "train.txt").write_text(words)
+        (folder / "validation.txt").write_text(words[:3000])
+        (folder / "config.yaml").write_text(CONFIG.format(house=HOUSE, folder=folder))
+        for case in chosen:
+            same = is_equal(folder, case, args, moments)
+            equal, kills = equal + same, kills + case.killed
+            verdict = "equal" if same else "NOT EQUAL"
+            print(f"{case.name:28} {case.mode:14} {verdict:10} {dict(case.killed)}", flush=True)
+    result = {"cases": len(chosen), "equal": equal, "kills": dict(kills)}
+    print(json.dumps(result) if args.json else f"{equal} of {len(chosen)} cases equal; {dict(kills)}")
+    return 0 if equal == len(chosen) else 1
+
+
+def is_equal(folder: Path, case: Case, args: argparse.Namespace, moments: random.Random) -> bool:
+    whole, killed = folder / f"{case.name}-whole", folder / f"{case.name}-killed"
+    assert train(folder, whole, case, mode="sync").wait() == 0, f"{case.name}: failed undisturbed"
+    while True:
+        start = time.time()
+        process = train(folder, killed, case, mode=case.mode)
+        if case.kills < args.kills:
+            wait_for_step(killed, process, after=start, step=newest(killed) + moments.randint(1, 8))
+            kill(process, killed, case, after=moments.uniform(0, 0.1), gently=moments.random() < 0.3)
+        code = process.wait()
+        if code == 0:
+            return numbers(whole) == numbers(killed)
+        assert code in (-signal.SIGKILL, 75), f"{case.name}: it ended with {code}"
+
+
+def train(folder: Path, run: Path, case: Case, *, mode: str) -> "subprocess.Popen[bytes]":
+    settings = [*case.settings(), f"checkpointing.mode={mode}"]
+    line = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--config", str(folder / "config.yaml")]
+    line += [word for setting in settings for word in ("--set", setting)]
+    line += ["--run-dir", str(run), *(["--nproc-per-node", "2"] if case.strategy == "fsdp" else [])]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(line, cwd=HOUSE, start_new_session=True, stderr=log)
+
+
+def newest(run: Path) -> int:
+    """The step of the newest whole checkpoint; 0 without one."""
+    whole = (run / "checkpoints").glob("step-*/manifest.json")
+    return max((int(path.parent.name.removeprefix("step-")) for path in whole), default=0)
+
+
+def wait_for_step(run: Path, process: "subprocess.Popen[bytes]", *, after: float, step: int) -> None:
+    """Until the row of `step` is written, later than `after`, or the process ends."""
+    path = run / "metrics.jsonl"
+    while process.poll() is None:
+        if path.exists() and path.stat().st_mtime > after:
+            lines = path.read_text().splitlines()
+            if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] >= step:
+                return
+        time.sleep(0.002)
+
+
+def kill(process: "subprocess.Popen[bytes]", run: Path, case: Case, *, after: float, gently: bool) -> None:
+    """End a run in the middle, `gently` by SIGTERM, and note what was under way."""
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        if gently:
+            process.send_signal(signal.SIGTERM)
+            case.killed["SIGTERM"] += process.wait() == 75
+            return
+        for pid in [process.pid, *descendants(process.pid)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait()
+        case.killed["SIGKILL"] += 1
+        case.killed[under_way(run)] += 1
+
+
+def under_way(run: Path) -> str:
+    """What the leftovers of a killed run say of the moment."""
+    folder = run / "checkpoints"
+    if leftovers := list(folder.glob(".step-*.tmp")):
+        return "completing" if (leftovers[0] / ".metadata").exists() else "writing"
+    unmarked = [path for path in folder.glob("step-*") if not (path / "manifest.json").exists()]
+    if not unmarked:
+        return "step"
+    return "renamed" if unmarked[0] == max(folder.glob("step-*")) else "purging"
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, the writers of checkpoints among them."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])
+    return found[1:]
 
 
 if __name__ == "__main__":

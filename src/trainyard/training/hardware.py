@@ -46,7 +46,10 @@ def _own_device(name: str, neighbours: int) -> torch.device:
 
 
 def _set_determinism(config: ComputeConfig) -> None:
-    torch.use_deterministic_algorithms(config.deterministic)
+    if config.compile:
+        torch.use_deterministic_algorithms(config.deterministic)
+    else:  # the same without importing the compiler, which takes as long as a third of torch
+        torch.set_deterministic_debug_mode("error" if config.deterministic else "default")
     torch.backends.cudnn.benchmark = not config.deterministic
     # Filling fresh memory costs time and hides nothing here: no kernel of ours reads it before writing.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

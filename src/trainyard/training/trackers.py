@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.config.schema import MonitoringConfig, WandbConfig
 from trainyard.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time"}
@@ -31,17 +34,21 @@ class TensorBoardTracker:
     """Event files under `tensorboard/`; rows after `resumed_at`, left by a killed run, are hidden."""
 
     def __init__(self, path: Path, resumed_at: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        purge = resumed_at + 1 if resumed_at else None
-        self._writer = SummaryWriter(str(path), purge_step=purge)
+        self._path, self._purge = path, resumed_at + 1 if resumed_at else None
+        self._writer: SummaryWriter | None = None
 
     def write(self, row: dict[str, Any]) -> None:
+        """The first row opens the file: importing TensorBoard would hold up the first step."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._path), purge_step=self._purge)
         for name in row.keys() - _NOT_PLOTTED:
             self._writer.add_scalar(name, row[name], global_step=row["step"], walltime=row["time"])
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WandbTracker:
@@ -86,7 +93,7 @@ class GuardedTracker:
             self._tracker = start()
 
     def write(self, row: dict[str, Any]) -> None:
-        with self._dropped_by():
+        with self._dropped_by(ImportError):
             if self._tracker is not None:
                 self._tracker.write(row)
 
