@@ -92,8 +92,9 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
 def test_a_run_killed_at_random_moments_and_resumed_is_bitwise_equal(training: Training) -> None:
     moments = random.Random(20261120)
     deaths = 0
-    for _ in range(30):
-        process = training.start("killed", "--resume", "auto")
+    for number in range(30):
+        mode = ("async_process", "async", "sync")[number % 3]
+        process = training.start("killed", "--resume", "auto", "--set", f"checkpointing.mode={mode}")
         if deaths < 5:
             training.wait_for_row("killed", process)
             time.sleep(moments.uniform(0, 0.25))
@@ -112,7 +113,8 @@ def test_a_run_killed_at_random_moments_and_resumed_is_bitwise_equal(training: T
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_step_saves_and_exits_75(training: Training, number: signal.Signals) -> None:
     name = number.name
-    process = training.start(name)
+    mode = "async" if number == signal.SIGTERM else "async_process"
+    process = training.start(name, "--set", f"checkpointing.mode={mode}")
     training.wait_for_row(name, process)
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=120)

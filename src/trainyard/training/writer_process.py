@@ -10,7 +10,7 @@ import mmap
 import os
 import signal
 from collections.abc import Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -36,6 +36,7 @@ class WriterProcess:
         self._known: Sequence[FileStretches] = ()
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        resource_tracker.ensure_running()  # its start would take the shield away
         with children_shielded():
             self._process = context.Process(
                 target=_serve, args=(theirs, os.getpid()), name="checkpoint-writer", daemon=True
