@@ -51,6 +51,7 @@ class Shape:
     strategy: str = "single"
     recomputation: str = "none"
     processes: int = 1
+    compression: str = "none"
 
     def architecture(self) -> dict[str, Any]:
         heads = self.width // 64
@@ -88,6 +89,9 @@ SHAPES = {
     "selective-float32": Shape(384, 8, batch=8, sequence=256, recomputation="selective"),
     "selective-bfloat16": Shape(384, 8, batch=8, sequence=256, bfloat16=True, recomputation="selective"),
     "ddp2-float32": Shape(384, 6, batch=4, sequence=256, strategy="ddp", processes=2),
+    "powersgd2-float32": Shape(
+        384, 6, batch=1, sequence=64, strategy="ddp", processes=2, compression="powersgd"
+    ),
     "fsdp2-float32": Shape(512, 12, batch=2, sequence=256, strategy="fsdp", processes=2),
     "fsdp2-bfloat16": Shape(512, 12, batch=2, sequence=256, bfloat16=True, strategy="fsdp", processes=2),
     "fsdp2-full-bfloat16": Shape(
@@ -137,6 +141,7 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
                 "compile": shape.compiled,
                 "strategy": shape.strategy,
                 "activation_checkpointing": shape.recomputation,
+                "gradient_compression": shape.compression,
             },
             "data": data
             | {"sequence_length": shape.sequence, "prepared_directory": str(folder / "prepared")},

@@ -171,6 +171,32 @@ def test_a_cut_model_gives_the_numbers_of_one_process_and_goes_to_another_number
 
 
 @pytest.mark.slow
+def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
+    compressed = (
+        *KINDS["ddp"],
+        "compute.gradient_compression=powersgd",
+        "kernel_optimization.compression_ratio=4",
+        "training.lr_scheduler=constant",
+        "training.validation_steps=null",
+    )
+    for name, steps in (("powersgd-whole", 8), ("powersgd", 4), ("powersgd", 8)):
+        code, errors = runs.finish(name, *compressed, f"training.max_steps={steps}", processes=2)
+        assert code == 0, errors
+    whole, resumed = runs.rows("powersgd-whole"), runs.rows("powersgd")
+    for key in ("loss", "grad_norm"):
+        assert [row[key] for row in resumed] == [row[key] for row in whole]
+    assert runs.outcome("powersgd")["state_sha256"] == runs.outcome("powersgd-whole")["state_sha256"]
+    # The first loss is that of the same weights; what is exchanged after it is something else.
+    plain = runs.rows("alone")
+    assert whole[0]["loss"] == pytest.approx(plain[0]["loss"], rel=2e-5)
+    assert whole[0]["grad_norm"] < 0.999 * plain[0]["grad_norm"]
+    assert whole[-1]["loss"] < whole[0]["loss"] - 0.2
+    sent = json.loads((runs.folder / "powersgd" / "run.json").read_text())["plan"]["gradient_compression"]
+    assert sent["ratio"] >= 4
+    assert sent["rank"] > 1
+
+
+@pytest.mark.slow
 def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(runs: Runs) -> None:
     # Long enough that the signal, passed on by launcher and torchrun, arrives before the last step.
     more = ("training.max_steps=400", "checkpointing.save_steps=200", "training.validation_steps=null")

@@ -44,6 +44,11 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
     if config.recipe == "grpo":
         yield from _impossible_grpo(config)
     yield from _impossible_cuts(config.compute, shape)
+    if config.compute.gradient_compression != "none" and config.compute.strategy != "ddp":
+        yield Impossible(
+            ("compute.gradient_compression", "compute.strategy"),
+            f"compressing gradients needs the strategy ddp, not {config.compute.strategy}",
+        )
     if training.epochs is None and training.max_steps is None:
         yield Impossible(
             ("training.max_steps", "training.epochs"),

@@ -133,6 +133,8 @@ class ComputeConfig(Section):
     """With fsdp and hsdp: processes that cut each matrix among them and train on the same sequences."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """With fsdp and hsdp in bfloat16: type in which gradients are summed over the processes."""
+    gradient_compression: Literal["none", "powersgd"] = "none"
+    """With ddp: powersgd exchanges gradients of low rank (kernel_optimization.compression_ratio)."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Compute activations again in the backward pass: all but the dear ones, or all; saves memory."""
     cpu_offload: bool = False
@@ -225,16 +227,16 @@ class MonitoringConfig(Section):
 
 
 class KernelOptimizationConfig(Section):
-    """Settings of the kernels. A start from GGUF weights uses `tile_bytes`; the others are on record."""
+    """Depth, ratio and widths that recipes, exchanges and kernels are made with."""
 
     rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
     """With recipe: grpo: how deep the parentheses of the arithmetic are nested."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
-    """30.0 means 30:1."""
+    """With compute.gradient_compression: the rank is the largest that sends one number in so many at most."""
     tile_bytes: Positive = 256
     """Bytes of quantised weights that a native kernel turns into floats at a time."""
-    simd_bits: Literal[128, 256, 512] = 256
-    """Width of the vector registers."""
+    simd_bits: Literal[128, 256, 512] | None = None
+    """With compute.compile on a CPU: width of the vectors of compiled kernels; null takes its widest."""
 
 
 class ArtifactsConfig(Section):

@@ -138,14 +138,24 @@ def _laid_out(work: Workload, processes: int) -> Workload | None:
     if layout == Layout() or layout.devices == processes:
         return work
     if not layout.sharded:
-        return _shared_out(work, replace(layout, replicas=processes, gradient_buckets=processes > 1))
+        return _shared_out(work, _copied(layout, processes))
     shards, rest = divmod(processes, layout.replicas * layout.tensor)
     return None if rest else _shared_out(work, replace(layout, shards=shards))
 
 
+def _copied(layout: Layout, processes: int) -> Layout:
+    exchanged = processes > 1
+    return replace(
+        layout,
+        replicas=processes,
+        gradient_buckets=exchanged and not layout.compressed,
+        compressed=exchanged and layout.compressed,
+    )
+
+
 def _sharded(work: Workload, processes: int) -> Workload | None:
     """`work` sharded over all `processes`; None when it is already or there is only one."""
-    if processes == 1 or work.layout.sharded:
+    if processes == 1 or work.layout.sharded or work.layout.compressed:
         return None
     return _shared_out(work, Layout(shards=processes, sharded=True))
 
@@ -154,7 +164,7 @@ def _cut(work: Workload, processes: int, parts: int) -> Workload | None:
     """`work` sharded and its matrices cut in `parts`; None when these do not divide them."""
     shape = work.architecture
     sizes = (shape.num_attention_heads, shape.num_key_value_heads, shape.intermediate_size, shape.vocab_size)
-    if processes % parts or any(size % parts for size in sizes):
+    if work.layout.compressed or processes % parts or any(size % parts for size in sizes):
         return None
     replicas = work.layout.replicas if work.layout.sharded else 1
     shards, rest = divmod(processes // parts, replicas)

@@ -25,7 +25,7 @@ class Parts:
     weights: int
     """Float32 parameters, and the rotary tables."""
     moments: int
-    """AdamW's two, float32."""
+    """AdamW's two, float32; the error of compressed gradients."""
     gradients: int = 0
     """Float32; they come as the activations go."""
     copies: int = 0
@@ -75,7 +75,7 @@ def _resident(work: Workload) -> dict[str, int]:
     shape, parts = work.architecture, work.layout.parts
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
-    return {"weights": weights + tables, "moments": 2 * weights}
+    return {"weights": weights + tables, "moments": (3 if work.layout.compressed else 2) * weights}
 
 
 def _at_loss(work: Workload) -> Parts:
@@ -150,7 +150,9 @@ def _at_end(work: Workload) -> Parts:
         gradients=_all_gradients(work) + max(tied, again),
         workspace=work.tokens * shape.hidden_size * work.residual_bytes
         + _lasting_workspace(work)
-        + _table_gradients(work),
+        + _table_gradients(work)
+        # The next error, while the gradients are exchanged.
+        + (_all_gradients(work) if work.layout.compressed else 0),
     )
 
 

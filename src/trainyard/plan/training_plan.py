@@ -98,6 +98,7 @@ class TrainingPlan:
             "shards": work.layout.shards,
             "tensor_parallel": work.layout.tensor,
             "activation_checkpointing": str(work.recomputation),
+            "gradient_compression": self.config.compute.gradient_compression,
             "cpu_offload": work.layout.offloaded,
             "batch_size": work.batch_size,
             "gradient_accumulation_steps": work.accumulation,

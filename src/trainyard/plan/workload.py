@@ -34,6 +34,8 @@ class Layout:
     """Put there by `fully_shard`, be it over one device: it casts the weights itself, without autocast."""
     gradient_buckets: bool = False
     """Gradients stay allocated between steps, as DDP's buckets do."""
+    compressed: bool = False
+    """Gradients are exchanged as thin matrices; what that leaves out is kept for the next step."""
     offloaded: bool = False
     """Shards, gradients and moments are in the memory of the host."""
 
@@ -110,11 +112,13 @@ def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload
 
 def _layout(compute: ComputeConfig, *, on_gpu: bool, processes: int) -> Layout:
     mesh = mesh_shape(compute, processes)
+    copied, compressed = compute.strategy == "ddp" and processes > 1, compute.gradient_compression != "none"
     return Layout(
         shards=mesh.shards,
         replicas=mesh.replicas,
         tensor=mesh.tensor,
         sharded=compute.strategy in ("fsdp", "hsdp"),
-        gradient_buckets=compute.strategy == "ddp" and processes > 1,
+        gradient_buckets=copied and not compressed,
+        compressed=copied and compressed,
         offloaded=compute.cpu_offload and on_gpu,
     )

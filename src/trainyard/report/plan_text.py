@@ -63,6 +63,8 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _detail(part: str, plan: Plan) -> str:
+    if part == "moments" and plan["run"]["gradient_compression"] != "none":
+        return ", and what compressing the gradients left out"
     if part != "activations":
         return ""
     memory = plan["memory"]

@@ -19,7 +19,7 @@ from trainyard.run.files import sha256_of_file, write_json_atomically
 SCHEMA = 1
 ORIGIN_KEYS = (
     *("commit", "diff_sha256", "lock_sha256", "config_sha256", "image_digest"),
-    *("device", "device_name", "threads", "torch", "world_size"),
+    *("device", "device_name", "threads", "simd_bits", "torch", "world_size"),
 )
 """What decides the numbers of a segment beside the data and the seed: what ran, and on what."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")

@@ -7,6 +7,7 @@ when they are written `pending_save`'s; it knows no store and no schedule.
 """
 
 import json
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
@@ -33,10 +34,11 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file, sync_directory, write_json_atomically
 from trainyard.training.retention import remove_checkpoint
 from trainyard.training.shards import Written, write_index
-from trainyard.training.state import TrainingState, generator_states, restore_generators
+from trainyard.training.state import Tensors, TrainingState, generator_states, restore_generators
 from trainyard.training.world import ALONE, World, peers_expected
 
 STATE_NAME = "trainer_state.json"
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,19 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
         )
 
 
+def _restorable(path: Path, state: TrainingState) -> dict[str, Tensors]:
+    """The tensors of `state`; an exchange of gradients begins anew where it is another than the saved one."""
+    tensors = state.tensors()
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    for name, tensor in tensors.get("exchange", {}).items():
+        entry = saved.get(f"exchange.{name}")
+        if not isinstance(entry, TensorStorageMetadata) or entry.size != tensor.shape:
+            _logger.warning("%s has no state of this exchange of gradients: it begins anew", path)
+            del tensors["exchange"]
+            break
+    return tensors
+
+
 def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> None:
     """Load the verified checkpoint at `path` into `state`, random generators included.
 
@@ -162,7 +177,7 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     try:
         with _single_process(), peers_expected():
             load(
-                state.tensors(),
+                _restorable(path, state),
                 storage_reader=FileSystemReader(path),
                 process_group=world.control,
                 no_dist=world.control is None,

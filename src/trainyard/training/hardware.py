@@ -14,6 +14,7 @@ from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
 from trainyard.run.commands import script_command
 from trainyard.training.state import seed_everything
+from trainyard.training.vector_width import set_vector_width, vector_width
 
 
 def prepare_device(config: Config) -> torch.device:
@@ -31,6 +32,9 @@ def prepare_device(config: Config) -> torch.device:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    bits = config.kernel_optimization.simd_bits
+    if bits is not None and config.compute.compile and device.type == "cpu":
+        set_vector_width(bits)
     seed_everything(config.training.seed)
     return device
 
@@ -55,8 +59,8 @@ def _set_determinism(config: ComputeConfig) -> None:
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def hardware_facts(device: torch.device, world_size: int) -> dict[str, Any]:
-    """The `hardware` of `run.json`."""
+def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = False) -> dict[str, Any]:
+    """The `hardware` of `run.json`; for `compiled` kernels of a CPU also how wide their vectors are."""
     facts: dict[str, Any] = {
         "device": str(device),
         "python": platform.python_version(),
@@ -65,6 +69,8 @@ def hardware_facts(device: torch.device, world_size: int) -> dict[str, Any]:
         "world_size": world_size,
         "platform": platform.platform(),
     }
+    if compiled and device.type == "cpu":
+        facts["simd_bits"] = vector_width()
     if device.type == "cuda":
         facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
     return facts

@@ -31,6 +31,7 @@ from torch.utils.checkpoint import (
 
 from trainyard.config.mesh import MeshShape, mesh_shape
 from trainyard.config.schema import ComputeConfig, Config
+from trainyard.training.gradient_compression import CompressedExchange
 from trainyard.training.model import Block, Llama, build_model, initialize
 from trainyard.training.tensor_parallel import cut_over_group
 from trainyard.training.world import DataShare, World
@@ -59,6 +60,8 @@ class Parallel:
     """What the loss is multiplied by: DDP and FSDP average gradients over processes, the loop sums them."""
     autocast: bool
     """Whether bfloat16 comes from autocast; sharding casts parameters itself."""
+    compressed: CompressedExchange | None = None
+    """What exchanges the gradients where they are compressed."""
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
         """Around one forward and backward pass: gradients are exchanged in the last one of a step only."""
@@ -79,13 +82,23 @@ def put_on_devices(config: Config, world: World, device: torch.device) -> Parall
     forward: nn.Module = model
     if compute.compile:
         forward = torch.compile(model)  # type: ignore[assignment]
-    if compute.strategy == "ddp" and world.size > 1:
+    compressed = None
+    if compute.gradient_compression == "powersgd" and world.size > 1:
+        # Every process makes the same weights of the same seed, so that nothing else need be exchanged.
+        compressed = CompressedExchange(
+            model,
+            init_device_mesh(device.type, (world.size,)),
+            ratio=config.kernel_optimization.compression_ratio,
+            seed=config.training.seed,
+        )
+    elif compute.strategy == "ddp" and world.size > 1:
         forward = DistributedDataParallel(
             forward,
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=True,
         )
-    return Parallel(model, forward, DataShare(world), loss_scale=float(world.size), autocast=True)
+    scale = float(world.size)
+    return Parallel(model, forward, DataShare(world), scale, autocast=True, compressed=compressed)
 
 
 def _sharded(config: Config, world: World, device: torch.device) -> Parallel:

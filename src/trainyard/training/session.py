@@ -7,7 +7,7 @@ The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -86,7 +86,7 @@ class _Session:
         )
         weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
-        run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
+        run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
         parts = self._parts(run_id, parallel, state, (stop, listener))
         with OutcomeRecorder(directory, state, self._length, is_main=world.is_main) as recorder:
             _resume(directory, state, point, world)
@@ -145,18 +145,21 @@ class _Session:
         if weights:
             load_weights(parallel.model, weights)
         optimizer = build_optimizer(parallel.model, self._request.config.training)
-        return parallel, TrainingState(parallel.model, optimizer)
+        exchange = parallel.compressed.tensors if parallel.compressed else None
+        return parallel, TrainingState(parallel.model, optimizer, exchange=exchange)
 
-    def _found(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
+    def _found(self, parallel: Parallel, weights: WeightSource | None) -> dict[str, Any]:
         """What `run.json` says beside the request: plan, hardware, where the weights come from."""
-        model = self._request.config.model
-        counted = {"parameters": parameter_count(state.model)}
+        model, compiled = self._request.config.model, self._request.config.compute.compile
+        counted: dict[str, Any] = {"parameters": parameter_count(parallel.model)}
+        if parallel.compressed:
+            counted["gradient_compression"] = asdict(parallel.compressed.compression)
         if self._request.flops_per_token is not None:
             counted["flops_per_token"] = self._request.flops_per_token
         peak = self._peak_flops()
         return {
             "plan": self._length.to_json() | counted,
-            "hardware": hardware_facts(self._device, self._world.size)
+            "hardware": hardware_facts(self._device, self._world.size, compiled=compiled)
             | ({"peak_flops": peak} if peak else {}),
             # Random weights follow from the seed.
             "model": {"path": model.path, "sha256": weights.digest()} if weights else None,

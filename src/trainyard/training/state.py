@@ -5,7 +5,7 @@ Where it is kept is the affair of `checkpoint`.
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,15 @@ class TrainingState:
     """Time spent training so far, over all segments of the run."""
     data_position: dict[str, Any] | None = None
     """Where the data of the next step is, if the step does not say it all."""
+    exchange: Callable[[], Tensors] | None = None
+    """The live tensors of an exchange of gradients that has a state; they are part `exchange`."""
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while its validation was put off by a stop."""
 
     def tensors(self) -> dict[str, Tensors]:
         """The live tensors by part (`model`, `optimizer`) and name; loading into them restores both."""
-        return {"model": dict(self.model.state_dict()), "optimizer": self._moments()}
+        exchange = {"exchange": self.exchange()} if self.exchange else {}
+        return {"model": dict(self.model.state_dict()), "optimizer": self._moments(), **exchange}
 
     def digests(self) -> dict[str, str]:
         """`state_sha256` of the run contract: a digest of the model's tensors and one of the optimizer's."""

@@ -51,6 +51,8 @@ class TrainStep:
         rate = learning_rate(self._state.step, self._parts.length.steps, config)
         set_learning_rate(optimizer, rate)
         self._saver.staged()
+        if self._parts.parallel.compressed:
+            self._parts.parallel.compressed.commit()
         with peers_expected():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -90,6 +92,8 @@ class TrainStep:
             total += loss.detach()
             self._parts.watchdog.beat()
             self._clock.lap("backward")
+        if parallel.compressed:
+            parallel.compressed.exchange()
         mean = groups.total(total.item())
         self._clock.lap("backward")
         return mean

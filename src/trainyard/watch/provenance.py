@@ -50,6 +50,7 @@ def _named(keys: list[str]) -> str:
         "device": "another device",
         "device_name": "another device",
         "threads": "other threads",
+        "simd_bits": "another width of vectors",
         "torch": "another torch",
         "world_size": "another world size",
     }

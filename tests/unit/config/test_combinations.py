@@ -164,6 +164,13 @@ def test_what_can_be_trained_is_not_called_impossible(sections: dict[str, Any]) 
     assert list(impossible_combinations(config(**sections))) == []
 
 
+def test_sharded_gradients_are_not_compressed() -> None:
+    compute = {"strategy": "fsdp", "gradient_compression": "powersgd"}
+    (found,) = impossible_combinations(config(compute=compute))
+    assert found.keys == ("compute.gradient_compression", "compute.strategy")
+    assert found.reason == "compressing gradients needs the strategy ddp, not fsdp"
+
+
 @pytest.mark.parametrize(
     ("architecture", "strategy", "key", "reason"),
     [

@@ -178,3 +178,14 @@ def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Bui
     assert activations.block_kept(cut) < activations.block_kept(sharded)
     assert cut.tokens_per_step == sharded.tokens_per_step
     assert cut.layout.devices == 8
+
+
+def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..., Any]) -> None:
+    settings = ("compute.strategy=ddp", "compute.gradient_compression=powersgd")
+    plain = workload_of(load("smoke", settings[0]), on_gpu=False, processes=2)
+    compressed = workload_of(load("smoke", *settings), on_gpu=False, processes=2)
+    assert compressed.layout == Layout(replicas=2, compressed=True)
+    weights = 4 * count_parameters(plain.architecture).total
+    ours, theirs = at(compressed, "optimizer step"), at(plain, "optimizer step")
+    assert ours.moments - theirs.moments == weights
+    assert workload_of(load("smoke", *settings), on_gpu=False).layout == Layout()
