@@ -21,6 +21,8 @@ from trainyard.run.records import append_event
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
 _START_SECONDS = 60
+# Each bucket takes a volume or more; the default follows the free space of the disk and is soon used up.
+_WEED_VOLUMES = "-volume.max=1000"
 _WEED_PORTS = ("master", "volume", "filer", "s3")
 
 
@@ -57,6 +59,7 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         f"-dir={folder}",
+        _WEED_VOLUMES,
     ]
     environment = {
         "PATH": os.environ["PATH"],
@@ -65,7 +68,9 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
     }
     with (folder / "weed.log").open("wb") as log:
-        server = subprocess.Popen([weed, "mini", *flags], env=environment, stdout=log, stderr=log, cwd=folder)
+        server = subprocess.Popen(
+            [weed, f"-logdir={folder}", "mini", *flags], env=environment, stdout=log, stderr=log, cwd=folder
+        )
     try:
         endpoint = _endpoint(f"http://127.0.0.1:{s3_port}")
         _wait_until_it_stores(endpoint, server, folder / "weed.log")

@@ -115,7 +115,8 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     names = ("s3.port", "master.port", "filer.port", "volume.port", "admin.port")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     off = ("webdav", "admin.ui", "s3.port.iceberg", "s3.port.lance", "master.telemetry")
-    line = [str(TOOLS / "weed"), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    line = [str(TOOLS / "weed"), f"-logdir={folder}", "mini", f"-dir={folder}", "-volume.max=1000"]
+    line += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     line += [f"-{name}={port}" for name, port in ports.items()]
     line += [f"-{name}={'0' if 'port' in name else 'false'}" for name in off]
     line += [f"-filer.localSocket={folder}/filer.sock", f"-s3.localSocket={folder}/s3.sock"]
