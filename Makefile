@@ -22,6 +22,7 @@ RUN_DIR := $(RUN_DIR)
 
 UV := $(UV_HOME)/bin/uv
 RUN := $(VENV)/bin/python
+EXPRESSIONS := tests/workflows/expressions
 CONFIGURATION := --config "$(CONFIG)" $(addprefix --set ,$(SET))
 
 .PHONY: help install install-dev train resume test lint native lock clean
@@ -67,7 +68,8 @@ lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 	UV="$(abspath $(UV))" "$(RUN)" scripts/write_locks.py
 
 clean: ## remove environments, runs, prepared data, the local store and the built kernels
-	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized
+	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized \
+	  "$(EXPRESSIONS)/node_modules"
 
 $(UV): requirements-uv.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -86,7 +88,9 @@ $(VENV)/training.stamp: requirements-training.txt pyproject.toml $(VENV)/bin/pyt
 	@rm -f "$(VENV)/development.stamp"
 	@touch "$@"
 
-$(VENV)/development.stamp: requirements-development.txt $(VENV)/training.stamp
+$(VENV)/development.stamp: requirements-development.txt $(EXPRESSIONS)/package-lock.json $(VENV)/training.stamp
 	"$(UV)" pip sync --quiet --python "$(RUN)" --require-hashes requirements-training.txt requirements-development.txt
 	"$(UV)" pip install --quiet --python "$(RUN)" --no-deps --no-build-isolation --editable .
+	@npm ci --prefix $(EXPRESSIONS) --ignore-scripts --no-audit --no-fund --silent || \
+	  echo "npm could not install $(EXPRESSIONS): the tests of if: conditions will be skipped" >&2
 	@touch "$@"

@@ -1,5 +1,11 @@
-"""What the tests of the workflows share: the shipped files, parsed."""
+"""What the tests of the workflows share: the shipped files, parsed, and GitHub's evaluator of expressions."""
 
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,3 +72,55 @@ def training_job(training: Shipped) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """GitHub's own evaluator (`@actions/expressions` of npm) in a process: a line in, a line out."""
+
+    process: "subprocess.Popen[str]"
+
+    def value(self, text: str, *, status: str = "success", **contexts: Any) -> Any:
+        """What an expression, with or without `${{ }}` around it, comes to.
+
+        `contexts` are `github`, `needs`, `vars`, `inputs` …; a name that the expression uses and is not
+        given is an error. `status` is what status functions look at: success, failure or cancelled.
+        """
+        return self._ask(text, contexts, status=status, condition=False)
+
+    def holds(self, condition: str, *, status: str = "success", **contexts: Any) -> bool:
+        """Whether an `if:` lets its job or step run, `success()` put before it where GitHub does so."""
+        answer = self._ask(condition, contexts, status=status, condition=True)
+        assert isinstance(answer, bool)
+        return answer
+
+    def _ask(self, text: str, contexts: Mapping[str, Any], **more: Any) -> Any:
+        whole = re.fullmatch(r"\s*\$\{\{(.*)\}\}\s*", text, re.S)
+        expression = whole[1].strip() if whole else text
+        assert "${{" not in expression, "an expression within a text has to be taken out of it first"
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        question = {"expression": expression, "contexts": contexts, **more}
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise ValueError(f"{expression}: {answer['error']}")
+        return answer["value"]
+
+
+@pytest.fixture(scope="session")
+def expressions() -> Iterator[Expressions]:
+    """Skips, with the reason, where Node is missing; at GitHub that is a failure."""
+    folder, node = Path(__file__).parent / "expressions", shutil.which("node")
+    missing = "" if (folder / "node_modules").is_dir() else "@actions/expressions is not installed: "
+    missing = missing or ("" if node else "node is not installed: ")
+    if missing:
+        reason = f"{missing}make install-dev, with Node 20 or newer and npm, installs what evaluates if:"
+        (pytest.fail if os.environ.get("GITHUB_ACTIONS") == "true" else pytest.skip)(reason)
+    line = [str(node), str(folder / "evaluate.mjs")]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Expressions(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=20)

@@ -1,0 +1,102 @@
+"""The `if:` conditions and other expressions of the shipped workflows, by GitHub's own evaluator."""
+
+from typing import Any
+
+import pytest
+
+NAMES = (
+    "github",
+    "needs",
+    "vars",
+    "inputs",
+    "steps",
+    "env",
+    "secrets",
+    "matrix",
+    "runner",
+    "job",
+    "strategy",
+)
+RESULTS = ("success", "failure", "cancelled", "skipped")
+
+
+def every_context() -> dict[str, Any]:
+    """All contexts, empty: what is asked of them is null, as at GitHub."""
+    return {name: {} for name in NAMES}
+
+
+def conditions(shipped: Any) -> list[str]:
+    """Every `if:` of the jobs and steps."""
+    places = [*shipped.jobs.values(), *shipped.steps()]
+    return [place["if"] for place in places if "if" in place]
+
+
+def step_called(job: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(step for step in job["steps"] if step["name"] == name)
+    return found
+
+
+def test_every_condition_can_be_read_and_answers_yes_or_no(shipped: Any, expressions: Any) -> None:
+    for condition in conditions(shipped):
+        for status in ("success", "failure", "cancelled"):
+            assert expressions.holds(condition, status=status, **every_context()) in (True, False)
+
+
+def test_a_condition_is_one_whole_expression(shipped: Any) -> None:
+    """Text around `${{ }}` makes a text of it, and every text that is not empty holds."""
+    for condition in conditions(shipped):
+        assert condition.startswith("${{"), condition
+        assert condition.endswith("}}"), condition
+        assert condition.count("${{") == 1, condition
+
+
+def test_what_cannot_be_read_is_an_error(expressions: Any) -> None:
+    with pytest.raises(ValueError, match="Unrecognized named-value"):
+        expressions.holds("${{ gihub.ref == 'x' }}", **every_context())
+
+
+def test_a_condition_without_a_status_asks_for_success(expressions: Any) -> None:
+    yes, said_in_a_text = "${{ github.ref == 'main' }}", "${{ github.ref != 'always()' }}"
+    for condition in (yes, said_in_a_text, ""):
+        assert expressions.holds(condition, github={"ref": "main"})
+        assert not expressions.holds(condition, status="failure", github={"ref": "main"})
+    assert expressions.holds(
+        "${{ always() && github.ref == 'main' }}", status="failure", github={"ref": "main"}
+    )
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_the_required_check_is_red_for_anything_but_success(root: Any, expressions: Any, result: str) -> None:
+    import yaml
+
+    jobs = yaml.load((root / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
+    needs = {name: {"result": "success"} for name in jobs["ci"]["needs"]}
+    refuse = jobs["ci"]["steps"][0]["if"]
+    for name in needs:
+        status = result if result in ("failure", "cancelled") else "success"
+        changed = needs | {name: {"result": result}}
+        assert expressions.holds(jobs["ci"]["if"], status=status, needs=changed)
+        # Within the job nothing has failed yet: its steps see a status of their own.
+        assert expressions.holds(refuse, needs=changed) == (result != "success")
+
+
+@pytest.mark.parametrize(("fork", "runs"), [(False, True), (True, False), (None, True)])
+def test_a_fork_does_not_train(training_job: Any, expressions: Any, fork: bool | None, runs: bool) -> None:
+    github = {"event": {"repository": {} if fork is None else {"fork": fork}}}
+    contexts = every_context() | {"github": github}
+    assert expressions.holds(training_job["if"], **contexts) is runs
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "stored"),
+    [("success", "0", True), ("failure", "75", True), ("failure", "1", False), ("skipped", "", False)],
+)
+def test_what_is_done_or_stopped_with_a_checkpoint_is_stored(
+    training_job: Any, expressions: Any, outcome: str, code: str, stored: bool
+) -> None:
+    condition = step_called(training_job, "Store the artifacts")["if"]
+    steps = {"train": {"outcome": outcome, "outputs": {"exit_code": code}}, "role": {"outcome": "skipped"}}
+    for status in ("success", "failure"):
+        assert expressions.holds(condition, status=status, **every_context() | {"steps": steps}) is stored
+    steps["role"] = {"outcome": "failure"}
+    assert not expressions.holds(condition, status="failure", **every_context() | {"steps": steps})
