@@ -1,0 +1,141 @@
+"""GitHub's REST API, as far as workflows need it, with the standard library only.
+
+Every call has a time limit; reads and what can be said twice are tried again, a dispatch is not. The token is
+sent to GitHub alone, not to where a download is redirected, and appears in no error. What to ask is decided
+elsewhere. https://docs.github.com/en/rest
+"""
+
+import io
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
+
+from trainyard.errors import ConfigError, ServiceError
+
+CALL_SECONDS = 20
+PAUSES = (1.0, 4.0)
+"""Seconds between the attempts of a call that may be made again."""
+_PAGES, _A_PAGE = 10, 100
+_MOST_BYTES = 32 * 2**20
+_HEALS = (429, 500, 502, 503, 504)
+Json = dict[str, Any]
+
+
+class GitHub:
+    """One repository of GitHub, seen with one token."""
+
+    def __init__(self, repository: str, token: str, *, server: str = "https://api.github.com") -> None:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
+            raise ConfigError(f"GITHUB_REPOSITORY: {repository!r} is not owner/name")
+        if urlsplit(server).scheme not in ("http", "https"):
+            raise ConfigError("GITHUB_API_URL is no http or https address")
+        self._base, self._token = f"{server.rstrip('/')}/repos/{repository}", token
+        self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
+
+    def get(self, path: str, **query: str | int) -> Any:
+        """The answer to a read. Raises ServiceError when GitHub refuses or cannot be reached."""
+        return self._json("GET", path, query=query)
+
+    def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Json]:
+        """Every item of a list, page by page; `key` names the list inside an answer that wraps it."""
+        for page in range(1, _PAGES + 1):
+            answer = self._json("GET", path, query={**query, "per_page": _A_PAGE, "page": page})
+            items = answer.get(key, []) if key else answer
+            yield from items
+            if len(items) < _A_PAGE:
+                return
+
+    def post(self, path: str, body: Json | None = None, *, again: bool = False) -> Any:
+        """The answer to a change; with `again` it is tried more than once, so it must be one that may be."""
+        return self._json("POST", path, body=body or {}, again=again)
+
+    def patch(self, path: str, body: Json) -> Any:
+        """The answer to a change of something that is there."""
+        return self._json("PATCH", path, body=body, again=True)
+
+    def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str:
+        """Start `workflow` on a branch or tag; returns the new run's address, empty where it is not told."""
+        body = {"ref": ref, "inputs": dict(inputs), "return_run_details": True}
+        answer = self.post(f"/actions/workflows/{quote(workflow, safe='')}/dispatches", body)
+        return str((answer or {}).get("html_url") or "")
+
+    def artifact_file(self, artifact: int, name: str) -> bytes | None:
+        """The file `name` in an artifact; None when there is no such file in it."""
+        archive = self._call("GET", f"/actions/artifacts/{artifact}/zip", again=True)
+        try:
+            with zipfile.ZipFile(io.BytesIO(archive)) as files:
+                return files.read(name) if name in files.namelist() else None
+        except zipfile.BadZipFile:
+            raise ServiceError(f"GitHub's artifact {artifact} is no zip file") from None
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: Json | None = None,
+        again: bool = False,
+    ) -> Any:
+        address = f"{path}?{urlencode(query)}" if query else path
+        answer = self._call(method, address, body=body, again=again or method == "GET")
+        try:
+            return json.loads(answer) if answer else None
+        except ValueError:
+            raise ServiceError(f"GitHub's answer to {method} {path} is no JSON") from None
+
+    def _call(self, method: str, path: str, *, body: Json | None = None, again: bool = False) -> bytes:
+        for pause in (*PAUSES, None) if again else (None,):
+            try:
+                return self._once(method, path, body)
+            except HTTPError as error:
+                if pause is None or error.code not in _HEALS:
+                    raise ServiceError(_refusal(method, path, error)) from None
+            except (URLError, OSError, HTTPException) as error:
+                if pause is None:
+                    cause = getattr(error, "reason", None) or error
+                    raise ServiceError(f"GitHub could not be reached ({method} {path}): {cause}") from None
+            time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(self, method: str, path: str, body: Json | None) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self._base + path, data=data, method=method)  # noqa: S310 - checked in __init__
+        request.add_header("Accept", "application/vnd.github+json")
+        request.add_header("X-GitHub-Api-Version", "2022-11-28")
+        request.add_header("Content-Type", "application/json")
+        request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        with self._opener.open(request, timeout=CALL_SECONDS) as answer:
+            content: bytes = answer.read(_MOST_BYTES)
+            return content
+
+
+def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = "GITHUB_TOKEN") -> GitHub:
+    """The repository that a workflow runs for, with the token in the environment's `variable`.
+
+    Raises ConfigError when the variables are not those of a workflow run.
+    """
+    for name in ("GITHUB_REPOSITORY", variable):
+        if not environment.get(name):
+            raise ConfigError(
+                f"{name} is not set: it says which repository to ask GitHub about, and as whom."
+            )
+    server = environment.get("GITHUB_API_URL") or "https://api.github.com"
+    return GitHub(environment["GITHUB_REPOSITORY"], environment[variable].strip(), server=server)
+
+
+def _refusal(method: str, path: str, error: HTTPError) -> str:
+    """What GitHub said, for example `Resource not accessible by integration`."""
+    try:
+        message = str(json.loads(error.read(10_000)).get("message", ""))
+    except (ValueError, AttributeError, OSError, HTTPException):
+        message = ""
+    return f"GitHub refused {method} {path.partition('?')[0]}: {error.code} {' '.join(message.split())[:200]}"

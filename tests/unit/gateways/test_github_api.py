@@ -1,0 +1,154 @@
+"""GitHub's REST API against a local server: what is asked, what is tried again, what is kept secret."""
+
+import http.server
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.gateways import github_api
+from trainyard.gateways.github_api import GitHub, github_from
+
+TOKEN = "ghs_very-secret"
+
+
+@dataclass
+class Server:
+    """Answers by method and path; keeps what it was asked."""
+
+    url: str = ""
+    answers: dict[str, list[tuple[int, Any, dict[str, str]]]] = field(default_factory=dict)
+    asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
+
+    def say(self, call: str, *answers: tuple[int, Any] | tuple[int, Any, dict[str, str]]) -> None:
+        self.answers[call] = [(*a, {}) if len(a) == 2 else a for a in answers]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
+    told = Server()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            call = f"{self.command} {self.path}"
+            told.asked.append((call, body, self.headers.get("Authorization")))
+            answers = told.answers.get(call) or [(404, {"message": "Not Found"}, {})]
+            status, content, headers = answers.pop(0) if len(answers) > 1 else answers[0]
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            data = b"" if content is None else data
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PATCH = answer  # noqa: N815 - names of the base class
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=serving.serve_forever, daemon=True)
+    thread.start()
+    told.url = f"http://127.0.0.1:{serving.server_port}"
+    yield told
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+def repository(server: Server) -> GitHub:
+    return GitHub("owner/name", TOKEN, server=server.url)
+
+
+def test_a_dispatch_names_branch_and_inputs_and_tells_the_new_run(server: Server) -> None:
+    call = "POST /repos/owner/name/actions/workflows/training_ci.yml/dispatches"
+    server.say(call, (200, {"workflow_run_id": 9, "html_url": "https://example.org/runs/9"}))
+    address = repository(server).dispatch("training_ci.yml", ref="main", inputs={"resume": "auto"})
+    assert address == "https://example.org/runs/9"
+    body = {"ref": "main", "inputs": {"resume": "auto"}, "return_run_details": True}
+    assert server.asked == [(call, body, f"Bearer {TOKEN}")]
+
+
+def test_a_server_that_tells_nothing_of_the_new_run_is_no_error(server: Server) -> None:
+    server.say("POST /repos/owner/name/actions/workflows/x.yml/dispatches", (204, None))
+    assert repository(server).dispatch("x.yml", ref="main", inputs={}) == ""
+
+
+def test_a_dispatch_is_never_said_twice(server: Server) -> None:
+    server.say("POST /repos/owner/name/actions/workflows/x.yml/dispatches", (502, None))
+    with pytest.raises(ServiceError, match="502"):
+        repository(server).dispatch("x.yml", ref="main", inputs={})
+    assert len(server.asked) == 1
+
+
+def test_a_read_is_tried_again_while_that_can_heal(server: Server) -> None:
+    server.say("GET /repos/owner/name/actions/runs?status=queued", (502, None), (200, {"ok": 1}))
+    assert repository(server).get("/actions/runs", status="queued") == {"ok": 1}
+
+
+def test_a_refusal_says_what_github_said_and_never_the_token(server: Server) -> None:
+    refused = {"message": "Resource not accessible by integration"}
+    server.say("POST /repos/owner/name/actions/runs/5/cancel", (403, refused))
+    with pytest.raises(ServiceError, match="403 Resource not accessible by integration") as caught:
+        repository(server).post("/actions/runs/5/cancel", again=True)
+    assert TOKEN not in str(caught.value)
+    assert len(server.asked) == 1
+
+
+def test_a_list_is_read_to_its_end(server: Server) -> None:
+    first, second = [{"id": n} for n in range(100)], [{"id": 100}]
+    server.say("GET /repos/owner/name/actions/runs?per_page=100&page=1", (200, {"workflow_runs": first}))
+    server.say("GET /repos/owner/name/actions/runs?per_page=100&page=2", (200, {"workflow_runs": second}))
+    assert len(list(repository(server).pages("/actions/runs", "workflow_runs"))) == 101
+    server.say("GET /repos/owner/name/issues?per_page=100&page=1", (200, second))
+    assert list(repository(server).pages("/issues")) == second
+
+
+def test_a_file_of_an_artifact_comes_from_elsewhere_and_the_token_stays_here(server: Server) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("plan.json", "{}")
+    server.say(
+        "GET /repos/owner/name/actions/artifacts/3/zip", (302, None, {"Location": f"{server.url}/blob"})
+    )
+    server.say("GET /blob", (200, packed.getvalue()))
+    assert repository(server).artifact_file(3, "plan.json") == b"{}"
+    assert server.asked[-1] == ("GET /blob", None, None)
+    assert repository(server).artifact_file(3, "other.json") is None
+    server.say("GET /blob", (200, b"no zip"))
+    with pytest.raises(ServiceError, match="no zip file"):
+        repository(server).artifact_file(3, "plan.json")
+
+
+def test_an_answer_that_is_no_json_is_named(server: Server) -> None:
+    server.say("PATCH /repos/owner/name/issues/1", (200, b"<html>"))
+    with pytest.raises(ServiceError, match="no JSON"):
+        repository(server).patch("/issues/1", {"state": "closed"})
+
+
+def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(github_api, "PAUSES", (0.0,))
+    with pytest.raises(ServiceError, match="could not be reached"):
+        GitHub("owner/name", TOKEN, server="http://127.0.0.1:9").get("/actions/runs")
+
+
+def test_the_variables_of_a_workflow_say_which_repository_and_as_whom() -> None:
+    with pytest.raises(ConfigError, match="GITHUB_REPOSITORY"):
+        github_from({"GITHUB_TOKEN": "x"})
+    with pytest.raises(ConfigError, match="WATCH_TOKEN"):
+        github_from({"GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "x"}, variable="WATCH_TOKEN")
+    with pytest.raises(ConfigError, match="owner/name"):
+        github_from({"GITHUB_REPOSITORY": "a/b/../c", "GITHUB_TOKEN": "x"})
+    with pytest.raises(ConfigError, match="GITHUB_API_URL"):
+        github_from({"GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "x", "GITHUB_API_URL": "file:///etc"})
+    assert github_from({"GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "x"})
