@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
-"""Tell Slack that a run started, succeeded or failed. It says what is on record, and never fails a run.
+"""Tell Slack how a run goes, one thread a lineage. It says what is on record, and never fails a run.
 
-Reads:   the run directory, if there is one; SLACK_WEBHOOK_URL, or SLACK_BOT_TOKEN with SLACK_CHANNEL or
-         notifications.slack.channel; SLACK_API_URL (another server for the token); GitHub's variables.
-Writes:  one Slack message; without webhook and token, or with --dry-run, stdout says what would be sent;
-         --json prints the message and whether it was sent.
+With a bot token, `started` opens a thread in the channel; `resumed`, `degraded` and `stopped` answer there;
+`succeeded` and `failed` answer there and in the channel; the first message always shows the state of things.
+A webhook has no threads: its messages follow each other. The same event is told once. A `started` in a
+lineage that has begun is told as `resumed`; `degraded` without a reason or trouble on record, not at all.
+
+Reads:   the run directory, if there is one, and its slack.json (the thread, what was told); SLACK_BOT_TOKEN
+         with SLACK_CHANNEL or notifications.slack.channel, or SLACK_WEBHOOK_URL; SLACK_API_URL (another
+         server for the token); TRAINYARD_USD_PER_HOUR (what the machine costs); GitHub's variables.
+Writes:  a Slack message and slack.json; the output slack_thread (CHANNEL:TS) in GitHub Actions; without
+         webhook and token, or with --dry-run, stdout says what would be sent; --json prints the message,
+         the thread and whether it was sent.
 Exit codes: 0 sent, or not: trouble with Slack is a warning; 2 wrong usage.
-Example: scripts/notify_slack.py succeeded --run-dir runs/20261120-214501-7c1f
+Example: scripts/notify_slack.py resumed --run-dir runs/gh-99 --segment 2/3 --reason "runner's time limit"
 """
 
 import argparse
@@ -19,19 +26,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard import command
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.report.facts import RunFacts
-    from trainyard.report.slack_message import SlackMessage
+    from trainyard.report.slack_message import Surroundings
+    from trainyard.report.slack_thread import Event, SlackThread
 
+MOMENTS = ("started", "resumed", "degraded", "stopped", "succeeded", "failed")
 _logger = logging.getLogger("trainyard.notify_slack")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("moment", choices=("started", "succeeded", "failed"), help="what to tell")
+    parser.add_argument("moment", choices=MOMENTS, help="what to tell")
     parser.add_argument("--run-dir", type=Path, required=True, help="need not exist yet")
+    parser.add_argument("--lineage", metavar="NAME", help="what the run is called; default: its number")
+    parser.add_argument("--segment", metavar="K/N", default="", help="which segment of how many")
+    parser.add_argument("--reason", default="", help="why, where the record does not say")
+    parser.add_argument("--next-step", default="", metavar="TEXT", help="what to do; default: by the record")
+    parser.add_argument("--plan", metavar="FILE|JSON", help="what plan_training.py --json printed")
+    parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread that another machine began")
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")
     return parser.parse_args(argv)
@@ -40,60 +55,65 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
+    from trainyard.report.facts import facts_if_any
+    from trainyard.report.slack_message import Moment
+    from trainyard.report.slack_thread import FILE_NAME, event_of, parse_address, read_thread
+
+    thread = read_thread(args.run_dir / FILE_NAME)
+    if args.thread and not thread.ts:
+        thread = parse_address(args.thread)
+    sent: bool | None = False
     try:
-        facts = facts_of(args.run_dir)
-        message = message_for(args.moment, facts, args.run_dir)
-        sent = False if args.dry_run else send(message, facts)
+        facts = facts_if_any(args.run_dir)
+        event = event_of(Moment(args.moment), facts, surroundings_of(args), thread)
+        if event is not None and not args.dry_run:
+            sent, thread = told(event, facts, args.run_dir / FILE_NAME)
     except (TrainyardError, OSError) as error:
         _logger.warning("Slack was not told: %s", error)
         return 0
     if args.json:
-        print(
-            json.dumps(
-                {"sent": bool(sent), "text": message.text, "blocks": message.blocks}, ensure_ascii=False
-            )
-        )
+        message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
+        print(json.dumps({"sent": bool(sent), "thread": thread.address, **message}, ensure_ascii=False))
+    elif event is None:
+        command.announce("slack", "no trouble is on record: nothing sent")
     elif sent is False:
-        print(f"Slack would be told: {message.text}")
+        print(f"Slack would be told: {event.message.text}")
     return 0
 
 
-def facts_of(run_dir: Path) -> "RunFacts | None":
-    """None while there is no run directory: what came before it can start and fail, too."""
-    from trainyard.report.facts import read_facts
-
-    try:
-        return read_facts(run_dir)
-    except ConfigError:
-        return None
-
-
-def message_for(moment: str, facts: "RunFacts | None", run_dir: Path) -> "SlackMessage":
-    from trainyard.report.slack_message import Moment, Surroundings, slack_message
+def surroundings_of(args: argparse.Namespace) -> "Surroundings":
+    from trainyard.report.plan_text import read_plan
+    from trainyard.report.slack_message import Surroundings
     from trainyard.run.identity import ci_facts
 
-    around = Surroundings(run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"))
-    return slack_message(Moment(moment), facts, around)
+    plan = read_plan(args.plan) if args.plan else {}
+    told = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
+    return Surroundings(args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, **told)
 
 
-def send(message: "SlackMessage", facts: "RunFacts | None") -> bool | None:
-    """True: sent; False: there is neither webhook nor token; None: the configuration wants no messages."""
+def told(event: "Event", facts: "RunFacts | None", thread_file: Path) -> "tuple[bool | None, SlackThread]":
+    """Whether it was sent, and the thread now. None: it is known already, or no messages are wanted."""
+    from trainyard.gateways import slack
+    from trainyard.gateways.github import set_output
     from trainyard.report.resolved_config import config_value
+    from trainyard.report.slack_thread import tell
 
     text = facts.config_text if facts is not None else None
     if config_value(text, "notifications.slack.enabled") is False:
         if not command.on_terminal():  # a person there has just read the result
             command.announce("slack", "notifications.slack.enabled is false: nothing sent")
-        return None
-
-    from trainyard.gateways.slack import post
-
+        return None, event.thread
+    if event.key in event.thread.said:
+        command.announce("slack", "told already: nothing sent")
+        return None, event.thread
     channel = config_value(text, "notifications.slack.channel")
-    if not post(message.text, message.blocks, channel=channel if isinstance(channel, str) else None):
+    thread = tell(event, slack, thread_file, channel=channel if isinstance(channel, str) else None)
+    if thread is None:
         command.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing sent")
-        return False
-    command.announce("slack", message.text, "ok")
-    return True
+        return False, event.thread
+    set_output("slack_thread", thread.address)
+    command.announce("slack", event.message.text, "ok")
+    return True, thread
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 A run may be going, done, stopped, cut off in the middle of a line, or empty; what is not known is left out.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
-         checkpoints/*/manifest.json, report/proof.json.
+         checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (what the machines cost).
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
 Exit codes: 0 reported, however the run went; 2 there is no such run directory,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.run.directory import RunDirectory
+from trainyard.run.records import append_event
 
 Program = Callable[..., Any]
 WORKFLOW = {
@@ -32,6 +33,7 @@ class FakeSlack(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.bodies: list[dict[str, Any]] = []
+        self.methods: list[str] = []
         self.status = 200
 
     @property
@@ -44,9 +46,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.methods.append(self.path.rpartition("/")[2])
         self.send_response(self.server.status)
         self.end_headers()
-        self.wfile.write(b'{"ok": true}' if "chat.postMessage" in self.path else b"ok")
+        place = {"ok": True, "channel": "C0123", "ts": f"1700.{len(self.server.bodies):04}"}
+        self.wfile.write(json.dumps(place).encode() if "/api/chat." in self.path else b"ok")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
         pass
@@ -169,6 +173,147 @@ def test_a_torn_record_still_makes_a_message(
     done = program("notify_slack.py", "failed", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=slack.url)
     assert done.returncode == 0
     assert len(slack.bodies) == 1
+
+
+def bot(slack: FakeSlack) -> dict[str, str]:
+    return {
+        "SLACK_BOT_TOKEN": "xoxb-verysecret",
+        "SLACK_API_URL": slack.url + "/api/",
+        "SLACK_CHANNEL": "#training",
+    } | WORKFLOW
+
+
+def attempt(number: int) -> dict[str, str]:
+    return {"GITHUB_RUN_ATTEMPT": str(number)}
+
+
+def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
+    program: Program, slack: FakeSlack, loud_run: RunDirectory, tmp_path: Path
+) -> None:
+    where = ("--run-dir", loud_run.path, "--lineage", "812")
+    plan = json.dumps({"estimate": {"seconds": 22320.0, "usd": 209.6}})
+    outputs = tmp_path / "outputs"
+    assert (
+        program(
+            *("notify_slack.py", "started", *where, "--plan", plan),
+            **bot(slack) | {"GITHUB_OUTPUT": str(outputs)},
+        ).returncode
+        == 0
+    )
+    opening = slack.bodies[0]
+    assert (slack.methods, opening["channel"]) == (["chat.postMessage"], "#training")
+    assert "thread_ts" not in opening
+    assert opening["text"].startswith("Training 812 started · main@3f2c1ab by push · smoke-llama, 20 steps")
+    assert "about 6 h 12 m, until " in opening["text"]
+    assert opening["text"].endswith("about $ 210")
+    assert "C0123:1700.0001" in outputs.read_text()
+
+    reason = ("--segment", "2/3", "--reason", "runner's time limit")
+    assert program("notify_slack.py", "resumed", *where, *reason, **bot(slack)).returncode == 0
+    answer, edited = slack.bodies[1:]
+    assert slack.methods[1:] == ["chat.postMessage", "chat.update"]
+    assert answer["text"] == "Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)"
+    assert (answer["channel"], answer["thread_ts"], answer["reply_broadcast"]) == (
+        "C0123",
+        "1700.0001",
+        False,
+    )
+    assert (edited["channel"], edited["ts"]) == ("C0123", "1700.0001")
+    state = edited["blocks"][0]["text"]["text"]
+    assert state.startswith("*Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)* · `main@")
+    assert "smoke-llama, 20 steps" in state
+
+    # Another machine has no memory of the thread, and is told where it is.
+    (loud_run.path / "slack.json").unlink()
+    thread = ("--thread", "C0123:1700.0001")
+    assert program("notify_slack.py", "succeeded", *where, *thread, **bot(slack)).returncode == 0
+    end, edited = slack.bodies[3:]
+    assert (end["thread_ts"], end["reply_broadcast"]) == ("1700.0001", True)
+    assert end["text"].startswith("⚠ Training 812: trained, not proven yet")
+    assert edited["ts"] == "1700.0001"
+    assert "by push" in edited["blocks"][0]["text"]["text"]
+
+
+def test_the_same_event_is_told_once_and_one_of_a_later_attempt_again(
+    program: Program, slack: FakeSlack, loud_run: RunDirectory
+) -> None:
+    say = ("notify_slack.py", "degraded", "--run-dir", loud_run.path, "--reason", "TCP fallback on rank 12")
+    for number, told in ((1, 1), (1, 1), (2, 2)):
+        done = program(*say, **bot(slack) | attempt(number))
+        assert done.returncode == 0
+        assert slack.methods.count("chat.postMessage") == told
+    assert slack.bodies[0]["text"] == "⚠ Training 812 degraded at step 20 of 20: TCP fallback on rank 12"
+
+
+def test_a_webhook_has_no_thread_and_tells_the_same_event_once_too(
+    program: Program, slack: FakeSlack, loud_run: RunDirectory
+) -> None:
+    hook = {"SLACK_WEBHOOK_URL": slack.url + "/hook"} | WORKFLOW
+    for moment in ("started", "started", "stopped", "failed", "failed"):
+        assert program("notify_slack.py", moment, "--run-dir", loud_run.path, **hook).returncode == 0
+    assert slack.methods == ["hook"] * 3
+    assert slack.bodies[1]["text"] == "Training 812 stopped at step 20 of 20"
+    assert "thread_ts" not in slack.bodies[2]
+
+
+def test_a_second_attempt_that_starts_goes_on_in_the_thread(
+    program: Program, slack: FakeSlack, tmp_path: Path
+) -> None:
+    say = ("notify_slack.py", "started", "--run-dir", "runs/gh-99")
+    for number in (1, 1, 2):
+        assert program(*say, **bot(slack) | attempt(number)).returncode == 0
+    assert slack.methods == ["chat.postMessage", "chat.postMessage", "chat.update"]
+    assert slack.bodies[1]["text"] == "Training 812 resumed"
+    assert slack.bodies[1]["thread_ts"] == "1700.0001"
+
+
+def test_nothing_is_degraded_unless_somebody_or_the_record_says_so(
+    program: Program, slack: FakeSlack, loud_run: RunDirectory
+) -> None:
+    say = ("notify_slack.py", "degraded", "--run-dir", loud_run.path)
+    done = program(*say, **bot(slack))
+    assert (done.returncode, slack.bodies) == (0, [])
+    assert "no trouble is on record: nothing sent" in done.stderr
+    append_event(loud_run.events_file, "checkpoint_failed", step=15, reason="no space left")
+    assert program(*say, **bot(slack)).returncode == 0
+    assert (
+        "degraded at step 20 of 20: checkpoint not saved, step 15: no space left" in slack.bodies[0]["text"]
+    )
+
+
+def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: FakeSlack) -> None:
+    why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
+    done = program("notify_slack.py", "failed", "--run-dir", "runs/none", *why, **bot(slack))
+    assert done.returncode == 0
+    assert slack.bodies[0]["text"] == (
+        "❌ Training 7 failed, and left no run directory · the runner was lost"
+    )
+    assert (
+        slack.bodies[0]["blocks"][1]["text"]["text"] == "the runner was lost\nNext: gh run rerun 99 --failed"
+    )
+
+
+@pytest.mark.parametrize("memory", ["{", "[]", '{"said": 3}'])
+def test_a_torn_memory_is_as_good_as_none(
+    program: Program, slack: FakeSlack, loud_run: RunDirectory, memory: str
+) -> None:
+    (loud_run.path / "slack.json").write_text(memory)
+    assert program("notify_slack.py", "resumed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
+    assert len(slack.bodies) == 1
+    assert json.loads((loud_run.path / "slack.json").read_text())["ts"] == "1700.0001"
+
+
+@pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
+def test_a_plan_that_is_none_is_a_warning(program: Program, slack: FakeSlack, plan: str) -> None:
+    done = program("notify_slack.py", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
+    assert (done.returncode, slack.bodies) == (0, [])
+    assert "WARN  Slack was not told: --plan: " in done.stderr
+
+
+def test_a_thread_that_is_none_is_wrong_usage(program: Program) -> None:
+    done = program("notify_slack.py", "started", "--run-dir", "r", "--thread", "#training")
+    assert done.returncode == 2
+    assert "C0123ABCD:1732140000.000100" in done.stderr
 
 
 def test_wrong_usage_is_still_an_error(program: Program, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Slack, through an incoming webhook or a bot token: one message in a bounded time, or the reason why not.
 
-What it says is not decided here. The webhook's address and the token are secrets and appear in no error.
+Only a token can answer in a thread and edit what was said; a webhook posts one message below the other. What
+is said is not decided here. The webhook's address and the token are secrets and appear in no error.
 """
 
+import contextlib
 import logging
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any
+from typing import Any, Protocol
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
@@ -32,10 +35,32 @@ from trainyard.errors import ServiceError
 CALL_SECONDS = 4
 """Limit of one call."""
 TOTAL_SECONDS = 10.0
-"""Limit of a message, retries and name resolution included."""
+"""Limit of a message, retries and name resolution included, but for the waits that Slack asks for."""
+RATE_LIMIT_SECONDS = 60.0
+"""How long to wait in all when Slack asks to (429, Retry-After); it allows about a message a second."""
 _RETRIES = 2
 # slack_sdk logs the webhook's address in some messages; this logger has no handlers and lets nothing through.
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
+
+
+class Place(Protocol):
+    """Where a message is: the channel's ID and the message's `ts`."""
+
+    @property
+    def channel(self) -> str: ...
+
+    @property
+    def ts(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Posted:
+    """Where a message is; both empty when a webhook took it, which does not say."""
+
+    channel: str = ""
+    """The channel's ID, which edits need in place of its name."""
+    ts: str = ""
+    """What names the message in its channel; answers go to the thread of it."""
 
 
 def post(
@@ -43,36 +68,83 @@ def post(
     blocks: Sequence[Mapping[str, Any]],
     *,
     channel: str | None = None,
+    thread: Place | None = None,
+    broadcast: bool = False,
     environment: Mapping[str, str] = os.environ,
-) -> bool:
-    """Send a message; False when neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set.
+) -> Posted | None:
+    """Send a message; None when neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set.
 
-    SLACK_CHANNEL goes before `channel`; a webhook has its own and needs neither. SLACK_API_URL names another
-    server for the bot token. Raises ServiceError when Slack cannot be reached or refuses.
+    A token goes before a webhook, if a channel is known: SLACK_CHANNEL, else `channel`. `thread` is the
+    message that is answered, `broadcast` shows the answer in the channel too. SLACK_API_URL names another
+    server for the token. Raises ServiceError when Slack cannot be reached or refuses.
     """
-    webhook, token = environment.get("SLACK_WEBHOOK_URL"), environment.get("SLACK_BOT_TOKEN")
-    message = [dict(block) for block in blocks]
-    if webhook:
-        _bounded(lambda: _post_to_webhook(webhook.strip(), text, message))
-        return True
-    if not token:
-        return False
+    token, webhook = environment.get("SLACK_BOT_TOKEN"), environment.get("SLACK_WEBHOOK_URL")
+    if not token and not webhook:
+        return None
     target = environment.get("SLACK_CHANNEL") or channel
-    if not target:
+    answered = thread is not None and bool(thread.ts)
+    message = [dict(block) for block in blocks]
+    if token and (target or answered):
+        body: dict[str, Any] = {"channel": target, "text": text, "blocks": message}
+        if thread is not None and thread.ts:
+            body |= {"channel": thread.channel, "thread_ts": thread.ts, "reply_broadcast": broadcast}
+        return _call("chat.postMessage", body, token, environment)
+    if not webhook:
         raise ServiceError(
             "SLACK_BOT_TOKEN is set, but no channel: set SLACK_CHANNEL or notifications.slack.channel"
         )
-    server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
-    _bounded(lambda: _post_with_token(token, server, {"channel": target, "text": text, "blocks": message}))
+    _bounded(lambda time_left: _post_to_webhook(webhook.strip(), text, message, time_left))
+    return Posted()
+
+
+def edit(
+    message: Place,
+    text: str,
+    blocks: Sequence[Mapping[str, Any]],
+    *,
+    environment: Mapping[str, str] = os.environ,
+) -> bool:
+    """Put other words into `message`; False without a token, or when a webhook posted it.
+
+    Raises ServiceError when Slack cannot be reached or refuses.
+    """
+    token = environment.get("SLACK_BOT_TOKEN")
+    if not token or not message.ts:
+        return False
+    words = {"text": text, "blocks": [dict(block) for block in blocks]}
+    _call("chat.update", {"channel": message.channel, "ts": message.ts, **words}, token, environment)
     return True
+
+
+def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> Posted:
+    server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
+    return _bounded(lambda time_left: _call_with_token(method, body, (token, server), time_left))
+
+
+class _TimeLeft:
+    """Of one message: a moment that only Slack's own wish to wait puts off."""
+
+    def __init__(self) -> None:
+        now = time.monotonic()
+        self._end, self._latest = now + TOTAL_SECONDS, now + TOTAL_SECONDS + RATE_LIMIT_SECONDS
+
+    def seconds(self) -> float:
+        return self._end - time.monotonic()
+
+    def put_off(self, seconds: float) -> bool:
+        """Leave room to wait `seconds`; False when that is too long."""
+        if self._end + seconds > self._latest:
+            return False
+        self._end += seconds
+        return True
 
 
 class _WhileTimeLasts(RetryHandler):
     """One of slack_sdk's retry handlers, which gives up when the wait would go beyond the message's time."""
 
-    def __init__(self, inner: RetryHandler, end: float) -> None:
+    def __init__(self, inner: RetryHandler, time_left: _TimeLeft) -> None:
         super().__init__(inner.max_retry_count)
-        self._inner, self._end = inner, end
+        self._inner, self._time_left = inner, time_left
 
     def can_retry(
         self,
@@ -83,7 +155,9 @@ class _WhileTimeLasts(RetryHandler):
         error: Exception | None = None,
     ) -> bool:
         heals = self._inner.can_retry(state=state, request=request, response=response, error=error)
-        return heals and time.monotonic() + _retry_after(response) < self._end
+        if not heals or (response is not None and not self._time_left.put_off(_retry_after(response))):
+            return False
+        return self._time_left.seconds() > 0
 
     def prepare_for_next_attempt(
         self,
@@ -96,44 +170,49 @@ class _WhileTimeLasts(RetryHandler):
         self._inner.prepare_for_next_attempt(state=state, request=request, response=response, error=error)
 
 
-def _retry_handlers() -> list[RetryHandler]:
+def _retry_handlers(time_left: _TimeLeft) -> list[RetryHandler]:
     """An answer that is only late is not asked for again: the message may have been posted."""
-    end = time.monotonic() + TOTAL_SECONDS
     handlers = (
         RateLimitErrorRetryHandler(_RETRIES),
         ConnectionErrorRetryHandler(_RETRIES),
         ServerErrorRetryHandler(_RETRIES),
     )
-    return [_WhileTimeLasts(handler, end) for handler in handlers]
+    return [_WhileTimeLasts(handler, time_left) for handler in handlers]
 
 
 def _retry_after(response: HttpResponse | None) -> float:
     """Seconds that Slack asks to wait; 0 when it does not ask."""
     for name, values in (response.headers if response is not None else {}).items():
         if name.lower() == "retry-after" and values and values[0].strip().isdecimal():
-            return float(values[0])
+            return float(values[0]) + 1  # slack_sdk adds up to a second, so that not all come at once
     return 0.0
 
 
-def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]]) -> None:
+def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time_left: _TimeLeft) -> Posted:
     _check_address("SLACK_WEBHOOK_URL", address)
-    client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=_retry_handlers())
+    handlers = _retry_handlers(time_left)
+    client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=handlers)
     client.proxy = None  # urllib's own handling of proxies is used instead, because it honours NO_PROXY
     answer = client.send(text=text, blocks=blocks)
     if answer.status_code != 200:
         raise ServiceError(f"Slack answered {answer.status_code}: {' '.join(answer.body.split())[:200]}")
+    return Posted()
 
 
-def _post_with_token(token: str, server: str, body: dict[str, Any]) -> None:
+def _call_with_token(
+    method: str, body: dict[str, Any], access: tuple[str, str], time_left: _TimeLeft
+) -> Posted:
+    """`access` is the token and the server."""
+    token, server = access
     _check_address("SLACK_API_URL", server)
-    client = WebClient(
-        token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=_retry_handlers()
-    )
+    handlers = _retry_handlers(time_left)
+    client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=handlers)
     client.proxy = None
     try:
-        client.chat_postMessage(**body)
+        answer = client.api_call(method, json=body)
     except SlackApiError as error:
         raise ServiceError(f"Slack refused the message for {body['channel']}: {_refusal(error)}") from None
+    return Posted(str(answer.get("channel") or body["channel"]), str(answer.get("ts") or ""))
 
 
 def _refusal(error: SlackApiError) -> str:
@@ -150,27 +229,30 @@ def _check_address(variable: str, address: str) -> None:
         raise ServiceError(f"{variable} is no http or https address")
 
 
-def _bounded(send: Callable[[], None]) -> None:
-    """Run `send` for at most TOTAL_SECONDS; name resolution has no limit of its own, hence the thread."""
-    outcome: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+def _bounded(send: Callable[[_TimeLeft], Posted]) -> Posted:
+    """Run `send` while time lasts; name resolution has no limit of its own, hence the thread."""
+    outcome: queue.SimpleQueue[Posted | Exception] = queue.SimpleQueue()
+    time_left = _TimeLeft()
 
     def attempt() -> None:
         try:
-            send()
+            outcome.put(send(time_left))
         except (ServiceError, SlackClientError, OSError, HTTPException, ValueError) as error:
             outcome.put(error)
-        else:
-            outcome.put(None)
 
     threading.Thread(target=attempt, daemon=True).start()
-    try:
-        failure = outcome.get(timeout=TOTAL_SECONDS)
-    except queue.Empty:
-        raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds") from None
-    if isinstance(failure, ServiceError):
-        raise failure
-    if failure is not None:
-        raise ServiceError(f"Slack could not be reached: {_cause(failure)}")
+    while (seconds := time_left.seconds()) > 0:
+        with contextlib.suppress(queue.Empty):
+            return _checked(outcome.get(timeout=seconds))
+    raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds")
+
+
+def _checked(answer: Posted | Exception) -> Posted:
+    if isinstance(answer, ServiceError):
+        raise answer
+    if isinstance(answer, Exception):
+        raise ServiceError(f"Slack could not be reached: {_cause(answer)}")
+    return answer
 
 
 def _cause(failure: Exception) -> str:

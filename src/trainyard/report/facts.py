@@ -7,6 +7,8 @@ A run may still be going, be cut off mid-line, be empty, or lack any of these. W
 
 import json
 import math
+import os
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -155,6 +157,14 @@ class RunFacts:
         return None if self.step is None or not self.steps else min(1.0, self.step / self.steps)
 
     @property
+    def usd(self) -> float | None:
+        """What it cost, where TRAINYARD_USD_PER_HOUR says what the machines cost; None where it does not."""
+        price, seconds = os.environ.get("TRAINYARD_USD_PER_HOUR", ""), self.training_seconds
+        if seconds is None or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", price, re.ASCII):
+            return None
+        return seconds / 3600 * float(price)
+
+    @property
     def sample(self) -> str | None:
         value = self.outcome.get("sample")
         return value if isinstance(value, str) and value else None
@@ -204,6 +214,14 @@ def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
         state=state_of(run, history, newest, now=time.time() if now is None else now),
         timestamp=newest,
     )
+
+
+def facts_if_any(source: Path) -> RunFacts | None:
+    """The facts as `read_facts` has them; None while there is no run: what comes before it can fail, too."""
+    try:
+        return read_facts(source)
+    except ConfigError:
+        return None
 
 
 def _located(source: Path) -> tuple[Path, Path]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from trainyard.report.commands import prove_command
 from trainyard.report.facts import RunFacts
-from trainyard.report.quantities import counted, duration, loss, percent
+from trainyard.report.quantities import counted, duration, loss, money, percent
 from trainyard.report.status import Status
 from trainyard.run.commands import resume_command
 
@@ -91,7 +91,9 @@ def figures(
     A run on rewards has `reward 0.53 → 0.91` instead of losses. `strong` marks these up; `escaped` is for
     text that the run brought along.
     """
-    return [text for text in (_losses(facts, strong), _length(facts), _speed(facts, escaped)) if text]
+    cost = "" if facts.usd is None else strong(money(facts.usd))
+    parts = (_losses(facts, strong), _length(facts), _speed(facts, escaped), cost)
+    return [text for text in parts if text]
 
 
 def _losses(facts: RunFacts, strong: Callable[[str], str]) -> str:

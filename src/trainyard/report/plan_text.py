@@ -3,9 +3,12 @@
 It reads `plan.training_plan`'s JSON and knows no more; what is absent there is not mentioned.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from trainyard.errors import ConfigError
 from trainyard.report.quantities import counted, duration, percent, scaled, size
 
 Plan = Mapping[str, Any]
@@ -18,6 +21,17 @@ _PARTS = {
     "logits": "logits and loss",
     "workspace": "of single operations",
 }
+
+
+def read_plan(text: str) -> dict[str, Any]:
+    """The plan in `text`, a file's name or the JSON itself. Raises ConfigError when it is none."""
+    try:
+        plan = json.loads(text if text.lstrip().startswith("{") else Path(text).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--plan: {text[:80]!r} is no plan of plan_training.py --json ({error})") from None
+    if not isinstance(plan, dict):
+        raise ConfigError(f"--plan: {text[:80]!r} holds no plan of plan_training.py --json")
+    return plan
 
 
 def lines(plan: Plan) -> list[str]:

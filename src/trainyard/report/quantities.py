@@ -62,6 +62,11 @@ def percent(fraction: float) -> str:
     return f"{fraction:.0%}".replace("%", " %")
 
 
+def money(usd: float) -> str:
+    """`$ 214`, `$ 3.20`: cents below ten dollars only."""
+    return f"$ {usd:,.2f}" if usd < 10 else f"$ {usd:,.0f}"
+
+
 def counted(count: float, noun: str) -> str:
     """`1 step`, `5,000 steps`."""
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"

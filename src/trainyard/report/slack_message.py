@@ -1,10 +1,12 @@
 """What Slack is told of a run: Block Kit and the same in plain text for notifications. It sends nothing.
 
-The message follows what is on record, not what the caller hopes: `succeeded` without a proof says so. Text of
-the run is escaped and cut to Slack's limits: https://docs.slack.dev/reference/block-kit/blocks/section-block
+Started and finished are for the channel, what lies between for the thread (`slack_thread`). The message
+follows what is on record, not what the caller hopes: `succeeded` without a proof says so. Text of the run is
+escaped and cut to Slack's limits: https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,8 +14,9 @@ from typing import Any
 from urllib.parse import quote
 
 from trainyard.report.facts import RunFacts
-from trainyard.report.headline import Headline, Verdict, figures, headline
+from trainyard.report.headline import Headline, Verdict, figures, headline, position
 from trainyard.report.history import number
+from trainyard.report.quantities import duration, money
 from trainyard.report.resolved_config import config_value
 from trainyard.run.commands import is_command
 
@@ -25,8 +28,19 @@ class Moment(StrEnum):
     """When the message is sent."""
 
     STARTED = "started"
+    RESUMED = "resumed"
+    """A further segment of the lineage, or a further attempt."""
+    DEGRADED = "degraded"
+    """It goes on, but not as it should."""
+    STOPPED = "stopped"
+    """With a good checkpoint, to go on from."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing follows."""
+        return self in (Moment.SUCCEEDED, Moment.FAILED)
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,10 @@ class SlackMessage:
     text: str
     """What notifications and screen readers show."""
     blocks: list[dict[str, Any]]
+    title: str = ""
+    """What happened, as Slack's markup: what the first message of a thread is changed to begin with."""
+    about: str = ""
+    """What the first message says behind its title; empty for messages of other moments."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +65,40 @@ class Surroundings:
     ci: Mapping[str, str] = field(default_factory=dict)
     """`identity.ci_facts`."""
     runner: str | None = None
+    lineage: str | None = None
+    """What the run is called over all its segments; otherwise the number of the workflow run."""
+    segment: str = ""
+    """`2/3`: which segment of how many."""
+    reason: str = ""
+    """Why it was resumed, degraded, stopped or failed, where the record does not say."""
+    next_step: str = ""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """`TrainingPlan.to_json`; empty when it was not planned."""
 
 
 def slack_message(moment: Moment, facts: RunFacts | None, around: Surroundings) -> SlackMessage:
     """The message; `facts` is None while there is no run directory."""
     head = headline(facts) if facts is not None else None
-    title, symbol = _title(moment, head, around.ci.get("run_number") or _number(facts, around))
-    parts = _about(facts, around) if moment is Moment.STARTED else _result(facts)
-    first = " · ".join([f"{symbol} *{mrkdwn(title, 300)}*".strip(), *parts, *_links(around.ci)])
+    name = around.lineage or around.ci.get("run_number") or _number(facts, around)
+    title = _title(moment, head, f"Training {name}", _between(moment, facts, around))
+    parts = _about(facts, around) if moment is Moment.STARTED else _result(moment, facts)
+    if moment is Moment.FAILED and head is None and around.reason:
+        parts = [mrkdwn(around.reason, 500), *parts]
+    first = " · ".join([title, *parts, *_links(moment, around.ci)])
     blocks = [_section(first)]
-    if moment is not Moment.STARTED:
-        blocks += [_section(text) for text in (_proof(facts), _what_next(head)) if text]
+    if moment.ends or moment is Moment.STOPPED:
+        blocks += [_section(text) for text in (_proof(facts), _what_next(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
-    plain = " · ".join([f"{symbol} {mrkdwn(title, 300)}".strip(), *parts])
-    return SlackMessage(re.sub(r"[*`]", "", plain), blocks)
+    plain = " · ".join([title, *parts])
+    about = " · ".join([*parts, *_links(moment, around.ci)]) if moment is Moment.STARTED else ""
+    return SlackMessage(re.sub(r"[*`]", "", plain), blocks, title, about)
+
+
+def retitled(title: str, about: str, name: str) -> SlackMessage:
+    """The first message of a thread as it reads when `title` is what happened last."""
+    first = " · ".join(part for part in (title, about) if part)
+    context = {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
+    return SlackMessage(re.sub(r"[*`]", "", title), [_section(first), context], title, about)
 
 
 def mrkdwn(text: str, limit: int) -> str:
@@ -74,19 +112,53 @@ def mrkdwn(text: str, limit: int) -> str:
     return result
 
 
-def _title(moment: Moment, head: Headline | None, name: str) -> tuple[str, str]:
-    """What happened, and the sign for it."""
-    if moment is Moment.STARTED:
-        return f"Training {name} started", ""
+def _title(moment: Moment, head: Headline | None, name: str, between: str) -> str:
+    """The sign for what happened, and what happened, in bold."""
+    words, symbol = _words(moment, head, name)
+    return f"{symbol} *{mrkdwn(words + between, 700)}*".strip()
+
+
+def _words(moment: Moment, head: Headline | None, name: str) -> tuple[str, str]:
+    if moment in (Moment.STARTED, Moment.RESUMED, Moment.STOPPED):
+        return f"{name} {moment}", ""
+    if moment is Moment.DEGRADED:
+        return f"{name} degraded", Verdict.DEGRADED.symbol
     if head is None:
-        return f"Training {name} {moment}, and left no run directory", Verdict.FAILED.symbol
+        return f"{name} {moment}, and left no run directory", Verdict.FAILED.symbol
     if moment is Moment.FAILED and head.verdict is Verdict.PROVEN:
-        return f"Training {name} is proven, but a later step failed", Verdict.DEGRADED.symbol
+        return f"{name} is proven, but a later step failed", Verdict.DEGRADED.symbol
     if moment is Moment.FAILED and head.verdict in (Verdict.GOING, Verdict.DEGRADED):
-        return f"Training {name} failed: {_lower(head.text)}", Verdict.FAILED.symbol
+        return f"{name} failed: {_lower(head.text)}", Verdict.FAILED.symbol
     if head.verdict is Verdict.PROVEN:
-        return f"Training {name} proven", head.verdict.symbol
-    return f"Training {name}: {_lower(head.text)}", head.verdict.symbol
+        return f"{name} proven", head.verdict.symbol
+    return f"{name}: {_lower(head.text)}", head.verdict.symbol
+
+
+def _between(moment: Moment, facts: RunFacts | None, around: Surroundings) -> str:
+    """` 2/3 at step 2,340 (runner's time limit)` of what lies between start and end."""
+    if moment is Moment.STARTED or moment.ends:
+        return ""
+    at = position(facts) if facts is not None else ""
+    reason = around.reason or (degradation(facts) if moment is Moment.DEGRADED else "")
+    if moment is Moment.DEGRADED:
+        return f"{at}: {reason}" if reason else at
+    segment = f" {around.segment}" if around.segment else ""
+    return f"{segment}{at}" + (f" ({reason})" if reason else "")
+
+
+def degradation(facts: RunFacts | None) -> str:
+    """The newest trouble on record that did not end the run; empty when there is none."""
+    troubles = {
+        "checkpoint_failed": "checkpoint not saved",
+        "checkpoint_rejected": "checkpoint passed over",
+        "hang_suspected": "nothing moves",
+    }
+    for event in reversed(facts.events if facts is not None else []):
+        if (trouble := troubles.get(str(event.get("event")))) is not None:
+            step, reason = number(event.get("step")), event.get("reason")
+            at = "" if step is None else f", step {step:,.0f}"
+            return f"{trouble}{at}" + (f": {reason}" if isinstance(reason, str) else "")
+    return ""
 
 
 def _number(facts: RunFacts | None, around: Surroundings) -> str:
@@ -107,18 +179,35 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     what = [mrkdwn(str(model), 100)] if model else []
     what += [f"{planned:,.0f} steps"] if planned else []
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
-    return [*parts, (", ".join(what) + place).strip()] if what or place else parts
+    parts += [(", ".join(what) + place).strip()] if what or place else []
+    return [*parts, *_expected(around.plan, time.time())]
 
 
-def _result(facts: RunFacts | None) -> list[str]:
-    return [] if facts is None else figures(facts, escaped=lambda text: mrkdwn(text, 100))
+def _expected(plan: Mapping[str, Any], now: float) -> list[str]:
+    """`about 6 h 12 m, until 21:40 UTC, about $ 210`, as far as the plan knows."""
+    estimate = plan.get("estimate")
+    known = estimate if isinstance(estimate, Mapping) else {}
+    seconds, usd = number(known.get("seconds")), number(known.get("usd"))
+    parts = []
+    if seconds is not None and 0 <= seconds < 366 * 86400:
+        form = "%H:%M UTC" if seconds < 12 * 3600 else "%d %b %H:%M UTC"
+        parts += [f"about {duration(seconds)}, until {time.strftime(form, time.gmtime(now + seconds))}"]
+    parts += [] if usd is None else [f"about {money(usd)}"]
+    return [", ".join(parts)] if parts else []
 
 
-def _links(ci: Mapping[str, str]) -> list[str]:
+def _result(moment: Moment, facts: RunFacts | None) -> list[str]:
+    if facts is None or not moment.ends:
+        return []
+    return figures(facts, escaped=lambda text: mrkdwn(text, 100))
+
+
+def _links(moment: Moment, ci: Mapping[str, str]) -> list[str]:
     if not all(ci.get(key) for key in ("server", "repository", "run_id")):
         return []
-    address = f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}"
-    return [f"<{quote(address, safe=':/')}|run>"]
+    address = quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
+    report = [f"<{address}#artifacts|report>"] if moment.ends else []
+    return [f"<{address}|run>", *report]
 
 
 def _proof(facts: RunFacts | None) -> str:
@@ -130,13 +219,14 @@ def _proof(facts: RunFacts | None) -> str:
     )
 
 
-def _what_next(head: Headline | None) -> str:
+def _what_next(head: Headline | None, around: Surroundings) -> str:
     """The reason, where the proof does not tell it, and the command that goes on."""
-    if head is None or head.verdict in (Verdict.PROVEN, Verdict.GOING):
-        return ""
-    step = mrkdwn(head.next_step.replace("`", "'"), 900)
+    if head is not None and head.verdict in (Verdict.PROVEN, Verdict.GOING):
+        head = None
+    reason = around.reason or (head.reason if head else "")
+    step = mrkdwn((around.next_step or (head.next_step if head else "")).replace("`", "'"), 900)
     command = f"`{step}`" if is_command(step) else step
-    lines = [mrkdwn(head.reason, 1200), f"Next: {command}" if command else ""]
+    lines = [mrkdwn(reason, 1200), f"Next: {command}" if command else ""]
     return "\n".join(line for line in lines if line)
 
 

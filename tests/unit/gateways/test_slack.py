@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append((self.path, dict(self.headers), body))
         self.server.done.wait(self.server.stall)
-        default = '{"ok": true, "ts": "1.2"}' if "chat.postMessage" in self.path else "ok"
+        default = '{"ok": true, "channel": "C7", "ts": "1.2"}' if "/api/chat." in self.path else "ok"
         status, headers, text = self.server.answers.pop(0) if self.server.answers else (200, {}, default)
         self.send_response(status)
         for name, value in headers.items():
@@ -100,6 +100,45 @@ def test_a_bot_token_posts_to_the_channel(server: FakeSlack) -> None:
     assert body["blocks"] == BLOCKS
 
 
+def test_a_bot_token_says_where_the_message_is_and_a_webhook_cannot(server: FakeSlack) -> None:
+    assert slack.post("t", BLOCKS, environment=bot(server)) == slack.Posted("C7", "1.2")
+    assert slack.post("t", BLOCKS, environment=webhook(server)) == slack.Posted()
+
+
+def test_an_answer_goes_into_the_thread_and_if_it_matters_into_the_channel_too(server: FakeSlack) -> None:
+    root = slack.Posted("C7", "1.2")
+    for broadcast in (False, True):
+        assert slack.post("t", BLOCKS, thread=root, broadcast=broadcast, environment=bot(server))
+        body = server.requests[-1][2]
+        assert (body["channel"], body["thread_ts"], body["reply_broadcast"]) == ("C7", "1.2", broadcast)
+
+
+def test_a_message_can_be_edited_where_it_is(server: FakeSlack) -> None:
+    assert slack.edit(slack.Posted("C7", "1.2"), "proven", BLOCKS, environment=bot(server))
+    path, _, body = server.requests[0]
+    assert path == "/api/chat.update"
+    assert body == {"channel": "C7", "ts": "1.2", "text": "proven", "blocks": BLOCKS}
+
+
+def test_nothing_can_be_edited_without_a_token_or_what_a_webhook_posted(server: FakeSlack) -> None:
+    assert not slack.edit(slack.Posted("C7", "1.2"), "t", BLOCKS, environment=webhook(server))
+    assert not slack.edit(slack.Posted(), "t", BLOCKS, environment=bot(server))
+    assert server.requests == []
+
+
+def test_a_message_that_is_gone_cannot_be_edited(server: FakeSlack) -> None:
+    server.answers = [(200, {}, '{"ok": false, "error": "message_not_found"}')]
+    with pytest.raises(ServiceError, match="for C7: message_not_found"):
+        slack.edit(slack.Posted("C7", "1.2"), "t", BLOCKS, environment=bot(server))
+
+
+def test_a_token_goes_before_a_webhook_as_far_as_a_channel_is_known(server: FakeSlack) -> None:
+    both = bot(server) | webhook(server)
+    slack.post("t", BLOCKS, environment=both)
+    slack.post("t", BLOCKS, environment={k: v for k, v in both.items() if k != "SLACK_CHANNEL"})
+    assert [path for path, _, _ in server.requests] == ["/api/chat.postMessage", SECRET_PATH]
+
+
 def test_the_channel_may_come_from_the_configuration(server: FakeSlack) -> None:
     environment = {k: v for k, v in bot(server).items() if k != "SLACK_CHANNEL"}
     assert slack.post("t", BLOCKS, channel="#from-config", environment=environment)
@@ -109,7 +148,7 @@ def test_the_channel_may_come_from_the_configuration(server: FakeSlack) -> None:
 
 
 def test_without_webhook_and_token_nothing_is_sent() -> None:
-    assert slack.post("t", BLOCKS, environment={}) is False
+    assert slack.post("t", BLOCKS, environment={}) is None
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
@@ -131,6 +170,17 @@ def test_a_rate_limit_beyond_the_time_of_a_message_is_not_waited_out(
         slack.post("t", BLOCKS, environment=credentials(server))
     assert time.monotonic() - began < 2
     assert len(server.requests) == 1
+
+
+def test_waits_that_slack_asks_for_are_counted_together(
+    server: FakeSlack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slack, "TOTAL_SECONDS", 1.0)
+    monkeypatch.setattr(slack, "RATE_LIMIT_SECONDS", 2.5)
+    server.answers = [(429, {"Retry-After": "1"}, "rate_limited")] * 5
+    with pytest.raises(ServiceError, match=r"429|rate_limited"):
+        slack.post("t", BLOCKS, environment=bot(server))
+    assert len(server.requests) == 2  # the second wait would have gone beyond, the first was beyond TOTAL
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])

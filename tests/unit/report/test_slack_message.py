@@ -20,6 +20,7 @@ CI = {
     "sha": "3f2c1ab" + "0" * 33,
 }
 AROUND = Surroundings("gh-99", CI, "gpu-runner")
+REPORT = "<https://github.com/me/lab/actions/runs/99#artifacts|report>"
 LINK = "<https://github.com/me/lab/actions/runs/99|run>"
 
 
@@ -122,7 +123,7 @@ def test_hostile_text_is_escaped_and_cut(new_run: NewRun) -> None:
     for moment in Moment:
         text = written(slack_message(moment, facts(run), around))
         assert "<!" not in text
-        assert text.replace(LINK, "").count("<") == 0
+        assert text.replace(LINK, "").replace(REPORT, "").count("<") == 0
         assert not any(piece.split(";")[0] not in ("amp", "lt", "gt") for piece in text.split("&")[1:])
 
 
@@ -131,3 +132,36 @@ def test_an_escape_is_never_cut_in_two() -> None:
         text = mrkdwn("a&<>b&&&&", limit)
         assert len(text) <= limit
         assert text.rstrip("…").count("&") == text.count(";")
+
+
+def test_a_resumption_says_segment_step_and_reason(new_run: NewRun) -> None:
+    around = Surroundings("gh-99", CI, segment="2/2", reason="runner's time limit", lineage="800")
+    message = slack_message(Moment.RESUMED, facts(new_run().train(340)), around)
+    assert message.text == "Training 800 resumed 2/2 at step 340 of 600 (runner's time limit)"
+    assert "Next" not in written(message)
+
+
+def test_a_stop_gives_reason_and_command(new_run: NewRun) -> None:
+    run = new_run().train(120).end("stopped", 75, "Stopped at step 120 of 600: the deadline is near")
+    text = written(slack_message(Moment.STOPPED, facts(run), Surroundings("gh-99", CI, segment="1/3")))
+    assert text.startswith("*Training 812 stopped 1/3 at step 120 of 600*")
+    assert "the deadline is near\nNext: `scripts/train.py" in text
+
+
+def test_an_estimate_that_is_none_is_left_out() -> None:
+    for plan in (
+        {"estimate": 3},
+        {"estimate": {"seconds": "x", "usd": None}},
+        {"estimate": {"seconds": 1e12}},
+    ):
+        message = slack_message(Moment.STARTED, None, Surroundings("r", CI, plan=plan))
+        assert message.text == "Training 812 started · main@3f2c1ab by push"
+
+
+def test_a_price_makes_a_cost(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run().train().succeed().prove()
+    for price, written_as in (("98.32", " · $ 2.95"), ("9832", " · $ 295")):
+        monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", price)
+        assert slack_message(Moment.SUCCEEDED, facts(run), AROUND).text.endswith(written_as)
+    monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "cheap")
+    assert "$" not in slack_message(Moment.SUCCEEDED, facts(run), AROUND).text

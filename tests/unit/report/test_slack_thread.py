@@ -1,0 +1,113 @@
+"""The thread of a lineage: where it is, what was told, and what goes where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.report.slack_message import Moment, Surroundings
+from trainyard.report.slack_thread import Event, SlackThread, event_of, parse_address, read_thread, tell
+
+CI = {"run_id": "99", "run_attempt": "1", "run_number": "812"}
+
+
+@dataclass
+class Messenger:
+    """Takes what is sent; `threads` as a bot token does, otherwise as a webhook."""
+
+    threads: bool = True
+    refuses_edits: bool = False
+    sent: list[tuple[str, str, bool]] = field(default_factory=list)
+    """Text, the message that is answered, whether the channel sees it."""
+    edited: list[str] = field(default_factory=list)
+
+    def post(
+        self,
+        text: str,
+        blocks: Sequence[Mapping[str, Any]],
+        *,
+        channel: str | None = None,
+        thread: Any = None,
+        broadcast: bool = False,
+    ) -> SlackThread:
+        self.sent.append((text, thread.ts if self.threads else "", broadcast))
+        return SlackThread("C1", f"1.{len(self.sent)}") if self.threads else SlackThread()
+
+    def edit(self, message: Any, text: str, blocks: Sequence[Mapping[str, Any]]) -> bool:
+        if self.refuses_edits:
+            raise ServiceError("Slack refused the message for C1: message_not_found")
+        self.edited.append(f"{message.ts} {text}")
+        return True
+
+
+def event(moment: Moment, thread: SlackThread, **around: Any) -> Event:
+    found = event_of(moment, None, Surroundings("gh-99", **{"ci": CI, **around}), thread)
+    assert found is not None
+    return found
+
+
+def test_the_first_message_begins_the_thread_whatever_it_is(tmp_path: Path) -> None:
+    messenger, memory = Messenger(), tmp_path / "runs" / "gh-99" / "slack.json"
+    first = tell(event(Moment.FAILED, SlackThread()), messenger, memory)
+    assert first is not None
+    assert first.address == "C1:1.1"
+    assert read_thread(memory) == first
+    second = tell(event(Moment.SUCCEEDED, first), messenger, memory)
+    assert second is not None
+    assert second.address == "C1:1.1"
+    assert [answered for _, answered, _ in messenger.sent] == ["", "1.1"]
+    assert len(messenger.edited) == 1
+    assert messenger.edited[0].startswith("1.1 ")
+
+
+def test_what_was_told_is_remembered_even_if_the_first_message_is_gone(tmp_path: Path) -> None:
+    thread, memory = SlackThread("C1", "1.1"), tmp_path / "slack.json"
+    told = event(Moment.STOPPED, thread)
+    with pytest.raises(ServiceError, match="message_not_found"):
+        tell(told, Messenger(refuses_edits=True), memory)
+    assert told.key in read_thread(memory).said
+
+
+def test_a_webhook_leaves_no_address_and_a_memory(tmp_path: Path) -> None:
+    messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
+    thread = tell(event(Moment.STARTED, SlackThread()), messenger, memory)
+    assert thread is not None
+    assert (thread.address, thread.begun, messenger.edited) == ("", True, [])
+    assert event(Moment.STARTED, thread).key in thread.said
+    assert event(Moment.STARTED, thread, ci=CI | {"run_attempt": "2"}).moment is Moment.RESUMED
+
+
+def test_events_differ_by_moment_attempt_and_words() -> None:
+    thread = SlackThread()
+    events = [
+        event(Moment.RESUMED, thread),
+        event(Moment.STOPPED, thread),
+        event(Moment.RESUMED, thread, segment="2/3"),
+        event(Moment.RESUMED, thread, ci=CI | {"run_attempt": "2"}),
+        event(Moment.RESUMED, thread, ci=CI | {"run_id": "100"}),
+    ]
+    assert len({each.key for each in events}) == len(events)
+    planned = {"estimate": {"seconds": 60.0}}
+    assert event(Moment.STARTED, thread).key == event(Moment.STARTED, thread, plan=planned).key
+
+
+def test_a_degradation_that_nobody_names_is_none() -> None:
+    assert event_of(Moment.DEGRADED, None, Surroundings("r"), SlackThread()) is None
+    assert event(Moment.DEGRADED, SlackThread(), reason="TCP fallback").message.text.endswith("TCP fallback")
+
+
+def test_memory_is_bounded() -> None:
+    thread = SlackThread()
+    for number in range(600):
+        thread = thread.after(str(number))
+    assert (len(thread.said), thread.said[-1]) == (500, "599")
+
+
+@pytest.mark.parametrize("text", ["", "#training:1.2", "C0123", "C0123:12", "c0123:1.2", "C0123:1.2\n"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no thread"):
+        parse_address(text)
+    assert parse_address("C0123:1732140000.000100").address == "C0123:1732140000.000100"
