@@ -4,7 +4,8 @@
 Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
          TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_JOB_STARTED (Unix seconds; --deadline counts
          from there, else from now), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
-Writes:  the run directory; --json prints the outcome; in GitHub Actions the step output `exit_code`.
+Writes:  the run directory; --json prints how the run ended, whatever the end; in GitHub Actions the step
+         output `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
          4 a stream cannot be reached; 75 stopped early with a good checkpoint: run again; 130 interrupted
          twice, or while preparing data.
@@ -12,9 +13,7 @@ Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=5
 """
 
 import argparse
-import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -46,11 +45,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
+    return left(command.exit_code_of(lambda: run(argv)))
+
+
+def left(code: int) -> int:
     from trainyard.gateways.github import set_output
     from trainyard.gateways.torchrun import leave_exit_code
 
-    code = command.exit_code_of(lambda: run(argv))
-    set_output("exit_code", str(int(code)))
+    if IS_MAIN:
+        set_output("exit_code", str(int(code)))
     return leave_exit_code(code)
 
 
@@ -67,9 +70,7 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.training.torch_variables import set_torch_variables
 
     set_torch_variables()
-    # Until there is a run to save, a signal ends the program at once: half-prepared data is removed.
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
-        signal.signal(number, signal.default_int_handler)
+    command.end_at_signals()  # until there is a run to save: half-prepared data is removed
 
     from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line
@@ -80,7 +81,7 @@ def run(argv: Sequence[str] | None) -> int:
     config = as_begun(load_config(args.config, args.set).config, args.run_dir)
     stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
-        print(json.dumps(rehearse(config, requested(args, config)), indent=2))
+        command.print_json(rehearse(config, requested(args, config)))
         return 0
     request = requested(args, config)(ready_data(config))
     stop.listen()
@@ -88,8 +89,6 @@ def run(argv: Sequence[str] | None) -> int:
         outcome = train(request, stop=stop, listener=display)
     if IS_MAIN:
         command.announce("training", summary_line(outcome), "ok")
-        if args.json:
-            print(json.dumps(outcome, indent=2))
     return 0
 
 
@@ -112,6 +111,8 @@ def requested(args: argparse.Namespace, config: "Config") -> "RequestFor":
         flops_per_token=flops_per_token(config.model.architecture, config.data.sequence_length),
         peak_flops=lambda name: gpu(name, 0).peak(bfloat16=config.model.dtype == "bfloat16"),
         profile=args.profile or range(0),
+        on_outcome=command.print_json if args.json else lambda _: None,
+        leave=lambda code: os._exit(left(command.exit_code_of(lambda: code))),
     )
 
 

@@ -6,6 +6,7 @@ It knows no pipeline step and starts nothing; `scripts/` hold the steps.
 import argparse
 import contextlib
 import errno
+import json
 import logging
 import os
 import re
@@ -75,6 +76,18 @@ def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
             f"TRAINYARD_JOB_STARTED: {started!r} is not a time in Unix seconds, as date +%s prints"
         )
     return max(0.0, time.time() - float(started))
+
+
+def print_json(value: object) -> None:
+    """Write `value` to stdout. What cannot be written now is said when the process ends (`exit_code_of`)."""
+    with contextlib.suppress(OSError):
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def end_at_signals() -> None:
+    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, and be cleaned up after."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
 
 
 def stand_back() -> threading.Event:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,19 +20,21 @@ training: {{batch_size: 4, max_steps: 12, warmup_steps: 3, validation_steps: nul
 compute: {{threads: 1}}
 data: {{sequence_length: 16}}
 checkpointing: {{save_steps: 4}}
-monitoring: {{tensorboard: false, hang_seconds: 1.5}}
+monitoring: {{tensorboard: false}}
 """
-# Python imports it as it starts: the sixth batch of one rank never comes.
+# Python imports it as it starts: the sixth batch of one rank never comes, and only then patience is short.
 STUCK = """
 import os, threading
 
 if os.environ.get("RANK", "0") == os.environ.get("STUCK_RANK"):
     from trainyard.training.batches import TokenBatches
+    from trainyard.training.watchdog import Watchdog
 
     whole = TokenBatches.batch
 
     def wait_for_ever(self, step):
         if step == 5:
+            Watchdog.limit = lambda self: 1.5
             lock = threading.Lock()
             lock.acquire()
             lock.acquire()
@@ -45,7 +48,7 @@ class Trainer:
     """The shipped trainer on a small text, with one rank stuck in step 6."""
 
     def __init__(self, folder: Path) -> None:
-        self.run = folder / "run"
+        self.run, self.output = folder / "run", folder / "output"
         self._folder = folder
         text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(1000))
         (folder / "train.txt").write_text(text)
@@ -53,7 +56,7 @@ class Trainer:
         (folder / "config.yaml").write_text(CONFIG)
         (folder / "sitecustomize.py").write_text(STUCK)
 
-    def train(self, *more: str, stuck_rank: str) -> tuple[int, str]:
+    def train(self, *more: str, stuck_rank: str) -> tuple[int, str, str]:
         paths = ("train_path=train.txt", "validation_path=validation.txt", "prepared_directory=prepared")
         settings = [f"data.{path.replace('=', f'={self._folder}/')}" for path in paths]
         command = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--run-dir", str(self.run), *more]
@@ -61,10 +64,11 @@ class Trainer:
         command += [word for setting in settings for word in ("--set", setting)]
         search = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "CI": "true", "PYTHONPATH": search, "STUCK_RANK": stuck_rank}
+        environment["GITHUB_OUTPUT"] = str(self.output)
         done = subprocess.run(
-            command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, timeout=120, check=False
+            command, capture_output=True, text=True, cwd=HOUSE, env=environment, timeout=300, check=False
         )
-        return done.returncode, done.stderr
+        return done.returncode, done.stdout, done.stderr
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.run / "events.jsonl").read_text().splitlines()]
@@ -81,14 +85,16 @@ def trainer(tmp_path: Path) -> Trainer:
 
 @pytest.mark.slow
 def test_a_hang_ends_the_run_with_its_stacks_and_says_how_to_go_on(trainer: Trainer) -> None:
-    code, errors = trainer.train(stuck_rank="0")
+    code, printed, errors = trainer.train("--json", stuck_rank="0")
     assert code == 1, errors
+    assert json.loads(printed) == trainer.outcome()
+    assert re.findall(r"^exit_code<<(.+)\n(\d+)\n\1$", trainer.output.read_text(), re.M)[-1][1] == "1"
     stacks = (trainer.run / "logs" / "hang-rank-0.txt").read_text()
     assert "in wait_for_ever" in stacks
     assert "after step 5" in stacks
     outcome = trainer.outcome()
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("failed", 1, 5)
-    assert outcome["reason"].startswith("Step 6: nothing moved for 1.")
+    assert outcome["reason"].startswith("Step 6: nothing moved for ")
     assert outcome["reason"].endswith("logs/hang-rank-0.txt.")
     assert f"From the last checkpoint: scripts/train.py --config {trainer.run}/config.yaml" in errors
     assert [event["event"] for event in trainer.events()] == [
@@ -98,9 +104,11 @@ def test_a_hang_ends_the_run_with_its_stacks_and_says_how_to_go_on(trainer: Trai
 
 @pytest.mark.slow
 def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Trainer) -> None:
-    two = ("--nproc-per-node", "2", "--set", "compute.strategy=ddp")
-    code, errors = trainer.train(*two, stuck_rank="1")
+    two = ("--nproc-per-node", "2", "--json", "--set", "compute.strategy=ddp")
+    code, printed, errors = trainer.train(*two, stuck_rank="1")
     assert code == 1, errors
+    assert json.loads(printed) == trainer.outcome()
+    assert re.findall(r"^exit_code<<(.+)\n(\d+)\n\1$", trainer.output.read_text(), re.M)[-1][1] == "1"
     assert errors.count("nothing moved for") == 1, errors
     assert "lost another process" not in errors
     logs = trainer.run / "logs"

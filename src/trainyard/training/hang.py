@@ -28,6 +28,7 @@ from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parts import Segment
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.watchdog import Standstill, compiling_is_slow
+from trainyard.training.world import collectives_wait_for_ever
 
 _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
@@ -40,11 +41,17 @@ _POLL_SECONDS = 0.05
 
 
 @contextmanager
-def ended_when_hung(parts: Segment, recorder: OutcomeRecorder) -> Iterator[None]:
-    """End all processes of the run when what is done inside stands still."""
-    alarm = Alarm(parts, recorder)
+def ended_when_hung(
+    parts: Segment, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
+) -> Iterator[None]:
+    """End all processes of the run, each by `leave`, when what is done inside stands still.
+
+    No collective gives up first: it would say that another process is gone, and leave no stacks.
+    """
+    alarm = Alarm(parts, recorder, leave=leave)
     parts.world.on_main(alarm.forget)
     with ExitStack() as held:
+        held.enter_context(collectives_wait_for_ever())
         if parts.config.compute.compile:
             held.enter_context(compiling_is_slow(parts.watchdog))
         held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called))
@@ -54,8 +61,9 @@ def ended_when_hung(parts: Segment, recorder: OutcomeRecorder) -> Iterator[None]
 class Alarm:
     """The end of a run that hangs."""
 
-    def __init__(self, parts: Segment, recorder: OutcomeRecorder) -> None:
-        self._parts, self._recorder = parts, recorder
+    def __init__(self, parts: Segment, recorder: OutcomeRecorder, *, leave: Callable[[int], None]) -> None:
+        """`leave` is given the exit code, ends the process and does not return."""
+        self._parts, self._recorder, self._leave = parts, recorder, leave
         self._logs = parts.directory.logs
         self._sign = self._logs / "hang-suspected"
 
@@ -83,7 +91,7 @@ class Alarm:
             kind, error, trace = sys.exc_info()
             if kind is not None and error is not None:
                 sys.excepthook(kind, error, trace)
-            os._exit(ExitCode.NO)
+            self._leave(int(ExitCode.NO))
 
     def _call_the_others(self, still: Standstill) -> dict[str, Any]:
         """Set the sign unless it is set; returns who noticed, after how long."""

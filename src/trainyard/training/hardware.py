@@ -74,3 +74,15 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
     if device.type == "cuda":
         facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
     return facts
+
+
+def memory_facts(device: torch.device) -> dict[str, int]:
+    """Of a GPU, for a row of metrics: what is taken of its memory, by whomever, and torch's own peak."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "gpu_memory_bytes": total - free,
+        "gpu_memory_total_bytes": total,
+        "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated(device),
+    }

@@ -8,11 +8,10 @@ A row is written before the checkpoint of its step: resuming from a checkpoint f
 import math
 import time
 
-import torch
-
 from trainyard.errors import StoppedError, TrainingFailedError
 from trainyard.run.commands import resume_command
 from trainyard.run.records import RecordWriter, Row
+from trainyard.training.hardware import memory_facts
 from trainyard.training.parts import Parts
 from trainyard.training.profiling import trace_name
 from trainyard.training.resume import where_to_go_on
@@ -110,7 +109,8 @@ class Loop:
         return step >= self._parts.length.steps or (every is not None and step % every == 0)
 
     def _write(self, row: Row) -> None:
-        row |= {"checkpoint_seconds": self._saver.held_up()} | self._memory() | self._parts.gpu_facts()
+        row |= {"checkpoint_seconds": self._saver.held_up()} | memory_facts(self._parts.device)
+        row |= self._parts.gpu_facts()
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
         if self._metrics is None:
             return
@@ -118,17 +118,6 @@ class Loop:
         for tracker in self._parts.trackers:
             tracker.write(row)
         self._parts.listener.on_row(row)
-
-    def _memory(self) -> Row:
-        device = self._parts.device
-        if device.type != "cuda":
-            return {}
-        free, total = torch.cuda.mem_get_info(device)
-        return {
-            "gpu_memory_bytes": total - free,
-            "gpu_memory_total_bytes": total,
-            "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated(device),
-        }
 
     def _stop_reason(self) -> str | None:
         """Why to stop, as all processes agree on it: a signal to one of them is enough.

@@ -5,6 +5,7 @@ A process that is killed writes nothing; that `run.json` has no outcome is how s
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -24,9 +25,16 @@ class OutcomeRecorder:
     """A context around the training: takes an old outcome out at the start, writes the new one at the end."""
 
     def __init__(
-        self, directory: RunDirectory, state: TrainingState, length: RunLength, *, is_main: bool = True
+        self,
+        directory: RunDirectory,
+        state: TrainingState,
+        length: RunLength,
+        *,
+        tell: Callable[[Mapping[str, Any]], None],
+        is_main: bool = True,
     ) -> None:
-        """Only the main process writes; the digests of a sharded state are made by all."""
+        """Only the main process writes and tells; the digests of a sharded state are made by all."""
+        self._tell = tell
         self._is_main = is_main
         self._directory = directory
         self._state = state
@@ -66,6 +74,7 @@ class OutcomeRecorder:
             if error is None:
                 raise RecordError(message) from problem
             _logger.warning("%s", message)
+        self._tell(self.outcome)
 
     def _newest_checkpoint(self) -> dict[str, Any]:
         """Which checkpoint the run ends with, by the hash of its manifest."""

@@ -4,6 +4,7 @@ The run's identity and configuration are written here, and the records of an aba
 Training itself is `session`'s and `loop`'s.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol
@@ -26,6 +27,10 @@ from trainyard.training.training_data import TrainingData
 
 def _no_peak(_name: str) -> float | None:
     return None
+
+
+def _untold(_outcome: Mapping[str, Any]) -> None:
+    pass
 
 
 class DataOnRecord(Protocol):
@@ -64,6 +69,10 @@ class Request(Generic[Data_co]):
     """The most FLOP/s of a device in the run's precision: `cpu`, or a GPU by the name its driver gives it."""
     profile: range = range(0)
     """The steps, counted from 1, to write a profiler's trace of."""
+    on_outcome: Callable[[Mapping[str, Any]], None] = _untold
+    """Told by the main process how the run ended, once that is on record, whatever the end was."""
+    leave: Callable[[int], None] = os._exit
+    """Ends a process that hangs, from another thread, with the exit code it is given; does not return."""
 
     def pinned(self) -> "Request[Data_co]":
         """The request with the exact data in its configuration, which is what goes on record."""

@@ -50,10 +50,7 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     request = request.pinned()
     device = prepare_device(request.config)
-    # A hang is noticed before a collective that waits for it gives up.
-    patience = 1.5 * request.config.monitoring.hang_seconds
-    strategy = request.config.compute.strategy
-    with joined(device.type, strategy, patience=patience) as world, ExitStack() as held:
+    with joined(device.type, request.config.compute.strategy) as world, ExitStack() as held:
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
         with closing(session.batches):
@@ -80,6 +77,8 @@ class _Session:
         done = world.on_main(lambda: finished_before(request, self._length, point))
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
+            if world.is_main:
+                request.on_outcome(done)
             return done
         self._profiled = steps_ahead(
             request.profile, done=point.step if point else 0, last=self._length.steps
@@ -88,14 +87,15 @@ class _Session:
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
         parts = self._parts(run_id, parallel, state, (stop, listener))
-        with OutcomeRecorder(directory, state, self._length, is_main=world.is_main) as recorder:
+        tell = request.on_outcome
+        with OutcomeRecorder(directory, state, self._length, tell=tell, is_main=world.is_main) as recorder:
             _resume(directory, state, point, world)
             if state.data_position is not None:
                 self.batches.restore(state.data_position)
             with self._tracked(parts) as tracked:
                 started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
                 listener.on_event("started", started)
-                with ended_when_hung(tracked, recorder):
+                with ended_when_hung(tracked, recorder, leave=request.leave):
                     _run(tracked)
                     with tracked.watchdog.slow_work():
                         recorder.sample = _sample(request, parallel.model, self._device)

@@ -19,6 +19,7 @@ from trainyard.errors import ConfigError, TrainingFailedError, TrainyardError
 Result = TypeVar("Result")
 _START_SECONDS = 300
 _CONTROL_SECONDS = 1800
+_FOR_EVER_DAYS = 365
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,12 @@ ALONE = World(rank=0, size=1, local_rank=0, control=None)
 
 
 @contextmanager
-def joined(
-    device: str, strategy: str, environment: Mapping[str, str] = os.environ, *, patience: float = 0.0
-) -> Iterator[World]:
+def joined(device: str, strategy: str, environment: Mapping[str, str] = os.environ) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end; without them, be alone.
 
     `device` (`cpu` or `cuda`) decides the backend: NCCL beside gloo on GPUs, gloo on CPUs. Raises ConfigError
-    when several processes were started for a strategy of one. No collective waits longer than five
-    minutes, or `patience` seconds if that is more.
+    when several processes were started for a strategy of one. No collective of training waits longer than
+    five minutes, but for `collectives_wait_for_ever`.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     _require_one_process(size, strategy)
@@ -150,7 +149,7 @@ def joined(
         yield ALONE
         return
     backend = "cuda:nccl,cpu:gloo" if device == "cuda" else "gloo"
-    limit = timedelta(seconds=max(_START_SECONDS, patience))
+    limit = timedelta(seconds=_START_SECONDS)
     if size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
@@ -167,6 +166,26 @@ def _world(size: int, environment: Mapping[str, str]) -> World:
         return ALONE
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
     return World(dist.get_rank(), size, int(environment.get("LOCAL_RANK", "0")), control)
+
+
+@contextmanager
+def collectives_wait_for_ever() -> Iterator[None]:
+    """While another watches, no collective gives up; afterwards each waits half an hour.
+
+    A process that dies is noticed all the same: its connections close, and torchrun ends the others.
+    """
+    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
+    try:
+        yield
+    finally:
+        _limit_collectives(timedelta(seconds=_CONTROL_SECONDS))
+
+
+def _limit_collectives(limit: timedelta) -> None:
+    """Of every group, those of device meshes too. Torch has no public way; torchtitan takes this one."""
+    if dist.is_initialized():
+        for group in list(dist.distributed_c10d._world.pg_map):
+            dist.distributed_c10d._set_pg_timeout(limit, group)
 
 
 @contextmanager

@@ -83,18 +83,19 @@ class _Session:
         point = find_resume_point(directory, request.resume, self._fits)
         if (done := finished_before(request, self._length, point)) is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
+            request.on_outcome(done)
             return done
         weights = None if point and point.step else _weights(self._config)
         state = self._new_state(weights)
         run_id = open_records(request, point, self._found(state, weights))
-        with OutcomeRecorder(directory, state, self._length) as recorder:
+        with OutcomeRecorder(directory, state, self._length, tell=request.on_outcome) as recorder:
             if point is not None:
                 load_checkpoint(point.path, state)
             continue_records(directory, state, point)
             with self._segment(run_id, state, (stop, listener)) as segment:
                 started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
                 listener.on_event("started", started)
-                with ended_when_hung(segment, recorder):
+                with ended_when_hung(segment, recorder, leave=request.leave):
                     self._train(segment, state, weights)
                     with segment.watchdog.slow_work():
                         recorder.sample = self._sample(state)

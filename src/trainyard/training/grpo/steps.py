@@ -16,10 +16,12 @@ from trainyard.errors import StoppedError, TrainingFailedError
 from trainyard.run.commands import resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.grpo.policy_state import PolicyState
+from trainyard.training.hardware import memory_facts
 from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parts import Segment
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.saving import Saver
+from trainyard.training.timing import step_clock
 
 _FIGURES = {
     "loss": "loss",
@@ -40,6 +42,7 @@ class Steps:
     def __init__(self, segment: Segment, state: PolicyState, saver: Saver) -> None:
         self._segment, self._state, self._saver = segment, state, saver
         self._metrics = RecordWriter(segment.directory.metrics_file)
+        self._clock = step_clock(segment.device)
         self._slowest_step = 0.0
         self._started = 0.0
         self._seen = 0
@@ -49,7 +52,12 @@ class Steps:
 
     def begin(self) -> None:
         self._started = time.perf_counter()
+        self._clock.begin()
         self._segment.watchdog.beat()
+
+    def lap(self, part: str) -> None:
+        """Since the last call, `part` of the step was at work; its `data` are the answers, sampled."""
+        self._clock.lap(part)
 
     def before_update(self) -> None:
         """Set the learning rate, and wait until the weights may change.
@@ -84,9 +92,11 @@ class Steps:
         self._state.counted += tokens
         self._slowest_step = max(self._slowest_step, seconds)
         self._segment.watchdog.step_done(seconds)
+        parts = self._clock.read()
         if self._is_due(self._segment.config.monitoring.log_steps):
             figures = {name: logged.get(source) for name, source in _FIGURES.items()}
-            self._write(self._position() | figures | {"learning_rate": rate} | self._speed(tokens, seconds))
+            row = self._position() | figures | {"learning_rate": rate} | self._speed(tokens, seconds)
+            self._write(row | parts)
         self._saver.poll()
         if self._is_due(self._segment.config.checkpointing.save_steps):
             self._saver.save()
@@ -125,6 +135,7 @@ class Steps:
             )
 
     def _write(self, row: Row) -> None:
+        row = row | {"checkpoint_seconds": self._saver.held_up()} | memory_facts(self._segment.device)
         row = row | self._segment.gpu_facts() | {"time": time.time()}
         row = {key: value for key, value in row.items() if value is not None}
         self._metrics.write(row)

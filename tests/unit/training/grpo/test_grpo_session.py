@@ -22,7 +22,8 @@ from trainyard.training.stop import StopRequest
 
 MakeConfig = Callable[..., Config]
 Train = Callable[..., dict[str, Any]]
-CLOCK = {"time", "step_seconds", "tokens_per_second", "samples_per_second"}
+PARTS = {f"{part}_seconds" for part in ("data", "forward", "backward", "optimizer")}
+CLOCK = {"time", "step_seconds", "checkpoint_seconds", "tokens_per_second", "samples_per_second"} | PARTS
 
 
 class Spy:
@@ -75,6 +76,9 @@ def test_a_run_keeps_the_contract_of_the_run_directory(straight: Path) -> None:
     figures = {"loss", "grad_norm", "reward", "reward_std", "accuracy", "kl", "entropy", "completion_length"}
     position = {"step", "epoch", "learning_rate", "tokens", "samples"}
     assert all(row.keys() == figures | position for row in rows)
+    for row in read_rows(RunDirectory(straight).metrics_file):
+        assert row.keys() >= CLOCK
+        assert 0 < sum(row[part] for part in PARTS) <= row["step_seconds"]
     assert outcome["first_reward"] == rows[0]["reward"]
     assert outcome["tokens"] == rows[-1]["tokens"] > 0
     assert [row["epoch"] for row in rows] == [1] * 8 + [2] * 2
