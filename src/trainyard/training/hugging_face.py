@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,21 @@ _KEY = "data.hugging_face"
 class Origin:
     """Which state of a dataset is read."""
 
+    dataset: str
+    """Its name on the Hub, or a local folder."""
     revision: str | None
     """The commit on the Hub; None for a local folder."""
-    content: str
-    """What is the same wherever the same data is read: the commit, or a digest of the folder."""
+
+    @cached_property
+    def content(self) -> str:
+        """What is the same wherever the same data is read: the commit, or a digest of all of the folder."""
+        if self.revision is None:
+            return _digest_of_folder(Path(self.dataset))
+        return f"{self.dataset}@{self.revision}"
 
 
 def find_origin(config: HuggingFaceConfig) -> Origin:
-    """The commit that the dataset has now, or that `revision` means; a local folder is looked through.
+    """The commit that the dataset has now, or that `revision` means; a local folder has none.
 
     Raises ServiceError when the Hub cannot be reached, DataError when it has no such dataset or commit.
     """
@@ -44,11 +52,11 @@ def find_origin(config: HuggingFaceConfig) -> Origin:
             raise ConfigError(
                 f"{_KEY}.revision: {config.dataset} is a local folder, which has no commits. Set it to null."
             )
-        return Origin(None, _digest_of_folder(Path(config.dataset)))
+        return Origin(config.dataset, None)
     revision = config.revision
     if revision is None or len(revision) != _COMMIT_DIGITS:
         revision = _newest_commit(config.dataset, revision)
-    return Origin(revision, f"{config.dataset}@{revision}")
+    return Origin(config.dataset, revision)
 
 
 def _newest_commit(dataset: str, revision: str | None) -> str:

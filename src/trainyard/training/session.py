@@ -36,7 +36,7 @@ from trainyard.training.starting_weights import load_weights, open_starting_weig
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 from trainyard.training.trackers import close_trackers, open_trackers
-from trainyard.training.training_data import Batches, require_same_data
+from trainyard.training.training_data import Batches, agreed_fingerprint
 from trainyard.training.validation import Validation
 from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.watchdog import Watchdog
@@ -66,8 +66,7 @@ class _Session:
         groups = mesh_shape(request.config.compute, world.size).data
         self.batches = _training_batches(request, groups)
         self._length = _length(request, self.batches, groups)
-        fingerprint = request.data.fingerprint
-        require_same_data(world.gather(fingerprint))
+        fingerprint = agreed_fingerprint(request.data, world)
         self._fits = what_must_fit(request.config, fingerprint, self._length.samples_per_step)
 
     def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ class StreamedData:
 
     name: str
     """What people call it."""
-    fingerprint: str
-    """SHA-256 over what decides the tokens: commit or content, splits, field and vocabulary."""
     origin: Origin
+    read: tuple[str | None, ...]
+    """What of it is read, and by which vocabulary."""
     train: TokenStream
     validation: TokenStream | None
     shuffled: int
@@ -38,6 +39,14 @@ class StreamedData:
     """The first tokens of the validation split, else of the training split."""
     seconds: float
     """That opening took."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over what decides the tokens: commit or content, splits, field and vocabulary.
+
+        Of a local folder every byte is read, when it is first asked for.
+        """
+        return hashlib.sha256(json.dumps([self.origin.content, *self.read]).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """The data's part of `run.json`; how many tokens there are is unknown."""
@@ -86,11 +95,10 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     train = opened(config.split)
     validation = opened(config.validation_split) if config.validation_split else None
     start = [_start(stream, data) for stream in (train, validation) if stream is not None][-1]
-    facts = [origin.content, config.name, config.split, config.validation_split, data.text_field]
-    fingerprint = hashlib.sha256(json.dumps([*facts, vocabulary.digest]).encode()).hexdigest()
+    read = (config.name, config.split, config.validation_split, data.text_field, vocabulary.digest)
     seconds = time.monotonic() - begun
     shuffled = config.shuffled_sequences
-    return StreamedData(name, fingerprint, origin, train, validation, shuffled, start, seconds)
+    return StreamedData(name, origin, read, train, validation, shuffled, start, seconds)
 
 
 def as_begun(config: Config, run_directory: Path | None) -> Config:

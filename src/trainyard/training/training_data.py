@@ -1,6 +1,5 @@
 """What to train on, ready: prepared token files, or a stream that is read while training."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +8,7 @@ from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.streamed import open_stream
 from trainyard.training.tokens import prepare_data, prepared_before
+from trainyard.training.world import World
 
 
 class Batches(Protocol):
@@ -66,12 +66,18 @@ def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
 
 
-def require_same_data(fingerprints: Sequence[str]) -> None:
-    """Raise DataError when a process, by rank, found other data than the first: each takes its part."""
-    other = next((rank for rank, found in enumerate(fingerprints) if found != fingerprints[0]), None)
+def agreed_fingerprint(data: TrainingData, world: World) -> str:
+    """The fingerprint of `data`, for which one process a machine may have to read all of it.
+
+    Raises DataError when a machine found other data than the first: each process takes its part.
+    """
+    found = world.gather(data.fingerprint if world.local_rank == 0 else None)
+    first: str = found[0]
+    other = next((rank for rank, its in enumerate(found) if its not in (first, None)), None)
     if other is not None:
         raise DataError(
-            f"Rank {other} found other data than rank 0 (fingerprints {fingerprints[other][:12]}… and "
-            f"{fingerprints[0][:12]}…). Give every machine the same files, or set data.hugging_face.revision "
+            f"Rank {other} found other data than rank 0 (fingerprints {found[other][:12]}… and "
+            f"{first[:12]}…). Give every machine the same files, or set data.hugging_face.revision "
             "to one commit. Nothing was started."
         )
+    return first

@@ -3,19 +3,26 @@
 import json
 import threading
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training import stream_batches, token_stream
 from trainyard.training.hugging_face import Place
 from trainyard.training.stream_batches import StreamBatches
+from trainyard.training.streamed import open_stream
 from trainyard.training.token_stream import Position, TokenStream
-from trainyard.training.training_data import require_same_data
+from trainyard.training.training_data import agreed_fingerprint
 from trainyard.training.vocabulary import ByteVocabulary
+from trainyard.training.world import ALONE, World
 
 
 class Texts:
@@ -182,7 +189,36 @@ def test_closing_gives_up_what_is_being_read(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(block.exception(30), CancelledError)
 
 
+@dataclass(frozen=True)
+class Two(World):
+    """Two processes, of which the other is there already with its answer."""
+
+    other: str | None
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, self.other] if self.rank == 0 else [self.other, value]
+
+
 def test_processes_that_found_other_data_do_not_train_together() -> None:
-    require_same_data(["a" * 64, "a" * 64])
-    with pytest.raises(DataError, match=r"Rank 2 found other data than rank 0 .*b… and aaa"):
-        require_same_data(["a" * 64, "a" * 64, "b" * 64])
+    data = SimpleNamespace(fingerprint="a" * 64)
+    assert agreed_fingerprint(data, Two(0, 2, 0, None, "a" * 64)) == "a" * 64
+    with pytest.raises(DataError, match=r"Rank 1 found other data than rank 0 .*b… and aaa"):
+        agreed_fingerprint(data, Two(0, 2, 0, None, "b" * 64))
+
+
+def test_one_process_a_machine_reads_a_folder_whole_and_the_others_take_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "word " * 100}) + "\n")
+    config = DataConfig.model_validate(
+        {"hugging_face": {"dataset": str(tmp_path), "validation_split": None}, "sequence_length": 16}
+    )
+    data, again = (open_stream(config, ModelConfig(name="m")) for _ in range(2))
+    assert agreed_fingerprint(data, ALONE) == agreed_fingerprint(data, Two(0, 2, 0, None, None))
+    assert len(data.fingerprint) == 64
+
+    def never(_path: Path) -> str:
+        raise AssertionError
+
+    monkeypatch.setattr("trainyard.training.hugging_face.sha256_of_file", never)
+    assert agreed_fingerprint(again, Two(1, 2, 1, None, "a" * 64)) == "a" * 64
