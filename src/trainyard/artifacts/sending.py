@@ -5,8 +5,9 @@ elsewhere.
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Self, TypeVar
 
 from trainyard.artifacts.contents import Group, Item, digest_of, require_claimed
@@ -15,7 +16,7 @@ from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store, StoredObject, Upload
 from trainyard.errors import VerificationError
 
-FILES_AT_ONCE = 4
+FILES_AT_ONCE = 8
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -36,7 +37,7 @@ class Sending:
         self.sent: set[str] = set()
         """Keys of the objects made visible so far, whatever became of their group."""
         self._store, self._known, self._there, self._metadata = store, known, there, metadata
-        self._pool = ThreadPoolExecutor(files_at_once)
+        self._pool, self._files_at_once = ThreadPoolExecutor(files_at_once), files_at_once
 
     def __enter__(self) -> Self:
         return self
@@ -97,12 +98,20 @@ class Sending:
 
     def _at_once(self, function: Callable[[_In], _Out], values: Sequence[_In]) -> list[_Out]:
         """`function` of each value, on the threads; a failure ends the rest before it is raised."""
-        futures = [self._pool.submit(function, value) for value in values]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)
-        return [future.result() for future in futures]
+        waiting, results = deque(enumerate(values)), dict[int, _Out]()
+
+        def work() -> None:
+            with contextlib.suppress(IndexError):
+                while True:
+                    index, value = waiting.popleft()
+                    try:
+                        results[index] = function(value)
+                    finally:
+                        if index not in results:
+                            waiting.clear()
+
+        futures = [self._pool.submit(work) for _ in range(min(self._files_at_once, len(values)))]
+        wait(futures)
+        for future in futures:
+            future.result()
+        return [results[index] for index in range(len(values))]

@@ -3,6 +3,8 @@
     store      what a store does, in terms of S3's operations
     uploads    one file in one request, or a large one in parts that are hashed as they go
     bucket     one S3 operation: time limits, bounded retries
+    direct     small requests without botocore, which costs five times as much; what fails goes to botocore
+    signatures Signature Version 4 of such a request
     refusals   what S3 or the network refused, in words for the person who can mend it
 
 boto3's CRT client is not used: it ignores an endpoint without a word (boto/boto3#4839), and what bounds the

@@ -1,0 +1,187 @@
+"""The requests that come by the thousand, sent once over kept-alive connections of our own.
+
+botocore takes 1.5 ms of a processor for each request, this 0.2 ms. What is answered as hoped is answered
+here. Anything else (a refusal, a broken connection, an argument that is not known here) is left to botocore,
+which asks again: retries, errors and their wording are in one place.
+"""
+
+import contextlib
+import http.client
+import re
+import socket
+import ssl
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from trainyard.gateways.s3.signatures import Signer
+
+_METHODS = {"put_object": "PUT", "get_object": "GET", "head_object": "HEAD"}
+_HEADERS = {
+    "ChecksumAlgorithm": "x-amz-sdk-checksum-algorithm",
+    "ChecksumSHA256": "x-amz-checksum-sha256",
+    "ChecksumMode": "x-amz-checksum-mode",
+    "ServerSideEncryption": "x-amz-server-side-encryption",
+    "Range": "range",
+    "IfMatch": "if-match",
+}
+_ANSWERS = {
+    "etag": "ETag",
+    "x-amz-checksum-sha256": "ChecksumSHA256",
+    "x-amz-checksum-crc64nvme": "ChecksumCRC64NVME",
+    "x-amz-checksum-type": "ChecksumType",
+}
+_LARGEST_BODY = 1 << 20
+_HOPELESS = 20
+"""After so many failures in a row it is no chance any more, and nothing is asked twice from then on."""
+_PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+_SPECIAL_BUCKET = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
+
+
+class Direct:
+    """Asks one bucket; for any number of threads."""
+
+    def __init__(self, session: Any, client: Any, bucket: str, call_seconds: float) -> None:
+        base = _base_url(str(client.meta.endpoint_url), bucket, client.meta.config.s3["addressing_style"])
+        credentials = session.get_credentials()
+        self._failures = 0 if base and credentials and _is_direct(base) else _HOPELESS
+        self._place, self._seconds = urlsplit(base), call_seconds
+        self._signer = Signer(credentials, client.meta.region_name, self._place.netloc)
+        self._tls: ssl.SSLContext | None = None
+        if self._place.scheme == "https":
+            try:
+                self._tls = _tls_context(session)
+            except OSError:  # botocore says what is wrong with the certificates
+                self._failures = _HOPELESS
+        self._idle: deque[socket.socket] = deque()
+        weakref.finalize(self, _close_all, self._idle)
+
+    def ask(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer in boto3's words, None when botocore is to be asked."""
+        if self._failures >= _HOPELESS or (method := _METHODS.get(operation)) is None:
+            return None
+        if (headers := _headers(arguments)) is None or (body := _whole(arguments.get("Body", b""))) is None:
+            return None
+        path = f"{self._place.path}/{quote(arguments['Key'], safe='/-._~')}"
+        try:
+            answer = self._send(method, path, headers, body)
+        except (OSError, http.client.HTTPException, ValueError):
+            answer = None
+        self._failures = self._failures + 1 if answer is None else 0
+        return answer
+
+    def _send(self, method: str, path: str, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
+        signed, line = self._signer.signed(method, path, headers), self._connected()
+        lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
+        head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
+        with contextlib.ExitStack() as undo:
+            undo.callback(line.close)
+            line.sendall(head.encode("ascii") + body)
+            response = http.client.HTTPResponse(line, method=method)
+            undo.callback(response.close)
+            response.begin()
+            if response.status not in (200, 206):
+                return None
+            answer = _answer(response)
+            if method == "GET":
+                answer["Body"] = _Body(response, line, self._idle)
+            else:
+                response.read()
+                if response.will_close:
+                    return answer
+                self._idle.append(line)
+            undo.pop_all()
+        return answer
+
+    def _connected(self) -> socket.socket:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        host, port = str(self._place.hostname), self._place.port or (443 if self._tls else 80)
+        line = socket.create_connection((host, port), timeout=self._seconds)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._tls.wrap_socket(line, server_hostname=host) if self._tls else line
+
+
+class _Body:
+    """The bytes of an answer; its connection is used again once all are read, and closed otherwise."""
+
+    def __init__(
+        self, response: http.client.HTTPResponse, line: socket.socket, idle: deque[socket.socket]
+    ) -> None:
+        self._response, self._line, self._idle = response, line, idle
+
+    def iter_chunks(self, size: int) -> Iterator[bytes]:
+        """Blocks of `size` bytes. Raises ConnectionError where the answer breaks off."""
+        whole = False
+        try:
+            while chunk := self._response.read(size):
+                yield chunk
+            if self._response.length:
+                raise ConnectionError(f"the answer broke off, {self._response.length:,} bytes before its end")
+            whole = self._response.length == 0 and not self._response.will_close
+        finally:
+            self._response.close()
+            if whole:
+                self._idle.append(self._line)
+            else:
+                self._line.close()
+
+
+def _headers(arguments: Mapping[str, Any]) -> dict[str, str] | None:
+    """The headers that boto3's arguments become; None when one is not known here."""
+    headers = {f"x-amz-meta-{name}": value for name, value in arguments.get("Metadata", {}).items()}
+    for name, value in arguments.items():
+        if name in _HEADERS:
+            headers[_HEADERS[name]] = value
+        elif name not in ("Key", "Body", "Metadata"):
+            return None
+    plain = all(
+        value.isascii() and value.isprintable() and value == value.strip() for value in headers.values()
+    )
+    return headers if plain else None
+
+
+def _whole(body: Any) -> bytes | None:
+    """All of a small body, None of a large one or of a file that is no longer as long as it was."""
+    if (size := len(body)) > _LARGEST_BODY:
+        return None
+    content = bytes(body.read()) if hasattr(body, "read") else bytes(body)
+    return content if len(content) == size else None
+
+
+def _answer(response: http.client.HTTPResponse) -> dict[str, Any]:
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    answer: dict[str, Any] = {ours: headers[name] for name, ours in _ANSWERS.items() if name in headers}
+    if "content-length" in headers:
+        answer["ContentLength"] = int(headers["content-length"])
+    return answer
+
+
+def _base_url(endpoint: str, bucket: str, addressing: str) -> str:
+    """Where the bucket's objects are; empty for buckets whose requests are signed in other ways."""
+    if not _PLAIN_BUCKET.fullmatch(bucket) or bucket.endswith(_SPECIAL_BUCKET):
+        return ""
+    if addressing == "path":
+        return f"{endpoint.rstrip('/')}/{bucket}"
+    scheme, _, host = endpoint.rstrip("/").partition("://")
+    return f"{scheme}://{bucket}.{host}"
+
+
+def _is_direct(url: str) -> bool:
+    from botocore.utils import get_environ_proxies
+
+    return urlsplit(url).scheme not in get_environ_proxies(url)
+
+
+def _tls_context(session: Any) -> ssl.SSLContext:
+    from botocore.httpsession import get_cert_path
+
+    bundle = session._session.get_config_variable("ca_bundle")
+    return ssl.create_default_context(cafile=bundle or get_cert_path(True))
+
+
+def _close_all(connections: deque[socket.socket]) -> None:
+    while connections:
+        connections.pop().close()

@@ -1,0 +1,222 @@
+"""Small requests without botocore: what is answered, what is left to it; the signature is botocore's."""
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.direct import _HOPELESS, _base_url
+from trainyard.gateways.s3.signatures import Signer
+
+
+class Server:
+    """Answers each request with the next of `answers`, the last one for ever; keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.answers = [b"HTTP/1.1 200 OK\r\nETag: x\r\nContent-Length: 0\r\n\r\n"]
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line: socket.socket) -> None:
+        with line:
+            data = b""
+            while chunk := line.recv(1 << 16):
+                data += chunk
+                head, end, body = data.partition(b"\r\n\r\n")
+                size = re.search(rb"(?i)content-length: (\d+)", head)
+                if not end or len(body) < int(size[1] if size else 0):
+                    continue
+                self.requests.append(data)
+                data = b""
+                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                if not answer:
+                    return
+                line.sendall(answer)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def bucket(server: Server) -> Bucket:
+    return Bucket("runs", "", encryption="AES256", call_seconds=5)
+
+
+def put(bucket: Bucket, **more: Any) -> Any:
+    arguments: dict[str, Any] = {"Body": bytearray(b"1234"), "ChecksumSHA256": "sum", "Metadata": {"a": "b"}}
+    return bucket.create("put_object", "ä b/+c", **(arguments | more))
+
+
+def is_ours(request: bytes) -> bool:
+    return b"Boto3" not in request
+
+
+def test_many_small_objects_go_over_one_connection_without_botocore(server: Server, bucket: Bucket) -> None:
+    for _ in range(3):
+        assert put(bucket)["ETag"] == "x"
+    assert server.connections == 1
+    assert len(server.requests) == 3
+    head, _, body = server.requests[0].partition(b"\r\n\r\n")
+    assert is_ours(head)
+    assert head.startswith(b"PUT /runs/%C3%A4%20b/%2Bc HTTP/1.1\r\n")
+    assert body == b"1234"
+    for line in (b"x-amz-meta-a: b", b"x-amz-checksum-sha256: sum", b"x-amz-server-side-encryption: AES256"):
+        assert line in head.splitlines()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",  # broke off before the ETag
+        b"nonsense\r\n\r\n",
+        b"",
+    ],
+)
+def test_what_fails_is_asked_again_by_botocore(answer: bytes, server: Server, bucket: Bucket) -> None:
+    server.answers.insert(0, answer)
+    assert put(bucket)["ETag"] == "x"
+    assert [is_ours(request) for request in server.requests] == [True, False]
+    assert server.requests[1].endswith(b"1234")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"IfNoneMatch": "*"},
+        {"Body": bytearray(2 << 20)},
+        {"Metadata": {"a": "b\r\nx-evil: 1"}},
+    ],
+)
+def test_what_is_not_known_here_is_left_to_botocore(
+    more: dict[str, Any], server: Server, bucket: Bucket
+) -> None:
+    assert bucket._direct.ask("put_object", {"Key": "k", "Body": b"1234", **more}) is None
+    assert server.requests == []
+
+
+def test_nothing_is_sent_twice_where_it_never_works(server: Server, bucket: Bucket) -> None:
+    good = server.answers[0]
+    for _ in range(_HOPELESS):
+        server.answers = [b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", good]
+        put(bucket)
+    server.requests.clear()
+    put(bucket)
+    assert [is_ours(request) for request in server.requests] == [False]
+
+
+def test_an_object_comes_in_chunks_and_the_connection_is_used_again(server: Server, bucket: Bucket) -> None:
+    server.answers = [b"HTTP/1.1 206 OK\r\nETag: x\r\nContent-Length: 5\r\n\r\n12345"]
+    for _ in range(2):
+        answer = bucket.call("get_object", "k", Range="bytes=0-4")
+        assert answer["ContentLength"] == 5
+        assert list(answer["Body"].iter_chunks(2)) == [b"12", b"34", b"5"]
+    assert server.connections == 1
+    assert all(is_ours(request) for request in server.requests)
+
+
+def test_an_object_that_breaks_off_says_so(server: Server, bucket: Bucket) -> None:
+    server.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n12345"]
+    answer = bucket.call("get_object", "k")
+    answer["Body"]._line.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(ConnectionError, match="broke off"):
+        list(answer["Body"].iter_chunks(1 << 20))
+
+
+def test_a_connection_that_the_server_ends_is_not_used_again(server: Server, bucket: Bucket) -> None:
+    server.answers = [b"HTTP/1.1 200 OK\r\nETag: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"]
+    put(bucket)
+    put(bucket)
+    assert server.connections == 2
+    assert all(is_ours(request) for request in server.requests)
+
+
+def test_a_proxy_is_left_to_botocore(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    bucket = Bucket("runs", "", encryption="none", call_seconds=5)
+    assert bucket._direct.ask("put_object", {"Key": "k", "Body": b""}) is None
+    assert server.requests == []
+
+
+def test_https_is_spoken_with_certificates_checked(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url.replace("http:", "https:"))
+    direct = Bucket("runs", "", encryption="none", call_seconds=0.1)._direct
+    assert direct._tls is not None
+    assert direct._tls.check_hostname
+    assert direct.ask("put_object", {"Key": "k", "Body": b""}) is None
+
+
+def test_certificates_that_cannot_be_read_are_botocores_to_tell(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url.replace("http:", "https:"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere.pem")
+    direct = Bucket("runs", "", encryption="none", call_seconds=1)._direct
+    assert direct.ask("put_object", {"Key": "k", "Body": b""}) is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bucket", "addressing", "url"),
+    [
+        ("https://s3.eu-west-1.amazonaws.com", "runs", "auto", "https://runs.s3.eu-west-1.amazonaws.com"),
+        ("http://minio:9000/", "runs", "path", "http://minio:9000/runs"),
+        ("https://s3.amazonaws.com", "runs.with.dots", "auto", ""),
+        ("https://s3.amazonaws.com", "runs--x-s3", "auto", ""),
+        ("https://s3.amazonaws.com", "arn:aws:s3:eu-west-1:1:accesspoint/a", "auto", ""),
+    ],
+)
+def test_where_a_bucket_is(endpoint: str, bucket: str, addressing: str, url: str) -> None:
+    assert _base_url(endpoint, bucket, addressing) == url
+
+
+NAMES = st.from_regex(r"x-amz-meta-[a-z0-9-]{1,12}", fullmatch=True)
+VALUES = st.from_regex(r"[!-~]([ -~]{0,20}[!-~])?", fullmatch=True)
+
+
+@given(
+    st.dictionaries(NAMES, VALUES), st.from_regex(r"[a-zA-Z0-9/_.~-]{1,30}", fullmatch=True), st.booleans()
+)
+def test_the_signature_is_that_of_botocore(headers: dict[str, str], key: str, token: bool) -> None:
+    headers = {name: " ".join(value.split()) for name, value in headers.items()}
+    credentials = Credentials("key", "secret", "token" if token else None)
+    ours = Signer(credentials, "eu-west-1", "runs.example:9000").signed("PUT", f"/b/{key}", headers)
+    request = AWSRequest("PUT", f"http://runs.example:9000/b/{key}", headers=headers)
+    request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
+    request.context["timestamp"] = request.headers["X-Amz-Date"] = ours["x-amz-date"]
+    signer = S3SigV4Auth(credentials, "s3", "eu-west-1")
+    signer._modify_request_before_signing(request)
+    text = signer.string_to_sign(request, signer.canonical_request(request))
+    assert ours["authorization"].endswith(f"Signature={signer.signature(text, request)}")
