@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,20 @@ def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
     sent = json.loads((runs.folder / "powersgd" / "run.json").read_text())["plan"]["gradient_compression"]
     assert sent["ratio"] >= 4
     assert sent["rank"] > 1
+
+
+@pytest.mark.slow
+def test_three_copies_that_go_on_add_gradients_in_the_order_of_those_left_alone(runs: Runs) -> None:
+    wide = ("model.architecture.hidden_size=256", "training.max_steps=6", "training.validation_steps=null")
+    code, errors = runs.finish("three", *KINDS["ddp"], *wide, processes=3)
+    assert code == 0, errors
+    whole = [(row["loss"], row["grad_norm"]) for row in runs.rows("three")], runs.outcome("three")
+    shutil.rmtree(runs.folder / "three" / "checkpoints" / "step-00000006")
+    code, errors = runs.finish("three", *KINDS["ddp"], *wide, processes=3)
+    assert code == 0, errors
+    assert [(row["loss"], row["grad_norm"]) for row in runs.rows("three")] == whole[0]
+    assert runs.outcome("three")["state_sha256"] == whole[1]["state_sha256"]
+    assert runs.outcome("three")["seconds"] != whole[1]["seconds"]
 
 
 @pytest.mark.slow

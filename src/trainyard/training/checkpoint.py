@@ -52,6 +52,8 @@ class SavedCheckpoint:
     """From its start until it was whole."""
     manifest_sha256: str
     """Of the manifest as it was written: what ties a stored checkpoint to its run."""
+    awaited_seconds: float
+    """What it takes where training waits for it: without the time that it gave way to training."""
 
 
 @dataclass(frozen=True)

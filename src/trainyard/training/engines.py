@@ -13,10 +13,10 @@ import torch
 from torch.distributed.checkpoint.planner import SavePlan
 
 from trainyard.training.file_layout import FileLayout, record
-from trainyard.training.priority import step_back
+from trainyard.training.priority import GivesWay, in_one_piece
 from trainyard.training.shards import TensorOf, Written, write_shards
 from trainyard.training.staging import Buffers, is_finite
-from trainyard.training.stretches import write_file
+from trainyard.training.stretches import write_files
 from trainyard.training.writer_process import WriterProcess
 
 Result = TypeVar("Result")
@@ -36,6 +36,10 @@ class Outcome(Protocol[Result_co]):
 class Engine(Protocol):
     """Does the work of one save at a time."""
 
+    @property
+    def write_seconds(self) -> float | None:
+        """What the last write would have taken had it given way to nothing; None when nothing tells."""
+
     def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
         """Make what is to be written safe from later steps; gives the name of one that is not finite."""
 
@@ -44,6 +48,9 @@ class Engine(Protocol):
 
     def run(self, work: Callable[[], Result]) -> Outcome[Result]:
         """Do some other work on files, after that under way."""
+
+    def hurry(self) -> None:
+        """Training waits for the save under way: it gives way no more."""
 
     def close(self, *, at_once: bool = False) -> None:
         """Let go of threads and processes; `at_once`: even in the middle of a write."""
@@ -70,6 +77,8 @@ class _WhenAsked(Generic[Result]):
 class AtOnce:
     """Training waits for all of it, and what is written is not copied."""
 
+    write_seconds: float | None = None
+
     def __init__(self) -> None:
         self._staged: tuple[SavePlan, TensorOf] | None = None
 
@@ -90,6 +99,9 @@ class AtOnce:
     def run(self, work: Callable[[], Result]) -> Outcome[Result]:
         return _WhenAsked(work)
 
+    def hurry(self) -> None:
+        """It never gives way."""
+
     def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing goes on behind training
         self._staged = None
 
@@ -99,11 +111,13 @@ class Behind:
 
     def __init__(self, process: WriterProcess | None) -> None:
         self._process = process
-        self._abandoned = threading.Event()
+        self._abandoned, self._awaited = threading.Event(), threading.Event()
         self._buffers: Buffers | None = None
         self._layout: FileLayout | None = None
         self._copier = ThreadPoolExecutor(1, "checkpoint-copier")
-        self._writer = ThreadPoolExecutor(1, "checkpoint-writer", initializer=step_back)
+        self._writer = ThreadPoolExecutor(1, "checkpoint-writer")
+        self._way = GivesWay(self._awaited.is_set)
+        self.write_seconds: float | None = None
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
         if self._buffers is None or self._buffers.plan is not plan:
@@ -112,10 +126,14 @@ class Behind:
         return self._copier.submit(self._fill, self._buffers, tensor_of, _side_stream())
 
     def write(self, path: Path) -> Outcome[Written]:
+        self._set_awaited(False)
         return self._writer.submit(self._write, path)
 
     def run(self, work: Callable[[], Result]) -> Outcome[Result]:
-        return self._writer.submit(work)
+        return self._writer.submit(lambda: self._way.run(in_one_piece(work)))
+
+    def hurry(self) -> None:
+        self._set_awaited(True)
 
     def close(self, *, at_once: bool = False) -> None:
         if at_once:
@@ -124,6 +142,7 @@ class Behind:
             self._process.close(at_once=at_once)
         for executor in (self._copier, self._writer):
             executor.shutdown(cancel_futures=at_once)
+        self._way.close()
 
     @staticmethod
     def _fill(buffers: Buffers, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> str | None:
@@ -135,13 +154,19 @@ class Behind:
         assert self._layout is not None
         files, memory = self._layout.files, self._buffers.memory
         if self._process is not None:
-            return Written(self._layout.results, self._process.write(path, files))
-        return Written(
-            self._layout.results,
-            tuple(write_file(path, file, memory, goes_on=self._is_awaited) for file in files),
-        )
+            written = self._process.write(path, files)
+            self.write_seconds = self._process.seconds
+        else:
+            written = self._way.run(write_files(path, files, memory, goes_on=self._is_wanted))
+            self.write_seconds = self._way.seconds
+        return Written(self._layout.results, written)
 
-    def _is_awaited(self) -> bool:
+    def _set_awaited(self, awaited: bool) -> None:
+        (self._awaited.set if awaited else self._awaited.clear)()
+        if self._process is not None:
+            self._process.hurry(awaited)
+
+    def _is_wanted(self) -> bool:
         return not self._abandoned.is_set()
 
 

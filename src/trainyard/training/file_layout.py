@@ -1,6 +1,6 @@
 """The file of a plan, recorded once: which bytes stay the same in every save, and which come from the copy.
 
-    plan + Buffers --record--> FileLayout --write_file (no torch)--> __R_0.distcp
+    plan + Buffers --record--> FileLayout --write_files (no torch)--> __R_0.distcp
 
 torch.distributed.checkpoint writes the file into a recorder, which notices by their address the bytes that
 lie in the copy. Writing a save is then hashing and writing stretches of memory, in any process that sees it.

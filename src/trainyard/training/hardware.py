@@ -13,6 +13,7 @@ from torch.utils import deterministic
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
 from trainyard.run.commands import script_command
+from trainyard.training.allocator import keep_memory
 from trainyard.training.state import seed_everything
 from trainyard.training.vector_width import set_vector_width, vector_width
 
@@ -32,6 +33,8 @@ def prepare_device(config: Config) -> torch.device:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if device.type == "cpu":
+        keep_memory()
     bits = config.kernel_optimization.simd_bits
     if bits is not None and config.compute.compile and device.type == "cpu":
         set_vector_width(bits)

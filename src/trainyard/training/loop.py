@@ -35,6 +35,7 @@ class Loop:
         try:
             with self._saver:
                 self._parts.state.model.train()
+                self._step.settle()
                 self._saver.remove_old()
                 if self._state.pending_row is not None:
                     self._finish_row(self._state.pending_row)

@@ -63,6 +63,15 @@ class Parallel:
     compressed: CompressedExchange | None = None
     """What exchanges the gradients where they are compressed."""
 
+    @property
+    def settles(self) -> bool:
+        """Whether the first backward pass decides how later ones exchange gradients, to the bit.
+
+        DDP lays its buckets out anew after it, in the order in which gradients came. Where three or more are
+        added up, the place of a number decides the order of the addition.
+        """
+        return isinstance(self.forward, DistributedDataParallel) and self.share.world.size > 2
+
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
         """Around one forward and backward pass: gradients are exchanged in the last one of a step only."""
         if isinstance(self.forward, DistributedDataParallel) and not last:

@@ -7,7 +7,9 @@ The work is an engine's, at once or behind training. All processes go from one p
 the same edge of a step: what they must agree on is agreed here, on training's thread.
 """
 
+import errno
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -29,6 +31,8 @@ from trainyard.training.retention import remove_checkpoint, whole_steps
 from trainyard.training.shards import Shares, Written, live, share_out
 from trainyard.training.state import TrainingState
 from trainyard.training.world import ALONE, World
+
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class PendingSave:
             return None
         self.staged()
         assert self._writing is not None
+        if wait:
+            self._job.engine.hurry()
         world = self._job.world
         try:
             if self._completing is None:
@@ -104,6 +110,7 @@ class PendingSave:
             return self.advance(wait=True)
         if self._completing is None or not self._job.world.is_main:
             return None
+        self._job.engine.hurry()
         try:
             return self._saved(self._completing.result())
         except (OSError, CheckpointError) as error:
@@ -124,7 +131,11 @@ class PendingSave:
 
     def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
         size, manifest_sha256 = result
-        return SavedCheckpoint(self._final, size, time.perf_counter() - self._start, manifest_sha256)
+        seconds = time.perf_counter() - self._start
+        work = self._job.engine.write_seconds
+        return SavedCheckpoint(
+            self._final, size, seconds, manifest_sha256, seconds if work is None else min(work, seconds)
+        )
 
     def _failure(self, error: BaseException) -> CheckpointError:
         """What to raise; the temporary files are removed on the way."""
@@ -133,14 +144,15 @@ class PendingSave:
             remove_checkpoint(self._temporary)
         free, needed = shutil.disk_usage(directory.path).free / 1e6, _size(self._shares) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        if free < needed:
-            cause = f"No space left on {directory.checkpoints}"
+        mend = "Once that is mended"
+        if free < needed or any(sign in cause for sign in _FULL):
+            room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
+            cause = f"No space left on {directory.checkpoints} ({room})"
+            mend = f"Free space in {directory.checkpoints}, then"
         whole = whole_steps(directory)
         kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
         return CheckpointError(
-            f"{cause} ({free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB). "
-            f"Step {self.step} was not saved; {kept}.\n"
-            f"Free space in {directory.checkpoints}, then: {resume_command(directory.path)}"
+            f"{cause}. Step {self.step} was not saved; {kept}.\n{mend}: {resume_command(directory.path)}"
         )
 
 

@@ -38,7 +38,10 @@ class Saver:
 
     @property
     def seconds(self) -> float:
-        """What it takes to end the save under way and to save once more, by what the last one took."""
+        """What it takes to end the save under way and to save once more while training waits.
+
+        It goes by what the last one would have taken so, not by how long it gave way to training.
+        """
         return self._seconds * (2 if self._pending else 1)
 
     def save(self, *, wait: bool = False) -> None:
@@ -83,7 +86,7 @@ class Saver:
 
         Raises TrainingFailedError when what was to be saved was not finite: that is the cause then.
         """
-        with suppress(CheckpointError):
+        with suppress(CheckpointError, RecordError):
             self.finish()
 
     def held_up(self) -> float:
@@ -106,7 +109,7 @@ class Saver:
         done = error is None or isinstance(error, StoppedError)
         try:
             if not done and isinstance(error, Exception) and self._pending is not None:
-                with suppress(CheckpointError, TrainingFailedError), self._failing():
+                with suppress(CheckpointError, TrainingFailedError, RecordError), self._failing():
                     self._conclude(self._pending.finish_alone())
         finally:
             self._engine.close(at_once=not done)
@@ -123,7 +126,7 @@ class Saver:
         if saved is None or self._pending is None:
             return
         step, self._pending = self._pending.step, None
-        self._seconds = max(saved.seconds, 0.1)
+        self._seconds = max(saved.awaited_seconds, 0.1)
         self._parts.event(
             "checkpoint_saved",
             step=step,

@@ -40,6 +40,18 @@ class TrainStep:
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
         self._shield = children_shielded if parts.config.compute.compile else nullcontext
 
+    def settle(self) -> None:
+        """Let the exchange of gradients become what it stays: resumed, it adds as if it had gone on."""
+        if not self._parts.parallel.settles:
+            return
+        config = self._parts.config
+        shape = (config.training.batch_size, config.data.sequence_length + 1)
+        with self._shield(), peers_expected():
+            tokens = torch.zeros(shape, dtype=torch.int64, device=self._device)
+            loss = self._loss(tokens)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._state.optimizer.zero_grad(set_to_none=True)
+
     def run(self) -> Row:
         """Train one step. Raises TrainingFailedError, the weights unchanged, when it is not finite."""
         self._clock.begin()

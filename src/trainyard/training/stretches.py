@@ -6,11 +6,12 @@ It knows neither tensors nor torch, so that a process that does only this starts
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.run.checkpoints import ManifestFile
+from trainyard.training.priority import Pieces
 
 _CHUNK_BYTES = 1 << 20
 Stretch = bytes | tuple[int, int]
@@ -29,10 +30,19 @@ class AbandonedError(OSError):
     """Nobody waits for this write any more."""
 
 
-def write_file(
-    folder: Path, file: FileStretches, memory: mmap.mmap, *, goes_on: Callable[[], bool]
-) -> ManifestFile:
-    """Write `file` below `folder`, fsynced. Raises OSError, AbandonedError once `goes_on()` is false."""
+def write_files(
+    folder: Path, files: Sequence[FileStretches], memory: mmap.mmap, *, goes_on: Callable[[], bool]
+) -> Pieces[tuple[ManifestFile, ...]]:
+    """Write `files` below `folder`, fsynced. Raises OSError, AbandonedError once `goes_on()` is false."""
+    written: tuple[ManifestFile, ...] = ()
+    for file in files:
+        written += ((yield from _write_file(folder, file, memory, goes_on)),)
+    return written
+
+
+def _write_file(
+    folder: Path, file: FileStretches, memory: mmap.mmap, goes_on: Callable[[], bool]
+) -> Pieces[ManifestFile]:
     digest, size = hashlib.sha256(), 0
     with (folder / file.name).open("wb", buffering=_CHUNK_BYTES) as target, memoryview(memory) as view:
         for chunk in _chunks(file, view):
@@ -40,6 +50,7 @@ def write_file(
                 raise AbandonedError("the write was abandoned")
             digest.update(chunk)
             size += target.write(chunk)
+            yield
         target.flush()
         os.fsync(target.fileno())
     return ManifestFile(file.name, size, digest.hexdigest())

@@ -2,8 +2,9 @@
 
     trainer: Buffers.fill --(folder, files)--> writer: hash, write, fsync --(digests)--> trainer
 
-It is started before the first step, imports no torch and speaks to its trainer only. It ignores Ctrl-C and
-SIGTERM, which are the trainer's to answer, and stops writing when its trainer is gone.
+It is started before the first step, imports no torch and speaks to its trainer only. It gives way to
+training, unless a byte that both see says that training waits. It ignores Ctrl-C and SIGTERM, which are the
+trainer's to answer, and stops writing when its trainer is gone.
 """
 
 import mmap
@@ -18,9 +19,9 @@ from typing import Any
 
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import ManifestFile
-from trainyard.training.priority import step_back
+from trainyard.training.priority import GivesWay
 from trainyard.training.stop import children_shielded
-from trainyard.training.stretches import FileStretches, write_file
+from trainyard.training.stretches import FileStretches, write_files
 
 _END_SECONDS = 10
 
@@ -33,6 +34,9 @@ class WriterProcess:
         if not hasattr(os, "memfd_create"):
             raise ConfigError("checkpointing.mode: async_process needs Linux. Use async.")
         self.memory = os.memfd_create("checkpoint")
+        self._awaited, awaited = _shared_byte()
+        self.seconds: float | None = None
+        """What the last write took, without the time that it gave way; None before there was one."""
         self._known: Sequence[FileStretches] = ()
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -43,7 +47,13 @@ class WriterProcess:
             )
             self._process.start()
         theirs.close()
-        send_handle(self._pipe, self.memory, self._process.pid)
+        for descriptor in (self.memory, awaited):
+            send_handle(self._pipe, descriptor, self._process.pid)
+        os.close(awaited)
+
+    def hurry(self, awaited: bool) -> None:
+        """Whether training waits for what is written now, or next."""
+        self._awaited[0] = awaited
 
     def write(self, folder: Path, files: Sequence[FileStretches]) -> tuple[ManifestFile, ...]:
         """Have `files` written below `folder` out of the memory; waits for it. Raises OSError."""
@@ -53,12 +63,11 @@ class WriterProcess:
             answer: Any = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(_END_SECONDS)
-            raise CheckpointError(
-                f"the process that writes checkpoints ended with {self._process.exitcode}"
-            ) from error
+            raise CheckpointError(_how_it_ended(self._process.exitcode)) from error
         if isinstance(answer, OSError):
             raise answer
-        written: tuple[ManifestFile, ...] = answer
+        written: tuple[ManifestFile, ...]
+        written, self.seconds = answer
         return written
 
     def close(self, *, at_once: bool = False) -> None:
@@ -73,12 +82,27 @@ class WriterProcess:
         os.close(self.memory)
 
 
+def _how_it_ended(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"the process that writes checkpoints ended with {code}"
+    name = signal.Signals(-code).name
+    hint = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
+    return f"the process that writes checkpoints was ended by {name}{hint}"
+
+
+def _shared_byte() -> tuple[mmap.mmap, int]:
+    """A byte, and the descriptor by which another process sees it."""
+    descriptor = os.memfd_create("checkpoint-awaited")
+    os.ftruncate(descriptor, 1)
+    return mmap.mmap(descriptor, 1), descriptor
+
+
 def _serve(pipe: Connection, trainer: int) -> None:
     """The process: write what is asked for until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    step_back()
-    descriptor = recv_handle(pipe)
+    descriptor, awaited = recv_handle(pipe), mmap.mmap(recv_handle(pipe), 1)
+    way = GivesWay(lambda: bool(awaited[0]))
     known: Sequence[FileStretches] = ()
     memory: mmap.mmap | None = None
     while True:
@@ -87,17 +111,10 @@ def _serve(pipe: Connection, trainer: int) -> None:
             if files is not None:
                 known, memory = files, mmap.mmap(descriptor, os.fstat(descriptor).st_size)
             assert memory is not None
-            pipe.send(_written(folder, known, memory, trainer=trainer))
+            try:
+                written = way.run(write_files(folder, known, memory, goes_on=lambda: os.getppid() == trainer))
+                pipe.send((written, way.seconds))
+            except OSError as error:
+                pipe.send(error)
         except (EOFError, ConnectionError):
             return
-
-
-def _written(
-    folder: Path, files: Sequence[FileStretches], memory: mmap.mmap, *, trainer: int
-) -> tuple[ManifestFile, ...] | OSError:
-    try:
-        return tuple(
-            write_file(folder, file, memory, goes_on=lambda: os.getppid() == trainer) for file in files
-        )
-    except OSError as error:
-        return error

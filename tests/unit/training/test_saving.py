@@ -1,6 +1,7 @@
 """Saves at once, behind training and in a process of their own: the same checkpoints, whatever interrupts."""
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -8,7 +9,7 @@ import os
 import shutil
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training import checkpoint, engines, pending_save, saving, staging, step
+from trainyard.training import checkpoint, engines, pending_save, priority, saving, staging, step
 from trainyard.training.engines import Behind
 from trainyard.training.retention import whole_steps
 from trainyard.training.writer_process import WriterProcess
@@ -216,9 +217,39 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
 
     original = WriterProcess.write
     monkeypatch.setattr(WriterProcess, "write", dying)
-    with pytest.raises(CheckpointError, match="the process that writes checkpoints ended with -9"):
+    with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
         run_training(tiny_config(checkpointing={"mode": "async_process"}))
+    assert "Once that is mended: " in str(failure.value)
+    assert "Free space" not in str(failure.value)
     assert not whole_steps(RunDirectory(tmp_path / "run"))
+
+
+def test_on_a_full_disk_the_message_says_how_full(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any, **_kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(engines, "write_files", full)
+    with pytest.raises(
+        CheckpointError, match=r"No space left on .* free, a checkpoint needs .*\nFree space in"
+    ):
+        run_training(tiny_config(checkpointing={"mode": "async"}))
+
+
+def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(at: int) -> None:
+        if at == 5:
+            (tmp_path / "run" / "events.jsonl").unlink()
+            (tmp_path / "run" / "events.jsonl").mkdir()
+            raise ValueError("the test")
+
+    monkeypatch.setattr(Behind, "run", lambda self, work: NeverDone(self._writer.submit(work)))
+    with pytest.raises(ValueError, match="the test"):
+        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
 
 
 def test_weights_that_are_not_finite_are_not_written_behind_training_either(
@@ -255,11 +286,11 @@ def test_a_second_interrupt_waits_for_no_save(
         if at == 5:
             raise KeyboardInterrupt
 
-    def endless(*_args: Any, goes_on: Callable[[], bool]) -> None:
+    def endless(*_args: Any, goes_on: Callable[[], bool]) -> Iterator[None]:
         while goes_on():
-            pass
+            yield
 
-    monkeypatch.setattr(engines, "write_file", endless)
+    monkeypatch.setattr(engines, "write_files", endless)
     with pytest.raises(KeyboardInterrupt):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
     assert not whole_steps(RunDirectory(tmp_path / "run"))
@@ -283,6 +314,53 @@ def test_what_is_reserved_before_a_deadline_is_the_save_under_way_and_one_more(
     assert reserved[5] == (True, 10.0)
     assert reserved[9][0]
     assert 0.2 <= reserved[9][1] < 10.0
+
+
+def test_what_is_reserved_does_not_count_how_long_a_save_gave_way(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = itertools.count(step=100)
+    monkeypatch.setattr(priority, "seconds_given_way", lambda: next(waited))
+    reserved: list[float] = []
+
+    def note(self: saving.Saver, *args: Any) -> None:
+        original(self, *args)
+        reserved.append(self.seconds)
+
+    original = saving.Saver._conclude
+    monkeypatch.setattr(saving.Saver, "_conclude", note)
+    run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert 0.1 in reserved  # the least that is reserved: less than a hundred seconds were not waited for
+
+
+@pytest.mark.parametrize("hurried_at", [0, 3, 9])
+def test_work_that_is_waited_for_is_ended_by_a_thread_that_did_not_step_back(hurried_at: int) -> None:
+    threads: list[tuple[str, int]] = []
+
+    def pieces() -> Generator[None, None, str]:
+        for _ in range(6):
+            thread = threading.current_thread()
+            threads.append((thread.name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+            yield
+        return "done"
+
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    way = priority.GivesWay(lambda: len(threads) >= hurried_at)
+    assert way.run(pieces()) == "done"
+    way.close()
+    behind = min(hurried_at, 6)
+    assert threads == [("checkpoint-behind_0", 19)] * behind + [("MainThread", own)] * (6 - behind)
+
+
+def test_the_process_that_writes_is_told_that_it_is_waited_for() -> None:
+    writer = WriterProcess()
+    try:
+        writer.hurry(True)
+        assert writer._awaited[0] == 1
+        writer.hurry(False)
+        assert writer._awaited[0] == 0
+    finally:
+        writer.close()
 
 
 class NeverDone:
