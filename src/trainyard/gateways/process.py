@@ -1,9 +1,17 @@
 """Other programs, always with a time limit. The only importer of subprocess."""
 
+import contextlib
+import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+_LOG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -37,3 +45,54 @@ def run_program(command: Sequence[str], *, seconds: float, cwd: Path | None = No
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finished(None, "", f"{command[0]}: {error}")
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """How a program ended that was measured."""
+
+    exit_code: int | None
+    """Negative for a signal; None when it could not be started or did not end in time."""
+    log: str
+    """The end of stdout and stderr together."""
+    memory_bytes: int
+    """Resident at the peak: of the program, or of one that it waited for if that had more."""
+
+
+def run_watched(
+    command: Sequence[str], *, seconds: float, cwd: Path, environment: Mapping[str, str]
+) -> Watched:
+    """Run `command` in `environment` alone for at most `seconds`, with what it starts, and measure it."""
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Watched(None, f"{command[0]}: {error.strerror}", 0)
+        late = threading.Event()
+        timer = threading.Timer(seconds, _end, (process.pid, late))
+        timer.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
+        text = log.read().decode(errors="replace")
+    unit = 1 if sys.platform == "darwin" else 1024
+    if late.is_set():
+        return Watched(None, f"{text}\n{command[0]}: not done after {seconds:.0f} seconds", 0)
+    return Watched(process.returncode, text, usage.ru_maxrss * unit)
+
+
+def _end(group: int, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import quote
 
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline, position
@@ -19,6 +18,7 @@ from trainyard.report.history import number
 from trainyard.report.quantities import duration, money
 from trainyard.report.resolved_config import config_value
 from trainyard.run.commands import is_command
+from trainyard.run.identity import run_address
 
 SECTION_CHARACTERS = 3000
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -203,9 +203,9 @@ def _result(moment: Moment, facts: RunFacts | None) -> list[str]:
 
 
 def _links(moment: Moment, ci: Mapping[str, str]) -> list[str]:
-    if not all(ci.get(key) for key in ("server", "repository", "run_id")):
+    address = run_address(ci)
+    if not address:
         return []
-    address = quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
     report = [f"<{address}#artifacts|report>"] if moment.ends else []
     return [f"<{address}|run>", *report]
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from trainyard import __version__
 from trainyard.errors import ConfigError, TrainyardError
@@ -76,6 +77,13 @@ def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: environment[variable] for name, variable in CI_VARIABLES.items() if environment.get(variable)
     }
+
+
+def run_address(ci: Mapping[str, str]) -> str:
+    """Where the page of the workflow run of `ci_facts` is; empty when that is not known."""
+    if not all(ci.get(key) for key in ("server", "repository", "run_id")):
+        return ""
+    return quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
 
 
 def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:

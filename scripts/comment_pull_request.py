@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Put the comparison of base and head into one comment of a pull request, kept up to date.
+
+The comment is found by its hidden mark among those of bots. A comment never decides a pull request: when
+GitHub refuses, as it does for the token of a fork, that is a warning, and the job summary has it all.
+
+Reads:   --comparison, as compare_change.py wrote it, every part checked; GITHUB_TOKEN, which needs
+         pull-requests: write; GitHub's variables.
+Writes:  the comment; with --dry-run stdout has what it would say.
+Exit codes: 0 written, already so, or refused by GitHub; 2 no comparison, or no variables of a workflow run.
+Example: scripts/comment_pull_request.py --comparison comparison.json --pull-request 57
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard import command
+from trainyard.errors import ConfigError, ServiceError
+
+_logger = logging.getLogger("trainyard.comment_pull_request")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--comparison", type=Path, required=True, metavar="FILE", help="the JSON of it")
+    parser.add_argument("--pull-request", type=int, required=True, metavar="N", help="its number")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be written, write nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.report.change import comparison_from
+    from trainyard.report.change_markdown import comment
+    from trainyard.run.identity import ci_facts, run_address
+
+    body = comment(comparison_from(read(args.comparison)), address=run_address(ci_facts()))
+    if args.dry_run:
+        sys.stdout.write(body)
+        return 0
+    try:
+        done = put(args.pull_request, body)
+    except ServiceError as error:
+        _logger.warning("The comment was not written: %s", error)
+        annotate(Level.WARNING, f"{error}. The job summary has the comparison.", title="No comment written")
+        return 0
+    command.announce("comment", f"pull request {args.pull_request}: {done}", "ok")
+    return 0
+
+
+def read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as JSON ({error})") from None
+
+
+def put(pull_request: int, body: str) -> str:
+    """Write the comment anew or over the one that is there; what was done."""
+    from trainyard.gateways.github_api import github_from
+    from trainyard.report.change_markdown import MARK
+
+    github, place = github_from(), f"/issues/{pull_request}/comments"
+    for found in github.pages(place):
+        author = found.get("user") or {}
+        if author.get("type") == "Bot" and str(found.get("body") or "").startswith(MARK):
+            if found["body"].strip() == body.strip():
+                return "as it was"
+            github.patch(f"/issues/comments/{found['id']}", {"body": body})
+            return "brought up to date"
+    github.post(place, {"body": body})
+    return "written"
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

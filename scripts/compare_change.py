@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Compare a short training run of a base with one of a head: loss, tokens/s, memory; and say what got worse.
+
+Both sides are checkouts. Each trains with its own code and configuration, in its own environment where it has
+one (.venv), as often as the rules say and in turns, so that both meet the same machine. They get no variables
+but a few harmless ones: code that nobody has reviewed yet shall find no secrets.
+
+Reads:   both checkouts; the rules: --rules, else .github/comparison.yml of the base, else of the head.
+Writes:  the comparison as JSON to --output, as Markdown to stdout; with --github-summary to the job summary;
+         in GitHub Actions an annotation for what got worse, and the output `compared`.
+Exit codes: 0 nothing got worse, or the base cannot be run; 1 a figure got worse beyond its limit, or the head
+         does not train any more; 2 the rules are wrong, or a checkout is none.
+Example: scripts/compare_change.py --base ../base --head . --output comparison.json
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.report.change import Comparison, Measured, Rules
+
+RULES = Path(".github/comparison.yml")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="what is compared with")
+    parser.add_argument("--head", type=Path, required=True, metavar="DIR", help="what is judged")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="default: .github/comparison.yml")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the comparison as JSON")
+    parser.add_argument("--github-summary", action="store_true", help="append it to the job summary")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.report.change_markdown import markdown, reasons
+    from trainyard.run.files import write_json_atomically
+
+    if missing := [d for d in (args.base, args.head) if not (d / "scripts" / "train.py").is_file()]:
+        raise ConfigError(f"{missing[0]}: has no scripts/train.py, so it is no checkout to compare")
+    comparison = compare((args.base.resolve(), args.head.resolve()), rules_of(args))
+    if args.output is not None:
+        write_json_atomically(args.output, comparison.to_json())
+    set_output("compared", "true")
+    if args.github_summary:
+        append_summary(markdown(comparison))
+    sys.stdout.write(markdown(comparison))
+    for title, reason in reasons(comparison):
+        annotate(Level.ERROR, reason, title=title)
+        command.announce("compared", f"{title}: {reason}", "failed")
+    return ExitCode.NO if comparison.refused else ExitCode.DONE
+
+
+def rules_of(args: argparse.Namespace) -> "Rules":
+    from trainyard.report.change import read_rules
+
+    places = (args.rules, *(side / RULES for side in (args.base, args.head) if (side / RULES).is_file()))
+    path = next((place for place in places if place), None)
+    try:
+        return read_rules(path.read_text(encoding="utf-8") if path else "", str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+def compare(directories: tuple[Path, Path], rules: "Rules") -> "Comparison":
+    """Run base and head in turns, the first one changing; a side that fails is not run again."""
+    from trainyard.gateways.git import git_facts
+    from trainyard.report.change import Comparison, Side
+
+    runs: tuple[list[Measured], ...] = ([], [])
+    problems = [call(side, "prepare_data.py", rules)[0] for side in directories]  # so that no run does
+    with tempfile.TemporaryDirectory(prefix="trainyard-compare-") as work:
+        for turn in range(rules.repeats):
+            for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                if not problems[side]:
+                    where = Path(work) / f"{side}-{turn}"
+                    problems[side] = train(directories[side], rules, where, runs[side])
+    commits = [str(git_facts(directory).get("commit") or directory.name) for directory in directories]
+    base, head = (Side(commits[i], tuple(runs[i]), problems[i]) for i in (0, 1))
+    return Comparison(rules, base, head)
+
+
+def train(directory: Path, rules: "Rules", run_directory: Path, runs: "list[Measured]") -> str:
+    """Add one run to `runs`; why it could not be, else empty."""
+    from trainyard.report.change import measured
+
+    problem, memory = call(directory, "train.py", rules, "--run-dir", str(run_directory))
+    if not problem:
+        try:
+            runs.append(measured(run_directory, memory))
+        except TrainyardError as error:
+            return f"It left no record that can be read: {error}"
+        command.announce("measured", f"{directory.name}: {runs[-1]}")
+    return problem
+
+
+def call(directory: Path, script: str, rules: "Rules", *more: str) -> tuple[str, int]:
+    """Run a script of a side on what the rules say: why it failed, else empty; and its memory in bytes."""
+    from trainyard.gateways.checkout import run_script
+
+    arguments = ["--config", rules.config, *(f"--set={change}" for change in rules.overrides), *more]
+    done = run_script(directory, script, arguments, seconds=60 * rules.minutes)
+    if done.exit_code == 0:
+        return "", done.memory_bytes
+    end = "\n".join(done.log.strip().splitlines()[-15:])
+    return f"{script} ended with {done.exit_code}:\n{end}", 0
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

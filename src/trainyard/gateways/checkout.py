@@ -1,0 +1,24 @@
+"""Another checkout of this repository: its scripts, run with its own code in its own environment.
+
+They get no variables of this process but a few harmless ones: code that nobody has reviewed yet shall find no
+secrets, and shall not write into the files of the workflow step that runs it.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.gateways.process import Watched, run_watched
+
+_HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+
+
+def run_script(directory: Path, script: str, arguments: Sequence[str], *, seconds: float) -> Watched:
+    """Run `scripts/SCRIPT` of the checkout, with its `.venv` where it has one, else with this Python."""
+    own = directory / ".venv" / "bin" / "python"
+    python = own if own.is_file() else Path(sys.executable)
+    environment = {name: os.environ[name] for name in _HARMLESS if name in os.environ}
+    environment["PYTHONPATH"] = str(directory / "src")
+    line = [str(python), str(directory / "scripts" / script), *arguments]
+    return run_watched(line, seconds=seconds, cwd=directory, environment=environment)
