@@ -3,7 +3,7 @@
 
 Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
-         the step output `proven` and an annotation for each part that does not hold.
+         the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
 Exit codes: 0 all four parts hold; 1 one does not, named with the next step; 2 no such run directory, or no
          such kind of store; 4 the store could not be asked, and all else holds.
 Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
@@ -100,16 +100,17 @@ def look_into_store(
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
     """The sample and the proof for people; for GitHub an output and annotations."""
-    from trainyard.gateways.github import Level, annotate, set_output
+    from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.closing import proof_lines, sample_lines
     from trainyard.report.facts import read_facts
 
     live = command.on_terminal()
-    for phase, text in sample_lines(read_facts(directory.path), one_line=not live):
+    facts = read_facts(directory.path)
+    for phase, text in sample_lines(facts, one_line=not live):
         command.announce(phase, text)
     for phase, text, status in proof_lines(proof.parts, one_line=not live):
         command.announce(phase, text, status)
-    set_output("proven", "true" if proof.proven else "false")
+    set_outputs({**proof.outputs, "step": str(facts.step or 0)})
     for part in proof.failing:
         annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")
 

@@ -2,13 +2,11 @@
 """Train a model into a run directory, or go on with one.
 
 Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
-         TRAINYARD_RUN_ID (a new run's identity), TRAINYARD_JOB_STARTED (Unix seconds; --deadline counts
-         from there, else from now), TRAINYARD_IMAGE_DIGEST, GitHub's variables, WANDB_API_KEY.
-Writes:  the run directory; --json prints how the run ended, whatever the end; in GitHub Actions the step
-         output `exit_code`.
-Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit;
-         4 a stream cannot be reached; 75 stopped early with a good checkpoint: run again; 130 interrupted
-         twice, or while preparing data.
+         TRAINYARD_RUN_ID (a new run's identity), _JOB_STARTED (Unix seconds; --deadline counts from there,
+         else from now), _GPU_LOCK (one at a time trains with this file), _IMAGE_DIGEST, WANDB_API_KEY.
+Writes:  the run directory; --json prints how the run ended, whatever the end; in Actions output `exit_code`.
+Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit; 4 a stream
+         cannot be reached; 5 the GPU never got free; 75 stopped, run it again; 130 interrupted.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
@@ -45,7 +43,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
-    return left(command.exit_code_of(lambda: run(argv)))
+    from trainyard.cluster.gpu_turn import in_turn
+
+    return left(command.exit_code_of(in_turn(lambda: run(argv))))
 
 
 def left(code: int) -> int:

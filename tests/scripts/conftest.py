@@ -1,5 +1,6 @@
 """A small run directory, and scripts run as people run them, outside any workflow of the machine."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -23,6 +24,21 @@ RUN_ID = "20261120-214501-7c1f"
 STEPS = 20
 HEX = "0123456789abcdef" * 4
 Program = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def load_script() -> Callable[[str], Any]:
+    """Gives `scripts/NAME.py` as a module, for tests in this process."""
+
+    def load(name: str) -> Any:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture

@@ -81,10 +81,74 @@ def test_the_required_check_is_red_for_anything_but_success(root: Any, expressio
 
 
 @pytest.mark.parametrize(("fork", "runs"), [(False, True), (True, False), (None, True)])
-def test_a_fork_does_not_train(training_job: Any, expressions: Any, fork: bool | None, runs: bool) -> None:
+def test_a_fork_does_not_train(training: Any, expressions: Any, fork: bool | None, runs: bool) -> None:
     github = {"event": {"repository": {} if fork is None else {"fork": fork}}}
     contexts = every_context() | {"github": github}
-    assert expressions.holds(training_job["if"], **contexts) is runs
+    assert expressions.holds(training.jobs["plan"]["if"], **contexts) is runs
+
+
+@pytest.mark.parametrize(("planned", "trains"), [("true", True), ("false", False), (None, False)])
+def test_only_a_plan_that_says_so_trains(
+    training_job: Any, expressions: Any, planned: str | None, trains: bool
+) -> None:
+    needs = {"plan": {"outputs": {} if planned is None else {"train": planned}}}
+    assert expressions.holds(training_job["if"], needs=needs) is trains
+    assert not expressions.holds(training_job["if"], status="failure", needs=needs)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "follows"),
+    [
+        ("failure", "75", True),
+        ("success", "75", True),
+        ("cancelled", "75", False),
+        ("failure", "1", False),
+        ("success", "0", False),
+        ("failure", None, False),
+    ],
+)
+def test_what_stopped_early_goes_on_and_what_somebody_cancelled_does_not(
+    training: Any, expressions: Any, status: str, code: str | None, follows: bool
+) -> None:
+    needs = {"train": {"outputs": {} if code is None else {"exit_code": code}}}
+    assert expressions.holds(training.jobs["continue"]["if"], status=status, needs=needs) is follows
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        ("success", "0", "succeeded"),
+        ("failure", "75", "stopped"),
+        ("failure", "1", "failed"),
+        ("failure", None, "failed"),
+        ("cancelled", "75", "failed"),
+        ("cancelled", None, "failed"),
+    ],
+)
+def test_slack_is_told_one_ending(
+    training_job: Any, expressions: Any, status: str, code: str | None, told: str
+) -> None:
+    steps = {"train": {"outputs": {} if code is None else {"exit_code": code}}}
+    endings = ("succeeded", "stopped", "failed")
+    conditions = {name: step_called(training_job, f"Tell Slack that it {name}")["if"] for name in endings}
+    context = every_context() | {"steps": steps}
+    assert [n for n, c in conditions.items() if expressions.holds(c, status=status, **context)] == [told]
+
+
+def test_the_name_of_a_later_segment_says_which_run_it_belongs_to(training: Any, expressions: Any) -> None:
+    name = training.content["run-name"]
+    continues = '{"lineage":"4711","number":3}'
+    assert expressions.value(name, inputs={"continues": continues}) == "lineage 4711 segment 3"
+    assert expressions.value(name, inputs={"continues": ""}) == ""
+    assert expressions.value(name, inputs={}) == ""
+
+
+def test_every_segment_checks_out_the_commit_of_the_first(training: Any, expressions: Any) -> None:
+    ref = training.jobs["plan"]["steps"][0]["with"]["ref"]
+    github = {"sha": "a" * 40}
+    assert expressions.value(ref, inputs={}, github=github) == "a" * 40
+    continues = f'{{"commit":"{"b" * 40}"}}'
+    assert expressions.value(ref, inputs={"continues": continues}, github=github) == "b" * 40
 
 
 @pytest.mark.parametrize(

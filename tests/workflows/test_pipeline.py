@@ -1,5 +1,6 @@
 """The training workflow against the scripts it calls and against `make train`."""
 
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainyard.command import duration as seconds_of
+from trainyard.config.load import load_config
+from trainyard.plan.run_plan import DEADLINE, Asked, resolve
+from trainyard.run.segment import Handover, Segment, first_segment
 
 PIPELINE = [
     "check_environment",
@@ -40,8 +46,11 @@ def help_of(root: Path, script: str) -> str:
 
 
 def step_that_runs(job: dict[str, Any], script: str) -> dict[str, Any]:
-    """The first step that calls `scripts/SCRIPT.py`."""
-    found: dict[str, Any] = next(s for s in job["steps"] if f"scripts/{script}.py" in s.get("run", ""))
+    """The first step that calls `scripts/SCRIPT.py`, and not beside the training."""
+    runs = ((step, step.get("run", "")) for step in job["steps"])
+    found: dict[str, Any] = next(
+        s for s, run in runs if f"scripts/{script}.py" in run and "--follow" not in run
+    )
     return found
 
 
@@ -54,8 +63,10 @@ def make_train(root: Path) -> str:
 
 
 def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any]) -> None:
-    before_training = "notify_slack.py started"
-    steps = [s["run"] for s in training_job["steps"] if "run" in s and before_training not in s["run"]]
+    beside_it = ('notify_slack.py "$MOMENT"', "--follow", "scripts/fetch_resume.py")
+    steps = [
+        s["run"] for s in training_job["steps"] if "run" in s and not any(x in s["run"] for x in beside_it)
+    ]
     assert first_calls([name for run in steps for name, _ in calls(run)]) == PIPELINE
 
 
@@ -65,7 +76,7 @@ def test_make_train_runs_the_same_scripts_in_the_same_order(root: Path) -> None:
 
 def test_started_is_said_before_training(training_job: dict[str, Any]) -> None:
     runs = [step.get("run", "") for step in training_job["steps"]]
-    started = next(i for i, run in enumerate(runs) if "notify_slack.py started" in run)
+    started = next(i for i, run in enumerate(runs) if 'notify_slack.py "$MOMENT"' in run)
     assert started < next(i for i, run in enumerate(runs) if "scripts/train.py" in run)
 
 
@@ -89,45 +100,45 @@ def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict
     for step in training_job["steps"]:
         run = step.get("run", "")
         assert len(calls(run)) <= 1, step["name"]
-        if calls(run):
+        if calls(run) and "--follow" not in run:  # which goes on behind the steps that follow
             assert "exec .venv/bin/python scripts/" in run, step["name"]
 
 
 def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict[str, Any]) -> None:
     assert '--deadline "$DEADLINE"' in step_that_runs(training_job, "train")["run"]
-    deadline = re.search(r"vars\.TRAINYARD_DEADLINE \|\| '(\d+)m'", training_job["env"]["DEADLINE"])
-    assert deadline is not None
+    assert training_job["env"]["DEADLINE"] == "${{ needs.plan.outputs.deadline }}"
     assert int(training_job["timeout-minutes"]) == 480
-    assert 15 <= 480 - int(deadline[1]) <= 60
+    assert 15 <= 480 - seconds_of(DEADLINE) / 60 <= 60
 
 
 def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:
     assert training_job["steps"][0]["run"] == 'echo "TRAINYARD_JOB_STARTED=$(date +%s)" >> "$GITHUB_ENV"'
 
 
-def test_no_step_before_training_can_be_skipped(training_job: dict[str, Any]) -> None:
+def test_no_step_before_training_can_be_skipped_but_what_only_some_runs_need(
+    training_job: dict[str, Any],
+) -> None:
     steps = training_job["steps"]
     training = steps.index(step_that_runs(training_job, "train"))
-    assert [step["name"] for step in steps[: training + 1] if "if" in step] == []
+    optional = [step["name"] for step in steps[: training + 1] if "if" in step]
+    assert optional == [
+        "Assume the AWS role for reading",
+        "Store each checkpoint while training goes on",
+    ]
 
 
 def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_not(
     training_job: dict[str, Any],
 ) -> None:
     train, store = (step_that_runs(training_job, name) for name in ("train", "training_artifact_sync"))
-    role = next(s for s in training_job["steps"] if "configure-aws-credentials" in s.get("uses", ""))
+    role = next(s for s in training_job["steps"] if s["name"] == "Assume the AWS role")
     assert (train["id"], role["id"]) == ("train", "role")
+    assert "configure-aws-credentials" in role["uses"]
     good = "(steps.train.outcome == 'success' || steps.train.outputs.exit_code == '75')"
     for step in (role, store):
         assert step["if"].startswith("${{ always() && ")
         assert step["if"].endswith(f" && {good} }}}}")
     assert "steps.role.outcome != 'failure'" in store["if"]
-
-
-def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(training_job: dict[str, Any]) -> None:
-    # A path stays: with it the trainer goes on with what began there, or begins there if nothing is saved.
-    again = "github.run_attempt != '1' && inputs.resume == 'none' && 'auto'"
-    assert training_job["env"]["RESUME"] == f"${{{{ {again} || inputs.resume || 'auto' }}}}"
 
 
 @pytest.mark.parametrize(
@@ -156,18 +167,92 @@ def test_a_later_trigger_waits_and_never_cancels(training_job: dict[str, Any]) -
     concurrency = training_job["concurrency"]
     assert concurrency["queue"] == "max"
     assert concurrency["cancel-in-progress"] == "false"
-    assert "${{" not in concurrency["group"]
+    assert concurrency["group"] == "${{ needs.plan.outputs.queue }}"
 
 
-def test_the_role_is_assumed_after_training_and_only_if_there_is_one(training_job: dict[str, Any]) -> None:
+def test_only_the_job_that_trains_waits_for_the_gpu(training: Any) -> None:
+    assert [name for name, job in training.jobs.items() if "concurrency" in job] == ["train"]
+    assert "concurrency" not in training.content
+    others = {name: job["runs-on"] for name, job in training.jobs.items() if name != "train"}
+    assert set(others.values()) == {"ubuntu-24.04"}
+
+
+def roles(training_job: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for step in training_job["steps"] if "configure-aws-credentials" in step.get("uses", "")]
+
+
+def test_the_role_that_writes_is_assumed_after_training_and_only_if_there_is_one(
+    training_job: dict[str, Any],
+) -> None:
     steps = training_job["steps"]
-    role = next(i for i, step in enumerate(steps) if "configure-aws-credentials" in step.get("uses", ""))
-    train = next(i for i, step in enumerate(steps) if "scripts/train.py" in step.get("run", ""))
-    store = next(i for i, step in enumerate(steps) if "training_artifact_sync" in step.get("run", ""))
-    assert train < role < store
-    assert "vars.TRAINYARD_AWS_ROLE != ''" in steps[role]["if"]
+    reader, writer = roles(training_job)
+    train = steps.index(step_that_runs(training_job, "train"))
+    store = next(i for i, step in enumerate(steps) if step["name"] == "Store the artifacts")
+    assert steps.index(reader) < train < steps.index(writer) < store
+    assert all("vars.TRAINYARD_AWS_ROLE != ''" in role["if"] for role in (reader, writer))
     rights = {"contents": "read", "id-token": "write", "attestations": "write"}
     assert training_job["permissions"] == rights
+
+
+def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(
+    training_job: dict[str, Any],
+) -> None:
+    reader = roles(training_job)[0]
+    assert reader["with"]["output-env-credentials"] == "false"
+    policy = json.loads(reader["with"]["inline-session-policy"])
+    actions = [action for statement in policy["Statement"] for action in statement["Action"]]
+    assert actions == ["s3:ListBucket", "s3:GetObject", "kms:Decrypt"]
+    given = [s["name"] for s in training_job["steps"] if "steps.reader.outputs" in str(s)]
+    assert given == ["Bring what it goes on from"]
+
+
+def test_a_run_is_followed_only_where_no_role_would_have_to_be_assumed_before_it(
+    training_job: dict[str, Any],
+) -> None:
+    follower = next(step for step in training_job["steps"] if "--follow" in step.get("run", ""))
+    assert "vars.TRAINYARD_AWS_ROLE == ''" in follower["if"]
+
+
+def test_after_the_plan_nothing_looks_at_an_input(training: Any) -> None:
+    for name, job in training.jobs.items():
+        assert ("inputs." in str(job)) == (name == "plan"), name
+
+
+def test_the_plan_hands_on_all_that_it_resolves_and_nothing_else(training: Any) -> None:
+    variables = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
+    config = load_config(training.path.parents[2] / "configs" / "training_configuration.yaml").config
+    plan = resolve(Asked("x.yaml"), config, first_segment(variables), variables=variables)
+    declared = training.jobs["plan"]["outputs"]
+    assert declared == {name: f"${{{{ steps.plan.outputs.{name} }}}}" for name in plan.outputs()}
+    used = set(re.findall(r"needs\.plan\.outputs\.(\w+)", training.text))
+    assert used == set(declared)
+
+
+def test_a_commit_of_the_segment_before_is_checked_before_any_of_its_code_runs(training: Any) -> None:
+    checkout, check, setup = training.jobs["plan"]["steps"][:3]
+    assert checkout["with"]["fetch-depth"] == "0"
+    assert check["run"] == 'git merge-base --is-ancestor HEAD "$GITHUB_SHA"'
+    assert setup["uses"] == "./.github/actions/setup"
+    for name in ("train", "continue"):
+        steps = training.jobs[name]["steps"]
+        found = next(step for step in steps if step.get("uses", "").startswith("actions/checkout@"))
+        assert found["with"]["ref"] == "${{ needs.plan.outputs.commit }}"
+
+
+def test_called_and_dispatched_it_takes_the_same_inputs(training: Any) -> None:
+    on = training.content["on"]
+    dispatched, called = on["workflow_dispatch"]["inputs"], on["workflow_call"]["inputs"]
+    for each in dispatched.values():
+        if each.pop("options", None):
+            each["type"] = "string"
+    assert called == dispatched
+    assert set(on["workflow_call"]["secrets"]) == set(re.findall(r"secrets\.(\w+)", training.text))
+
+
+def test_the_next_segment_is_dispatched_with_inputs_that_the_workflow_has(training: Any) -> None:
+    handover = Handover(Segment("1", 1, 1, "0" * 40), Asked("x.yaml").inputs(), "main", "s3://a", 3)
+    inputs = handover.inputs_of(handover.segment.next(step=1, died=False), manifest="run-1-manifest.json")
+    assert inputs.keys() <= training.content["on"]["workflow_dispatch"]["inputs"].keys()
 
 
 def test_the_manifest_is_signed_by_the_step_that_stores_it_and_attested_after_it(
@@ -198,9 +283,8 @@ def test_reports_and_messages_come_after_failures_and_never_decide(training_job:
     assert all(step["continue-on-error"] == "true" for step in (*told, summary))
     assert "always()" in summary["if"]
     verdicts = {calls(step["run"])[0][1][0]: step.get("if") for step in told}
-    assert set(verdicts) == {"started", "succeeded", "failed"}
+    assert set(verdicts) == {"$MOMENT", "succeeded", "stopped", "failed"}
     assert verdicts["succeeded"] == "${{ success() }}"
-    assert verdicts["failed"] == "${{ failure() || cancelled() }}"
 
 
 def test_nothing_that_decides_may_fail_in_silence(training_job: dict[str, Any]) -> None:
@@ -219,15 +303,12 @@ def test_what_can_change_a_result_starts_a_run(training: Any) -> None:
     assert {"src/**", "scripts/**", "configs/**", "requirements-training.txt"} <= set(push["paths"])
 
 
-def test_labels_come_from_one_repository_variable(training_job: dict[str, Any]) -> None:
-    assert training_job["runs-on"] == (
-        """${{ fromJSON(vars.TRAINYARD_RUNNER_LABELS || '["self-hosted","gpu"]') }}"""
-    )
-
-
-def test_an_attempt_goes_on_in_the_directory_of_the_one_before(training_job: dict[str, Any]) -> None:
+def test_a_segment_goes_on_in_the_directory_and_under_the_number_of_the_one_before(
+    training_job: dict[str, Any],
+) -> None:
     environment = training_job["env"]
-    assert environment["TRAINYARD_RUN_ID"] == "gh-${{ github.run_id }}"
-    assert environment["RUN_DIR"].endswith("/gh-${{ github.run_id }}")
+    assert environment["TRAINYARD_RUN_ID"] == "${{ needs.plan.outputs.run_id }}"
+    assert environment["RUN_DIR"] == "${{ needs.plan.outputs.run_dir }}"
+    assert "GITHUB_RUN_NUMBER" not in str(training_job)
     checkout = next(s for s in training_job["steps"] if s.get("uses", "").startswith("actions/checkout@"))
     assert checkout["with"]["clean"] == "false"

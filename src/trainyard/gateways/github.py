@@ -4,6 +4,7 @@ Outside Actions every function does nothing. It asks no API: it touches the runn
 """
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ from trainyard.errors import TrainyardError
 
 # https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
 SUMMARY_BYTES = 1024 * 1024
+_SHOWN_PROBLEMS = 9
+_PLACED = re.compile(r"(?P<file>[^\s:][^:]*\.ya?ml):(?P<line>[1-9]\d*): (?P<text>.+)")
 _LEFT_OUT = "\n\n*The rest was left out: a job summary ends at 1 MiB.*\n"
 
 
@@ -57,14 +60,39 @@ def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -
 
 
 def annotate(
-    level: Level, message: str, *, title: str = "", environment: Mapping[str, str] = os.environ
+    level: Level,
+    message: str,
+    *,
+    title: str = "",
+    place: tuple[str, int] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Show `message` on the workflow run's page. It goes to stderr, because stdout is for data."""
+    """Show `message` on the workflow run's page, at `place` (file and line) where there is one.
+
+    It goes to stderr, because stdout is for data.
+    """
     if not in_actions(environment):
         return
-    properties = f" title={_property(title)}" if title else ""
-    sys.stderr.write(f"::{level}{properties}::{_data(message)}\n")
+    file, line = place or ("", 0)
+    values = {"file": file, "line": str(line or ""), "title": title}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in values.items() if value)
+    sys.stderr.write(f"::{level}{' ' if properties else ''}{properties}::{_data(message)}\n")
     sys.stderr.flush()
+
+
+def annotate_problems(text: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Show each line `FILE:LINE: what is wrong` of `text` at its place, all other lines together at none.
+
+    GitHub shows ten errors a step, so no more are given places of their own.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    placed = [(match, line) for line in lines if (match := _PLACED.match(line))][:_SHOWN_PROBLEMS]
+    for match, _ in placed:
+        place = (match["file"], int(match["line"]))
+        annotate(Level.ERROR, match["text"], place=place, environment=environment)
+    rest = [line for line in lines if line not in {line for _, line in placed}]
+    if rest and not (placed and len(rest) == 1):  # the count at the end says nothing more
+        annotate(Level.ERROR, "\n".join(rest), environment=environment)
 
 
 @contextmanager

@@ -14,8 +14,11 @@ from typing import Any
 from trainyard.errors import ConfigError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_THREAD = re.compile(r"[A-Z0-9]{2,40}:\d{1,20}\.\d{1,20}", re.ASCII)
 _LARGEST = 10**15
-RESUME_WORDS = ("auto", "none")
+_MANIFEST = re.compile(
+    r"(?P<store>(?:s3|file)://[^\s?#]+?)/(?P<key>manifests/run-(?P<number>[1-9]\d{0,14})-manifest(?:-\d+)?\.json)"
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Segment:
     """Where the lineage stood, as far as it was known, when this segment was dispatched."""
     deaths: int = 0
     """How many segments before this one ended with their runner and without word of a step, in a row."""
+    thread: str = ""
+    """The lineage's thread in Slack, CHANNEL:TS; empty when there is none that another machine could use."""
 
     @property
     def run_id(self) -> str:
@@ -44,6 +49,10 @@ class Segment:
         """The segment after this one, of the same lineage at the same commit."""
         deaths = self.deaths + 1 if died else 0
         return replace(self, number=self.number + 1, step=step, deaths=deaths)
+
+    def told_in(self, thread: str) -> "Segment":
+        """The same with the thread in Slack, where one is known now."""
+        return replace(self, thread=thread) if _THREAD.fullmatch(thread) else self
 
     def to_text(self) -> str:
         """As the dispatch input `continues` carries it."""
@@ -72,11 +81,59 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         raise _refused(what, "lineage is not the id of a workflow run")
     if not (isinstance(value["commit"], str) and _COMMIT.fullmatch(value["commit"])):
         raise _refused(what, "commit is not a full commit")
+    if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
+        raise _refused(what, "thread is no thread in Slack")
     for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
             raise _refused(what, f"{name} is not a whole number from {least}")
     return Segment(**value)
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What a workflow run resolved and its successor needs: `plan.json`, or the plan job's output `plan`."""
+
+    segment: Segment
+    inputs: Mapping[str, str]
+    """The dispatch inputs, but for `resume` of a later segment and `continues`."""
+    ref: str
+    store: str
+    most_segments: int
+
+    def inputs_of(self, following: Segment, *, manifest: str = "") -> dict[str, str]:
+        """The inputs that the segment `following` is dispatched with; `manifest` is the stored one's name.
+
+        Without a manifest it looks for itself: on the runner first, then in the store.
+        """
+        resume = f"{self.store}/manifests/{manifest}" if manifest else "auto"
+        return {**self.inputs, "resume": resume, "continues": following.to_text()}
+
+
+def read_handover(text: str) -> Handover:
+    """Read a plan. Raises ConfigError for anything else."""
+    try:
+        value = json.loads(text)
+        parts = {name: value[name] for name in ("inputs", "ref", "store", "most_segments")}
+        inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
+        return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"--plan is not what scripts/plan_run.py resolved ({error})") from None
+
+
+@dataclass(frozen=True)
+class ManifestPlace:
+    """A run's manifest by its address, as a pointer to what a run goes on from."""
+
+    store: str
+    key: str
+    run_number: int
+
+
+def manifest_place(resume: str) -> ManifestPlace | None:
+    """Where the manifest lies whose address is `resume`; None for any other way to resume."""
+    match = _MANIFEST.fullmatch(resume)
+    return ManifestPlace(match["store"], match["key"], int(match["number"])) if match else None
 
 
 def _plain(run_id: str, run_number: str, commit: str) -> dict[str, Any]:
@@ -88,6 +145,7 @@ def _plain(run_id: str, run_number: str, commit: str) -> dict[str, Any]:
         "commit": commit,
         "step": 0,
         "deaths": 0,
+        "thread": "",
     }
 
 

@@ -100,6 +100,12 @@ class Proof:
         """The parts that do not hold, in order."""
         return tuple(part for part in self.parts if part.holds is not True)
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """What later steps and jobs of a workflow need to know."""
+        stored = any(part.name == "stored" and part.holds is True for part in self.parts)
+        return {"proven": str(self.proven).lower(), "stored": str(stored).lower()}
+
     def to_json(self) -> dict[str, Any]:
         parts = [
             {"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step}

@@ -9,6 +9,7 @@ from trainyard.gateways.github import (
     SUMMARY_BYTES,
     Level,
     annotate,
+    annotate_problems,
     append_summary,
     in_actions,
     log_group,
@@ -80,6 +81,20 @@ def test_an_annotation_cannot_be_broken_out_of(capsys: pytest.CaptureFixture[str
 def test_an_annotation_may_have_no_title(capsys: pytest.CaptureFixture[str]) -> None:
     annotate(Level.NOTICE, "done", environment=ACTIONS)
     assert capsys.readouterr().err == "::notice::done\n"
+
+
+def test_problems_stand_at_their_file_and_line_and_the_rest_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    annotate_problems("a.yaml:14: training.max_step: unknown: 5%\n1 error. Nothing was started.", ACTIONS)
+    assert capsys.readouterr().err == "::error file=a.yaml,line=14::training.max_step: unknown: 5%25\n"
+    annotate_problems("target: no\nuse another", ACTIONS)
+    assert capsys.readouterr().err == "::error::target: no%0Ause another\n"
+    many = [f"a.yaml:{line}: wrong" for line in range(1, 31)]
+    annotate_problems("\n".join(many), ACTIONS)
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 10  # what GitHub shows of a step
+    assert shown[-1].startswith("::error::a.yaml:10: wrong%0A")
 
 
 def test_a_group_is_closed_also_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ TOOLS = Path(sys.executable).parent
 BUCKET = "ml-runs"
 KEY, SECRET = "stage-key", "stage-secret"
 ACT_SECONDS = 240
+CODEBUILD = tuple(f"codebuild-trainyard-{run}-1" for run in (1, 2, 3))
+"""The first label of a job on CodeBuild, for the first three runs."""
 TINY = Path(__file__).parent / "tiny.yaml"
 
 STAND_INS = {path.parent.name: path for path in (Path(__file__).parent / "stand_ins").glob("*/action.yml")}
@@ -45,6 +47,8 @@ class Played:
     """What was written into the job summary."""
     messages: list[str]
     """What Slack received, each message as its JSON text."""
+    dispatched: list[dict[str, Any]]
+    """What GitHub's API was asked to start: the body of each dispatch, and its `path`."""
     record: Path
     """What the stand-ins wrote down."""
     run_directory: Path
@@ -60,6 +64,14 @@ class Slack:
 
     url: str
     received: list[str] = field(default_factory=list)
+
+
+@dataclass
+class GitHub:
+    """A local server in the place of GitHub's API."""
+
+    url: str
+    asked: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -150,17 +162,17 @@ def wait_for_bucket(stage: Bucket, server: "subprocess.Popen[bytes]", log: Path)
     pytest.fail(f"the S3 server did not come up:\n{log.read_text()[-3000:]}")
 
 
-@pytest.fixture
-def slack() -> Iterator[Slack]:
-    received: list[str] = []
+@contextlib.contextmanager
+def serving(received: Callable[[str, bytes], bytes]) -> Iterator[str]:
+    """A server on the loopback interface that answers every POST with what `received(path, body)` gives."""
 
     class Receiver(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            received.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            answer = received(self.path, self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(200)
-            self.send_header("Content-Length", "2")
+            self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
-            self.wfile.write(b"ok")
+            self.wfile.write(answer)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
@@ -168,10 +180,34 @@ def slack() -> Iterator[Slack]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield Slack(f"http://127.0.0.1:{server.server_port}/services/T0/B0/stage-webhook", received)
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="session")
+def slack() -> Iterator[Slack]:
+    told: list[str] = []
+
+    def receive(_path: str, body: bytes) -> bytes:
+        told.append(body.decode())
+        return b"ok"
+
+    with serving(receive) as url:
+        yield Slack(f"{url}/services/T0/B0/stage-webhook", told)
+
+
+@pytest.fixture(scope="session")
+def github() -> Iterator[GitHub]:
+    asked: list[dict[str, Any]] = []
+
+    def receive(path: str, body: bytes) -> bytes:
+        asked.append({"path": path, **json.loads(body)})
+        return b'{"html_url": "https://github.com/stage/stage/actions/runs/99"}'
+
+    with serving(receive) as url:
+        yield GitHub(url, asked)
 
 
 @pytest.fixture(scope="session")
@@ -193,14 +229,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (texts / part).mkdir(exist_ok=True)
         shutil.copy(str(module.__file__), texts / part)
     (copy / "configs" / "tiny.yaml").write_text(TINY.read_text().replace("TEXTS", str(texts)))
+    (copy / "configs" / "wrong.yaml").write_text("extends: tiny.yaml\ntraining:\n  max_step: 3\n")
     git(copy, "init", "--quiet", "--initial-branch=main")
     commit(copy)
     return copy
 
 
 def lowered(text: str) -> str:
-    """The workflow without the one key that act 0.2.89 cannot read."""
-    return re.sub(r"^ +queue: max\n", "", text, flags=re.M)
+    """The workflow without the two keys that act 0.2.89 cannot read."""
+    return re.sub(r"^ +(queue: max|deployment: false)\n", "", text, flags=re.M)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -236,6 +273,7 @@ class Stage:
     folder: Path
     stand_ins: dict[str, Path]
     slack: Slack
+    github: GitHub
     path: str
 
     def play(
@@ -247,20 +285,28 @@ class Stage:
         environment: dict[str, str] | None = None,
     ) -> Played:
         """Run the shipped training workflow by `event`, in a scratch home, and gather what it left."""
-        runs = self.folder / "runs"
+        variables = {"TRAINYARD_RUNS_DIRECTORY": str(self.folder / "runs"), **(variables or {})}
+        runs = Path(variables["TRAINYARD_RUNS_DIRECTORY"])
         runs.mkdir(exist_ok=True)  # a second attempt finds what the first one left
         played = tempfile.mkdtemp(prefix="play-", dir=self.folder)
         record, home = Path(played, "record"), Path(played, "home")
         record.mkdir()
         home.mkdir()
         self.slack.received.clear()
+        self.github.asked.clear()
         given = {"RECORD": str(record), "MAKEFLAGS": "n", "STAGE_KEY": KEY, "STAGE_SECRET": SECRET}
+        given |= {"STAGE_REPOSITORY": str(self.repository), "GITHUB_API_URL": self.github.url}
+        given["PYTHONPATH"] = (
+            "src"  # the code that was checked out, not that which the environment was made for
+        )
         given |= {"PATH": self.path, **(environment or {})}
-        line = [str(TOOLS / "act"), event, "--json", "-P", "self-hosted=-self-hosted", "--no-cache-server"]
+        line = [str(TOOLS / "act"), event, "--json", "--no-cache-server"]
+        line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04", *CODEBUILD), "-self-hosted"))
         line += ["-W", ".github/workflows/training_ci.yml", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
-        line += ["--job", "train"]  # the other one installs packages on a hosted runner
+        line += ["-s", "GITHUB_TOKEN=stage-token"]
+        line += ["--job", "continue"]  # and what it needs; `native` installs packages on a hosted runner
         line += words("--env", given) + words("--input", inputs or {})
-        line += words("--var", {"TRAINYARD_RUNS_DIRECTORY": str(runs), **(variables or {})})
+        line += words("--var", variables)
         line += [
             word
             for pin, folder in self.pinned().items()
@@ -284,8 +330,9 @@ class Stage:
             },
             summary="".join(str(e["content"]) for e in entries if e.get("command") == "summary"),
             messages=list(self.slack.received),
+            dispatched=list(self.github.asked),
             record=record,
-            run_directory=next(iter(sorted(runs.iterdir())), runs / "none"),
+            run_directory=next((path.parent for path in sorted(runs.glob("gh-*/run.json"))), runs / "none"),
         )
 
     def pinned(self) -> dict[str, Path]:
@@ -301,13 +348,26 @@ def words(flag: str, values: dict[str, str]) -> list[str]:
     return [word for name, value in values.items() for word in (flag, f"{name}={value}")]
 
 
-@pytest.fixture
-def stage(repository: Path, tmp_path: Path, stand_ins: dict[str, Path], slack: Slack) -> Stage:
-    """A stage whose `nvidia-smi` finds no driver, so that a play means the same on a GPU machine."""
+@pytest.fixture(scope="session")
+def stage_in(
+    repository: Path, stand_ins: dict[str, Path], slack: Slack, github: GitHub
+) -> Callable[[Path], Stage]:
+    """A stage in a folder, whose `nvidia-smi` finds no driver: a play means the same on a GPU machine."""
     need("act")
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    driver = programs / "nvidia-smi"
-    driver.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n")
-    driver.chmod(0o755)
-    return Stage(repository, tmp_path, stand_ins, slack, f"{programs}:{os.environ['PATH']}")
+
+    def build(folder: Path) -> Stage:
+        programs = folder / "programs"
+        programs.mkdir()
+        driver = programs / "nvidia-smi"
+        driver.write_text(
+            "#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n"
+        )
+        driver.chmod(0o755)
+        return Stage(repository, folder, stand_ins, slack, github, f"{programs}:{os.environ['PATH']}")
+
+    return build
+
+
+@pytest.fixture
+def stage(stage_in: Callable[[Path], Stage], tmp_path: Path) -> Stage:
+    return stage_in(tmp_path)

@@ -14,6 +14,9 @@ pytestmark = pytest.mark.act
 TINY = "configs/tiny.yaml"
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 UNTIL_TRAINING = [
+    "Refuse a commit that is not of this branch",
+    "Plan",
+    "Keep the plan for the watchdog",
     "Note when the job started",
     "Check out the code",
     "Remove what is not of this commit",
@@ -45,16 +48,23 @@ def proof(played: Any) -> dict[str, bool]:
     return {part["name"]: part["holds"] for part in record["parts"]}
 
 
-def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any, bucket: Any) -> None:
-    played = stage.play(
+@pytest.fixture(scope="module")
+def green(stage_in: Any, tmp_path_factory: pytest.TempPathFactory, bucket: Any) -> Any:
+    """A run that nothing interrupts."""
+    return stage_in(tmp_path_factory.mktemp("green")).play(
         "workflow_dispatch",
         inputs={"config": TINY, "overrides": "training.max_steps=8\ntraining.seed=7\n", "resume": "auto"},
         variables={**store("green"), "TRAINYARD_ATTEST": "true"},
         environment={"AWS_ENDPOINT_URL": bucket.endpoint},
     )
+
+
+def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any, bucket: Any) -> None:
+    played = green
     assert played.green, played.log
     assert set(played.steps.values()) == {"success"}
     assert "Tell Slack that it failed" not in played.steps
+    assert played.dispatched == []
 
     run = json.loads((played.run_directory / "run.json").read_text())
     assert (run["run_id"], run["seed"], run["outcome"]["steps"]) == ("gh-1", 7, 8)
@@ -64,6 +74,7 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any
     assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
 
     assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert played.summary.startswith("### Plan: tiny on gpu-runner")
     assert "✅ Trained and proven" in played.summary
     assert "❌" not in played.summary
     assert len(played.messages) == 2
@@ -76,9 +87,9 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(stage: Any
     assert (played.record / "attested").read_text().strip() == attested
     assert (played.record / "role").read_text().strip() == ROLE
     assert (played.record / "setup-python").read_text().strip() == "3.11"
-    assert (played.record / "upload-artifact").read_text().split()[1] == "30"
-    assert (played.record / "artifact" / "metrics.jsonl").is_file()
-    assert list((played.record / "artifact" / "checkpoints").glob("step-*/manifest.json"))
+    assert (played.record / "upload-artifact").read_text().splitlines() == ["plan-1 30", "training-1-1 30"]
+    assert (played.record / "artifacts" / "training" / "metrics.jsonl").is_file()
+    assert list((played.record / "artifacts" / "training" / "checkpoints").glob("step-*/manifest.json"))
 
 
 def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
@@ -130,7 +141,7 @@ def test_a_loss_that_is_not_finite_makes_it_red(stage: Any, bucket: Any) -> None
     assert proof(played)["trained"] is False
     assert "❌ Not proven: trained" in played.summary
     assert "finite" in told(played, "failed")
-    assert (played.record / "artifact" / "run.json").is_file()
+    assert (played.record / "artifacts" / "training" / "run.json").is_file()
 
 
 def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> None:
@@ -141,48 +152,100 @@ def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> No
     assert "fix: " in played.log
     ran = [name for name in played.steps if name not in UNTIL_TRAINING]
     assert ran == ["Tell Slack that it failed"]
-    assert played.summary.startswith("### ❌ Not started: ")
+    assert "### ❌ Not started: " in played.summary
     assert len(played.messages) == 1
     told(played, "failed")
 
 
-def test_a_run_that_reaches_its_deadline_is_red_and_stored_and_the_next_attempt_ends_it(
-    stage: Any, bucket: Any
+def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
+    stage: Any, bucket: Any, green: Any
 ) -> None:
-    dispatch = {"config": TINY, "overrides": "training.max_steps=8", "resume": "none"}
-    server = {"AWS_ENDPOINT_URL": bucket.endpoint}
-    # Counted from the job's start, so that it has passed before training begins: one step, then the save.
-    first = stage.play(
-        "workflow_dispatch",
-        inputs=dispatch,
-        variables=store("stopped") | {"TRAINYARD_DEADLINE": "1s"},
-        environment=server,
-    )
-    assert first.exit_code == 1
-    assert first.steps["Train"] == "failure"
-    assert first.steps["Store the artifacts"] == "success", first.log
-    assert (outcome(first)["status"], outcome(first)["exit_code"]) == ("stopped", 75)
-    assert proof(first) == {"trained": False, "network": True, "stored": True, "repeatable": True}
-    assert "❌ Not proven: trained" in first.summary
-    assert "the deadline is near" in first.summary
-    assert "deadline is near" in told(first, "stopped")
-    keys = bucket.keys("stopped/")
-    assert "stopped/manifests/run-1-manifest.json" in keys
-    assert any(re.fullmatch(r"stopped/run-1/checkpoint-0*1/manifest\.json", key) for key in keys), keys
+    """Each machine is CodeBuild's and new: what it goes on from comes out of the store."""
+    asked = {"config": TINY, "overrides": "training.max_steps=8 training.seed=7", "target": "codebuild"}
+    codebuild = {**store("lineage"), "TRAINYARD_CODEBUILD_PROJECT": "trainyard"}
+    machines = [stage.folder / f"machine-{number}" for number in (1, 2, 3)]
+    played, inputs = [], {**asked, "resume": "none"}
+    for number, machine in enumerate(machines, 1):
+        # Counted from the job's start, so that it has passed before training begins: one step, then the save.
+        hurry = {"TRAINYARD_DEADLINE": "1s"} if number < 3 else {}
+        segment = stage.play(
+            "workflow_dispatch",
+            inputs=inputs,
+            variables={**codebuild, **hurry, "TRAINYARD_RUNS_DIRECTORY": str(machine)},
+            environment={"AWS_ENDPOINT_URL": bucket.endpoint, **run_number(number)},
+        )
+        played.append(segment)
+        if number < 3:
+            assert_stopped_and_handed_on(segment, number, asked)
+            inputs = {name: text for name, text in segment.dispatched[0]["inputs"].items() if text}
 
-    again = stage.play(
+    first, second, last = played
+    assert last.green, last.log
+    assert last.dispatched == []
+    assert "Go on in the next segment" not in last.log.replace("Skipping", "")
+    assert not (first.record / "reader").exists()
+    assert "s3:GetObject" in (second.record / "reader").read_text()
+    assert "Put" not in (second.record / "reader").read_text()
+    events = map(json.loads, (last.run_directory / "events.jsonl").read_text().splitlines())
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [1, 2]
+    assert {each.run_directory.name for each in played} == {"gh-1"}
+    assert proof(last) == {"trained": True, "network": True, "stored": True, "repeatable": True}
+    assert outcome(last)["state_sha256"] == outcome(green)["state_sha256"]
+    manifests = bucket.keys("lineage/manifests/")
+    assert len(manifests) == 3
+    assert {key.split("/run-")[1].split("-")[0] for key in manifests} == {"1"}
+    told(last, "resumed 3/20")
+    told(last, "proven")
+
+
+def run_number(number: int) -> dict[str, str]:
+    return {"GITHUB_RUN_ID": str(number), "GITHUB_RUN_NUMBER": str(number)}
+
+
+def assert_stopped_and_handed_on(segment: Any, number: int, asked: dict[str, str]) -> None:
+    assert segment.exit_code == 1
+    assert segment.steps["Train"] == "failure"
+    assert segment.steps["Store the artifacts"] == "success", segment.log
+    assert (outcome(segment)["status"], outcome(segment)["exit_code"]) == ("stopped", 75)
+    assert proof(segment) == {"trained": False, "network": True, "stored": True, "repeatable": True}
+    assert "❌ Not proven: trained" in segment.summary
+    assert "the deadline is near" in segment.summary
+    assert f"Goes on: segment {number + 1} of at most 20" in segment.summary
+    assert "deadline is near" in told(segment, "stopped")
+    [dispatch] = segment.dispatched
+    assert dispatch["path"].endswith("/actions/workflows/training_ci.yml/dispatches")
+    assert dispatch["ref"] == "main"
+    given = dispatch["inputs"]
+    assert asked.items() <= given.items()
+    version = "" if number == 1 else f"-{number}"
+    assert given["resume"] == f"s3://ml-runs/lineage/manifests/run-1-manifest{version}.json"
+    handed = json.loads(given["continues"])
+    assert (handed["lineage"], handed["number"], handed["step"]) == ("1", number + 1, number)
+    assert handed["commit"] == json.loads((segment.run_directory / "run.json").read_text())["git"]["commit"]
+
+
+def test_a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for(stage: Any) -> None:
+    played = stage.play("workflow_dispatch", inputs={"config": "configs/wrong.yaml", "dry_run": "true"})
+    assert played.exit_code == 1
+    assert played.steps["Plan"] == "failure"
+    assert "Note when the job started" not in played.steps
+    assert "unknown key; did you mean max_steps?" in played.log
+    assert played.summary.startswith("### ❌ Not started")
+    assert played.messages == []
+
+
+def test_a_dry_run_is_green_and_trains_nothing(stage: Any) -> None:
+    played = stage.play(
         "workflow_dispatch",
-        inputs=dispatch,
-        variables=store("stopped"),
-        environment=server | {"GITHUB_RUN_ATTEMPT": "2"},
+        inputs={"config": TINY, "epochs": "3", "dry_run": "true"},
+        variables={"TRAINYARD_STORE": "s3://ml-runs/dry", "TRAINYARD_USD_PER_HOUR": "2"},
     )
-    assert again.green, again.log
-    assert again.run_directory == first.run_directory
-    events = (again.run_directory / "events.jsonl").read_text().splitlines()
-    assert [e["step"] for e in map(json.loads, events) if e["event"] == "resumed"] == [1]
-    assert outcome(again)["steps"] == 8
-    assert proof(again) == {"trained": True, "network": True, "stored": True, "repeatable": True}
-    assert any(re.fullmatch(r"stopped/run-1/checkpoint-0*8/.*", key) for key in bucket.keys("stopped/"))
+    assert played.green, played.log
+    assert "Note when the job started" not in played.steps
+    assert played.summary.startswith("### Dry run: tiny on gpu-runner")
+    assert "training.epochs=3" in played.summary
+    assert "$ 2.00 an hour" in played.summary
+    assert "Nothing was started." in played.summary
 
 
 def test_an_upload_that_github_refuses_makes_it_red_and_the_run_is_stored_all_the_same(

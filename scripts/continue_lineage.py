@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Dispatch the next segment of a run that stopped before its time was up, from what it stored.
+
+It goes on at the same commit with the same inputs, at most so many times, and only if the step moved on.
+
+Reads:      what the plan job resolved and what the training job left, as flags; GITHUB_TOKEN,
+            GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
+Writes:     one workflow dispatch, unless --dry-run; the job summary; --json prints the decision
+Exit codes: 0 dispatched; 1 the run is not done and yet nothing follows, with the reason; 2 wrong usage;
+            4 GitHub refuses
+Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from trainyard import command
+from trainyard.errors import ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--plan", required=True, metavar="JSON", help="what scripts/plan_run.py resolved")
+    parser.add_argument("--exit-code", type=int, required=True, metavar="N", help="of scripts/train.py")
+    parser.add_argument("--step", default="", metavar="N", help="where it stood; empty is not known")
+    parser.add_argument("--stored", default="", metavar="true|false", help="whether the store holds it")
+    parser.add_argument("--manifest", default="", metavar="NAME", help="the manifest that was stored last")
+    parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the lineage's thread in Slack")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be dispatched, and do not")
+    parser.add_argument("--json", action="store_true", help="print the decision as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.gateways.github import Level, annotate, append_summary
+    from trainyard.gateways.github_api import github_from
+    from trainyard.run.segment import read_handover
+    from trainyard.watch.continuation import Ended, next_segment
+
+    plan = read_handover(args.plan)
+    step = int(args.step) if args.step.isdecimal() else None
+    ended = Ended(plan.segment, args.exit_code, step, stored=args.stored == "true" and bool(args.manifest))
+    decision = next_segment(ended, most=plan.most_segments)
+    if args.json:
+        following = None if decision.next is None else json.loads(decision.next.to_text())
+        print(json.dumps({"next": following, "reason": decision.reason}, indent=2))
+    if decision.next is None:
+        annotate(Level.ERROR, decision.reason, title="The run is not done, and nothing follows")
+        append_summary(
+            f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `gh run rerun RUN_ID --failed`\n"
+        )
+        command.announce("next", decision.reason, "failed")
+        return ExitCode.NO
+    inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)
+    if args.dry_run:
+        print(json.dumps({"ref": plan.ref, "inputs": inputs}, indent=2))
+        return ExitCode.DONE
+    address = github_from().dispatch(workflow_file(), ref=plan.ref, inputs=inputs)
+    text = f"segment {decision.next.number} of at most {plan.most_segments}: {decision.reason}"
+    append_summary(f"### Goes on: {text}\n\n{address}\n")
+    command.announce("next", f"{text} {address}".rstrip(), "ok")
+    return ExitCode.DONE
+
+
+def workflow_file() -> str:
+    """The file of the workflow that trains; a workflow that calls it is not the one to dispatch."""
+    return os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Bring what a workflow's run goes on from to this machine, where it is not there already.
+
+A later segment finds the directory of the one before, or the newest checkpoint in the store, whichever is
+further. A manifest's address begins a new run from that run's newest checkpoint.
+
+Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
+Writes:     the run's directory, or one beside it for another run's checkpoint; in GitHub Actions the step
+            output `resume`, what scripts/train.py takes; --json prints it with the reason
+Exit codes: 0 it is there, or nothing is needed; 1 there is nothing to go on from, or it does not verify;
+            2 wrong usage; 4 the store cannot be reached
+Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from trainyard import command
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True, help="the run's directory; need not exist")
+    parser.add_argument("--resume", required=True, help="auto, none, a manifest's address, or a checkpoint")
+    parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
+    parser.add_argument("--run-number", type=int, required=True, metavar="N", help="its number there")
+    parser.add_argument("--segment", type=int, default=1, metavar="N", help="of its lineage, from 1")
+    parser.add_argument("--fetch", default="false", choices=("true", "false"), help="look into the store")
+    parser.add_argument("--dry-run", action="store_true", help="say what is asked for, and fetch nothing")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.artifacts.resumption import Resumption, Wanted, bring
+    from trainyard.gateways import open_store
+    from trainyard.gateways.github import set_output
+    from trainyard.run.directory import RunDirectory
+
+    wanted = Wanted(
+        *(RunDirectory(args.run_dir), args.run_dir.name, args.resume, args.store, args.run_number),
+        segment=args.segment,
+        look_in_store=args.fetch == "true",
+    )
+    found = Resumption(args.resume, "nothing was looked at") if args.dry_run else bring(wanted, open_store)
+    command.announce("goes on", f"{found.resume}: {found.reason}")
+    if not args.dry_run:
+        set_output("resume", found.resume)
+    if args.json:
+        print(json.dumps(asdict(found), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

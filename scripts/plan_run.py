@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Decide what a training workflow run will do: check its configuration, its inputs and the machine.
+
+Everything after the plan job uses only what is resolved here. Nothing is started.
+
+Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
+            TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
+            _USD_PER_HOUR, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE from the environment
+Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
+            summary, and for a wrong configuration an annotation a problem, with file and line
+Exit codes: 0 decided, with a warning where it seems not to fit; 2 an input, a variable or the file is wrong
+Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.plan.run_plan import Asked, RunPlan
+    from trainyard.report.run_plan import Planned
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration")
+    parser.add_argument("--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines")
+    parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
+    parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
+    parser.add_argument("--target", default="gpu-runner", metavar="gpu-runner|codebuild", help="where")
+    parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
+    parser.add_argument("--continues", default="", metavar="JSON", help="what the segment before handed on")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="keep the plan as JSON here")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+    from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
+    from trainyard.plan.run_plan import resolve
+    from trainyard.report.run_plan import markdown_plan
+    from trainyard.run.files import write_json_atomically
+    from trainyard.run.segment import first_segment, read_segment
+
+    try:
+        asked = asked_by(args)
+        config = load_config(Path(args.config), asked.changes).config
+        here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
+        plan = resolve(asked, config, here, variables=os.environ)
+        command.duration(plan.deadline)
+        planned = plan_of(config, plan)
+    except (ConfigError, argparse.ArgumentTypeError) as error:
+        annotate_problems(str(error))
+        append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
+        raise ConfigError(str(error)) from None
+    append_summary(markdown_plan(planned))
+    if args.output:
+        write_json_atomically(args.output, plan.to_json())
+    print(json.dumps(plan.outputs(), indent=2) if args.json else markdown_plan(planned))
+    if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
+        annotate(Level.WARNING, "It seems not to fit on the machine; the summary says what to change.")
+    set_outputs(plan.outputs())
+    return ExitCode.DONE
+
+
+def asked_by(args: argparse.Namespace) -> "Asked":
+    from trainyard.plan.run_plan import Asked
+    from trainyard.plan.target import Target
+
+    if args.target not in list(Target):
+        raise ConfigError(f"target: {args.target!r} is neither {' nor '.join(Target)}")
+    words = tuple(args.overrides.split())
+    only = args.only_plan == "true"
+    return Asked(args.config, words, args.epochs, args.resume or "auto", Target(args.target), only)
+
+
+def local_run(environment: Mapping[str, str]) -> dict[str, str]:
+    """GitHub's variables, or what stands for them where somebody tries the plan by hand."""
+    here = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
+    return {**here, **{name: environment[name] for name in here if environment.get(name)}}
+
+
+def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
+    """The figures of the run: on the machine, where it is known which one it is."""
+    from trainyard.config.load import config_sha256
+    from trainyard.config.parameters import count_parameters
+    from trainyard.plan.machine_plan import plan_on, usd_per_hour
+    from trainyard.report.run_plan import Planned
+
+    figures = plan_on(plan.machine, config)
+    return Planned(
+        plan.outputs(),
+        *(str(plan.asked.target), plan.machine.labels, config.model.name),
+        parameters=count_parameters(config.model.architecture).total,
+        config_sha256=config_sha256(config),
+        **dataclasses.asdict(figures),
+        usd_per_hour=usd_per_hour(os.environ.get("TRAINYARD_USD_PER_HOUR", "")),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,82 @@
+"""One training at a time on a machine that several repositories share: a lock on a file of the host.
+
+A concurrency group of GitHub holds off the runs of one repository only. The system takes the lock back when
+the process ends, however it ends. Who waits longest is not served first; waiting costs a run its job's time.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from trainyard.errors import ConfigError, WaitTimeoutError
+
+VARIABLE = "TRAINYARD_GPU_LOCK"
+LONGEST_SECONDS = 7 * 3600.0
+"""Of the eight hours that a job has; what is left then is not worth beginning with."""
+_POLL_SECONDS, _SAID_EVERY = 5.0, 600.0
+_logger = logging.getLogger(__name__)
+
+
+def in_turn(work: Callable[[], int], environment: Mapping[str, str] = os.environ) -> Callable[[], int]:
+    """`work` once no other training holds the file that TRAINYARD_GPU_LOCK names; without it, at once.
+
+    A process of several takes no turn of its own: the one that started them has it.
+    """
+    name = environment.get(VARIABLE)
+    if not name or "WORLD_SIZE" in environment:
+        return work
+
+    def waiting() -> int:
+        with gpu_turn(Path(name), owner=environment.get("GITHUB_REPOSITORY", "a training")):
+            return work()
+
+    return waiting
+
+
+@contextmanager
+def gpu_turn(path: Path, *, owner: str, longest: float = LONGEST_SECONDS) -> Iterator[None]:
+    """Hold the lock on `path`.
+
+    Raises WaitTimeoutError after `longest` seconds, ConfigError when the file cannot be opened.
+    """
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise ConfigError(
+            f"{VARIABLE}: {path} cannot be opened ({error.strerror}). Every runner of this machine must be "
+            "able to write it: install -m 666 /dev/null FILE"
+        ) from None
+    with file:
+        _take(file, path, time.monotonic() + longest)
+        file.truncate(0)
+        file.write(f"{owner}, process {os.getpid()}")
+        file.flush()
+        yield
+
+
+def _take(file: TextIO, path: Path, end: float) -> None:
+    said = 0.0
+    while not _taken(file):
+        file.seek(0)
+        holder = file.read().strip() or "another training"
+        if time.monotonic() >= end:
+            raise WaitTimeoutError(
+                f"The GPU of this machine was held by {holder} all the time ({path}). Nothing was started."
+            )
+        if time.monotonic() >= said:
+            _logger.info("waiting for the GPU of this machine: %s holds %s", holder, path)
+            said = time.monotonic() + _SAID_EVERY
+        time.sleep(min(_POLL_SECONDS, max(0.01, end - time.monotonic())))
+
+
+def _taken(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

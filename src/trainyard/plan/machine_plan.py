@@ -1,0 +1,67 @@
+"""The figures of a run on the machine that a workflow routes it to, as far as that machine is known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.plan.cost import Rented
+from trainyard.plan.device import cpu_of, gpu_of
+from trainyard.plan.instances import find_instance
+from trainyard.plan.target import GPU_SMALL, GPU_SMALL_HARDWARE, Machine
+from trainyard.plan.training_plan import plan_training
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What can be said before a run starts."""
+
+    steps: int | None
+    tokens_per_step: int | None
+    plan: dict[str, Any]
+    """`TrainingPlan.to_json`; empty where there is none."""
+    why_not: str
+    """Why there is none."""
+
+
+def plan_on(machine: Machine, config: Config) -> Figures:
+    """The plan of `config` on `machine`. Raises ConfigError for an instance type that is not known."""
+    training, each = config.training, None
+    if config.compute.strategy == "single" and config.recipe == "pretrain":
+        sequences = training.batch_size * training.gradient_accumulation_steps
+        each = sequences * config.data.sequence_length
+    if config.recipe != "pretrain":
+        return Figures(training.max_steps, each, {}, f"recipe {config.recipe} is not modelled")
+    if machine.hardware is None:
+        return Figures(
+            training.max_steps, each, {}, "TRAINYARD_INSTANCE_TYPE does not say what the runner is"
+        )
+    instance = find_instance(machine.hardware)
+    on_cpu = config.model.device == "cpu"
+    device, devices = (cpu_of(instance), 1) if on_cpu else (gpu_of(instance), instance.gpus)
+    plan = plan_training(config, device, rented=Rented(instance, 1, devices)).to_json()
+    if machine.queue.startswith("trainyard-codebuild"):
+        _forget_the_price(plan)
+    return Figures(training.max_steps, each or plan["run"]["tokens_per_step"], plan, "")
+
+
+def _forget_the_price(plan: dict[str, Any]) -> None:
+    """CodeBuild's machine is like an instance of the catalogue, and has another name and another price."""
+    device = plan["device"]
+    if device.get("instance_type") == GPU_SMALL_HARDWARE:
+        device["instance_type"] = f"CodeBuild {GPU_SMALL}"
+    for owner, key in ((device, "usd_per_hour"), (device, "prices_as_of"), (plan["estimate"], "usd")):
+        owner.pop(key, None)
+
+
+def usd_per_hour(text: str) -> float | None:
+    """What the owner says the machine costs; None when nothing is said. Raises ConfigError for nonsense."""
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise ConfigError(f"TRAINYARD_USD_PER_HOUR: {text!r} is not an amount such as 1.25")
+    return value

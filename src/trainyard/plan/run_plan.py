@@ -1,0 +1,166 @@
+"""What one workflow run will do, resolved once: everything after the plan job uses this and no input.
+
+    inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
+
+It validates and arranges. The plan of memory and time is `training_plan`'s, how it reads `report.run_plan`'s.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.plan.target import Machine, Target, machine_for
+from trainyard.run.segment import Segment, manifest_place
+
+DEADLINE = "450m"
+MOST_SEGMENTS = 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The dispatch inputs; for a push and the daily run their defaults."""
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    """`key=value` each."""
+    epochs: str = ""
+    """Replaces training.epochs when it is not empty."""
+    resume: str = "auto"
+    """auto, none, a manifest in a store, or a checkpoint's directory on the runner."""
+    target: Target = Target.GPU_RUNNER
+    dry_run: bool = False
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Everything that is changed in the configuration file, the input `epochs` last."""
+        if self.epochs and not re.fullmatch(r"[1-9]\d{0,8}", self.epochs, re.ASCII):
+            raise ConfigError(f"epochs: {self.epochs!r} is not a whole number above 0")
+        return (*self.overrides, *([f"training.epochs={self.epochs}"] if self.epochs else []))
+
+    def inputs(self) -> dict[str, str]:
+        """The same as inputs of a dispatch, so that the next segment asks for the same."""
+        return {
+            "target": str(self.target),
+            "config": self.config,
+            "overrides": " ".join(self.overrides),
+            "epochs": self.epochs,
+            "resume": self.resume,
+        }
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A workflow run, decided."""
+
+    asked: Asked
+    segment: Segment
+    machine: Machine
+    resume: str
+    """What the trainer's step is told: auto, none, a manifest or a checkpoint."""
+    store: str
+    deadline: str
+    runs_directory: str
+    most_segments: int
+    ref: str
+    """Branch or tag, where the next segment is dispatched."""
+    again: bool = False
+    """Whether this is a further attempt of the workflow run."""
+
+    @property
+    def fetch(self) -> bool:
+        """Whether the store may hold what the run goes on from."""
+        return self.again or self.segment.number > 1 or manifest_place(self.resume) is not None
+
+    @property
+    def run_dir(self) -> str:
+        return f"{self.runs_directory}/{self.segment.run_id}"
+
+    def outputs(self) -> dict[str, str]:
+        """What the jobs after it use."""
+        segment = self.segment
+        return {
+            "train": "false" if self.asked.dry_run else "true",
+            "config": self.asked.config,
+            "overrides": "\n".join(self.asked.changes),
+            "runner": self.machine.runs_on,
+            "queue": self.machine.queue,
+            "commit": segment.commit,
+            "run_id": segment.run_id,
+            "run_dir": self.run_dir,
+            "run_number": str(segment.run_number),
+            "segment": str(segment.number),
+            "most_segments": str(self.most_segments),
+            "resume": self.resume,
+            "thread": segment.thread,
+            "moment": "resumed" if segment.number > 1 else "started",
+            "reason": _why_again(segment),
+            "fetch": "true" if self.fetch else "false",
+            "store": self.store,
+            "deadline": self.deadline,
+            "plan": json.dumps(self.to_json(), separators=(",", ":")),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """What the next segment and the watchdog need to know."""
+        return {
+            "inputs": self.asked.inputs(),
+            "segment": json.loads(self.segment.to_text()),
+            "ref": self.ref,
+            "store": self.store,
+            "most_segments": self.most_segments,
+        }
+
+
+def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mapping[str, str]) -> RunPlan:
+    """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
+
+    Raises ConfigError that names the input or the variable that does not do.
+    """
+    store = (variables.get("TRAINYARD_STORE") or config.artifacts.store or "").rstrip("/")
+    if not store:
+        raise ConfigError(
+            f"{asked.config}: artifacts.store: there is no store, so nothing could be proven.\n"
+            "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX, or name one in the configuration."
+        )
+    again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
+    return RunPlan(
+        asked,
+        segment,
+        machine_for(asked.target, variables, on_cpu=config.model.device == "cpu"),
+        resume=_resume(asked.resume, segment, again=again),
+        store=store,
+        deadline=variables.get("TRAINYARD_DEADLINE") or DEADLINE,
+        runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
+        most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
+        ref=variables.get("GITHUB_REF_NAME", ""),
+        again=again,
+    )
+
+
+def _why_again(segment: Segment) -> str:
+    """Why there is a further segment, as Slack is told."""
+    if segment.number == 1:
+        return ""
+    return "its runner died" if segment.deaths else "the time limit of a job"
+
+
+def _resume(asked: str, segment: Segment, *, again: bool) -> str:
+    """A second attempt goes on where the first one ended, whatever that one was told."""
+    if "://" in asked and manifest_place(asked) is None:
+        raise ConfigError(
+            f"resume: {asked!r} is no manifest of a run. Give auto, none, the path of a checkpoint on the "
+            "runner, or a manifest such as s3://BUCKET/PREFIX/manifests/run-812-manifest.json"
+        )
+    if asked == "none" and (again or segment.number > 1):
+        return "auto"
+    return asked
+
+
+def _most(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise ConfigError(f"TRAINYARD_MAX_SEGMENTS: {text!r} is not a whole number from 1 to 9999")
+    return int(text)

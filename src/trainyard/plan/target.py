@@ -1,0 +1,118 @@
+"""Where a workflow trains: your own GPU runner, or a machine that CodeBuild starts for the one job.
+
+What is chosen are the labels that GitHub routes the job by, the queue it waits in and what is known of the
+machine. Nothing is asked. CodeBuild's labels and sizes:
+https://docs.aws.amazon.com/codebuild/latest/userguide/sample-github-action-runners-update-labels.html
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.errors import ConfigError
+
+GPU_SMALL = "gpu_small"
+GPU_SMALL_HARDWARE = "g5.xlarge"
+"""The instance type of the catalogue with the same GPU, processors and memory: one A10G, 4 vCPU, 16 GiB."""
+_CPU_SIZES = ("small", "medium", "large", "xlarge", "2xlarge")
+_CPU_DEFAULT = "large"
+_IMAGE = "linux-5.0"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
+_LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
+
+
+class Target(StrEnum):
+    """What the dispatch input `target` may be."""
+
+    GPU_RUNNER = "gpu-runner"
+    CODEBUILD = "codebuild"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a job is routed to."""
+
+    labels: tuple[str, ...]
+    """The runner must have all of them."""
+    queue: str
+    """The concurrency group: jobs of one queue run one after the other."""
+    hardware: str | None = None
+    """The instance type of the catalogue that it is like; None when it is not known."""
+
+    @property
+    def runs_on(self) -> str:
+        """The labels as JSON, for `runs-on: ${{ fromJSON(…) }}`."""
+        return json.dumps(list(self.labels))
+
+
+def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
+    """The machine that the repository's variables describe. Raises ConfigError that names the wrong one.
+
+    `on_cpu` is whether the configuration asks for a CPU; it decides CodeBuild's size where none is given.
+    """
+    return _codebuild(variables, on_cpu=on_cpu) if target is Target.CODEBUILD else _own_runner(variables)
+
+
+def _own_runner(variables: Mapping[str, str]) -> Machine:
+    text = variables.get("TRAINYARD_RUNNER_LABELS") or '["self-hosted","gpu"]'
+    try:
+        labels = json.loads(text)
+    except ValueError:
+        labels = None
+    good = (
+        isinstance(labels, list)
+        and labels
+        and all(isinstance(x, str) and _LABEL.fullmatch(x) for x in labels)
+    )
+    if not good:
+        raise ConfigError(
+            f'TRAINYARD_RUNNER_LABELS: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]'
+        )
+    return Machine(tuple(labels), "trainyard-gpu", variables.get("TRAINYARD_INSTANCE_TYPE") or None)
+
+
+def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
+    """A machine of its own for this one job, so that it waits for no other."""
+    project = variables.get("TRAINYARD_CODEBUILD_PROJECT", "")
+    if not _NAME.fullmatch(project):
+        raise ConfigError(
+            f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is no name of a CodeBuild project. "
+            "gh variable set TRAINYARD_CODEBUILD_PROJECT --body NAME, or train with target gpu-runner."
+        )
+    run = f"{variables.get('GITHUB_RUN_ID', '')}-{variables.get('GITHUB_RUN_ATTEMPT', '')}"
+    size = variables.get("TRAINYARD_CODEBUILD_COMPUTE") or (_CPU_DEFAULT if on_cpu else GPU_SMALL)
+    image = variables.get("TRAINYARD_CODEBUILD_IMAGE") or _IMAGE
+    if not _LABEL.fullmatch(image):
+        raise ConfigError(f"TRAINYARD_CODEBUILD_IMAGE: {image!r} is no image such as {_IMAGE}")
+    # The last label is this job's own. With the first alone GitHub may hand the job to a runner that was
+    # started for another job of the run, which then waits for ever.
+    labels = (
+        f"codebuild-{project}-{run}",
+        f"image:{image}",
+        _size_label(size, on_cpu=on_cpu),
+        f"train-{run}",
+    )
+    return Machine(labels, f"trainyard-codebuild-{run}", GPU_SMALL_HARDWARE if size == GPU_SMALL else None)
+
+
+def _size_label(size: str, *, on_cpu: bool) -> str:
+    if size == "gpu_large":
+        raise ConfigError(
+            "TRAINYARD_CODEBUILD_COMPUTE: gpu_large has V100 GPUs, which torch 2.13 is not built for "
+            "(compute capability 7.0, it needs 7.5). Use gpu_small, or fleet:NAME with a reserved fleet."
+        )
+    fleet = size.removeprefix("fleet:")
+    if fleet != size and _NAME.fullmatch(fleet):
+        return size
+    if size == GPU_SMALL or (on_cpu and size in _CPU_SIZES):
+        return f"instance-size:{size}"
+    if size in _CPU_SIZES:
+        raise ConfigError(
+            f"TRAINYARD_CODEBUILD_COMPUTE: {size} has no GPU, and the configuration does not say "
+            "model.device: cpu. Use gpu_small, fleet:NAME, or --set model.device=cpu."
+        )
+    raise ConfigError(
+        f"TRAINYARD_CODEBUILD_COMPUTE: {size!r} is neither gpu_small, {', '.join(_CPU_SIZES)} nor fleet:NAME"
+    )

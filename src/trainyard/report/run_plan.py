@@ -1,0 +1,115 @@
+"""What a workflow run will do, as its job summary shows it before anything starts.
+
+It reads what `plan.run_plan` and `plan.training_plan` give as plain data; what is not known is said to be so.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.report.markdown import escaped, fenced
+from trainyard.report.plan_text import lines
+from trainyard.report.quantities import counted, duration, scaled
+
+_PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A workflow run that is about to start."""
+
+    outputs: Mapping[str, str]
+    """What the plan job resolved."""
+    target: str
+    labels: Sequence[str]
+    model: str
+    parameters: int
+    config_sha256: str
+    steps: int | None
+    tokens_per_step: int | None
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """`training_plan`'s; empty where the machine or the recipe cannot be planned for."""
+    why_not: str = ""
+    """Why there is no plan."""
+    usd_per_hour: float | None = None
+    """What the owner says the machine costs; it goes before the catalogue's price."""
+
+
+def markdown_plan(planned: Planned) -> str:
+    """The summary, ending in a newline."""
+    only = planned.outputs["train"] != "true"
+    segment = int(planned.outputs["segment"])
+    part = f" · segment {segment} of at most {planned.outputs['most_segments']}" if segment > 1 else ""
+    title = (
+        f"### {'Dry run' if only else 'Plan'}: {escaped(planned.model)} on {escaped(planned.target)}{part}"
+    )
+    rows = [f"| {name} | {value} |" for name, value in _rows(planned)]
+    parts = [title, "\n".join(["| | |", "|---|---|", *rows])]
+    if planned.plan:
+        text = fenced("\n".join(lines(planned.plan)))
+        parts.append(f"<details><summary>Memory, time and cost</summary>\n\n{text}\n\n</details>")
+    if only:
+        parts.append("Nothing was started.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
+    outputs = planned.outputs
+    yield "configuration", f"{_code(outputs['config'])}, digest {_code(planned.config_sha256[:12])}"
+    if outputs["overrides"]:
+        yield "changed", ", ".join(_code(change) for change in outputs["overrides"].splitlines())
+    yield "commit", _code(outputs["commit"][:12])
+    yield "machine", ", ".join(_code(label) for label in planned.labels)
+    yield "run", f"{_code(outputs['run_id'])}, number {outputs['run_number']} in {_code(outputs['store'])}"
+    yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
+    yield (
+        "stops itself",
+        f"after {escaped(outputs['deadline'])} with a checkpoint, and goes on in a next segment",
+    )
+    yield "model", f"{escaped(planned.model)}, {scaled(planned.parameters)} parameters"
+    yield "length", _length(planned)
+    yield "time", _time(planned)
+    yield "cost", _cost(planned)
+
+
+def _beginning(resume: str, segment: int) -> str:
+    if segment > 1:
+        return "where the segment before ended: the runner's own directory, else the store"
+    if resume == "none":
+        return "at step 0"
+    if resume == "auto":
+        return "at step 0, or where an earlier attempt of this run ended"
+    return f"from {_code(resume)}"
+
+
+def _length(planned: Planned) -> str:
+    if planned.steps is None:
+        return "until the epochs are done"
+    if planned.tokens_per_step is None:
+        return f"at most {counted(planned.steps, 'step')}"
+    tokens = scaled(planned.steps * planned.tokens_per_step)
+    return f"at most {counted(planned.steps, 'step')}, {tokens} tokens"
+
+
+def _time(planned: Planned) -> str:
+    seconds = planned.plan.get("estimate", {}).get("seconds")
+    if seconds is None:
+        return f"not known: {escaped(planned.why_not or 'no peak is on record for this device')}"
+    return f"about {duration(seconds)}"
+
+
+def _cost(planned: Planned) -> str:
+    estimate, device = planned.plan.get("estimate", {}), planned.plan.get("device", {})
+    seconds, rate = estimate.get("seconds"), planned.usd_per_hour
+    if rate is not None:
+        each = f"$ {rate:,.2f} an hour (TRAINYARD_USD_PER_HOUR)"
+        return f"about **$ {seconds / 3600 * rate:,.2f}** at {each}" if seconds is not None else each
+    if "usd" in estimate:
+        return f"about **$ {estimate['usd']:,.2f}** ({device['instance_type']}, {device['prices_as_of']})"
+    return f"not known: {_PRICE}"
+
+
+def _code(text: str) -> str:
+    """`text` as code in a cell of a table, which no character of it can leave."""
+    plain = " ".join(text.replace("`", "'").replace("|", "¦").split())
+    return f"`{plain[:200]}`" if plain else ""

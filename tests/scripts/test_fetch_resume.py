@@ -1,0 +1,38 @@
+"""The script that brings what a workflow's run goes on from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.sync import sync_run
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def fetch_resume(load_script: Any) -> Any:
+    return load_script("fetch_resume")
+
+
+def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
+    fetch_resume: Any,
+    finished_run: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    sync_run(open_store(store), finished_run, 812)
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    there = tmp_path / "new" / finished_run.path.name
+    line = ["--run-dir", str(there), "--resume", f"{store}/manifests/run-812-manifest.json", "--store", store]
+    line += ["--run-number", "812", "--segment", "2", "--fetch", "true", "--json"]
+    assert fetch_resume.main([*line, "--dry-run"]) == 0
+    assert not there.exists()
+    capsys.readouterr()
+    assert fetch_resume.main(line) == 0
+    assert json.loads(capsys.readouterr().out)["resume"] == "auto"
+    assert RunDirectory(there).checkpoint_steps() == [20]
+    assert "resume<<" in (tmp_path / "output").read_text()

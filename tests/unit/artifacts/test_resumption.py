@@ -1,0 +1,138 @@
+"""What a run goes on from: this machine, the store, or nothing, and never the older of two."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.resumption import Resumption, Wanted, bring
+from trainyard.artifacts.store import Store
+from trainyard.artifacts.sync import sync_run
+from trainyard.errors import ServiceError, VerificationError
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+
+NAME = "gh-4711"
+
+
+def wanted(path: Path, store: Store, **changes: Any) -> Wanted:
+    facts: dict[str, Any] = {
+        "resume": "auto",
+        "store": store.url,
+        "run_number": 1,
+        "segment": 2,
+        "look_in_store": True,
+    }
+    return Wanted(RunDirectory(path), f"run-{NAME}", **facts | changes)
+
+
+@pytest.fixture
+def stored(store: Store, make_run: Any) -> RunDirectory:
+    """A run of steps 100 and 200 that is on this machine and in the store."""
+    directory: RunDirectory = make_run(NAME)
+    sync_run(store, directory, 1)
+    return directory
+
+
+def test_a_new_machine_gets_the_newest_checkpoint_of_the_store(stored: RunDirectory, tmp_path: Path) -> None:
+    there = tmp_path / "elsewhere" / NAME
+    found = bring(wanted(there, open_store((tmp_path / "store").as_uri())), open_store)
+    assert found.resume == "auto"
+    assert RunDirectory(there).checkpoint_steps() == [200]
+    assert json.loads((there / "run.json").read_text())["run_id"] == f"run-{NAME}"
+
+
+def test_the_directory_of_the_segment_before_is_taken_as_it_is(stored: RunDirectory, store: Store) -> None:
+    found = bring(wanted(stored.path, store), open_store)
+    assert found == Resumption("auto", f"step 200 in {stored.path}")
+    assert stored.checkpoint_steps() == [100, 200]
+
+
+def test_a_directory_that_is_further_than_the_store_wins(
+    stored: RunDirectory, store: Store, make_run: Any
+) -> None:
+    make_run(NAME, steps=(300,))
+    assert bring(wanted(stored.path, store), open_store).reason.startswith("step 300")
+
+
+def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
+    stored: RunDirectory, store: Store, make_run: Any, tmp_path: Path
+) -> None:
+    for turn in ("", "-2"):
+        stale = tmp_path / "machine" / NAME
+        stale.mkdir(parents=True)
+        for name in ("run.json", "config.yaml"):
+            (stale / name).write_bytes((stored.path / name).read_bytes())
+        found = bring(wanted(stale, store), open_store)
+        assert found.resume == "auto"
+        assert RunDirectory(stale).checkpoint_steps() == [200]
+        assert (tmp_path / "machine" / f"{NAME}.until-0{turn}" / "run.json").is_file()
+        for path in sorted(stale.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        stale.rmdir()
+
+
+def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tmp_path: Path) -> None:
+    for attempt in ("before the store has a folder", "after"):
+        found = bring(wanted(tmp_path / NAME, store, segment=1), open_store)
+        assert found == Resumption("auto", "nothing is there yet"), attempt
+        with pytest.raises((VerificationError, ServiceError), match=r"nothing to go on from|does not exist"):
+            bring(wanted(tmp_path / NAME, store), open_store)
+        (tmp_path / "store").mkdir(exist_ok=True)
+    with pytest.raises(VerificationError, match="Segment 2 finds nothing to go on from"):
+        bring(wanted(tmp_path / NAME, store), open_store)
+
+
+def test_the_number_of_another_run_is_not_gone_on_with(
+    stored: RunDirectory, store: Store, tmp_path: Path
+) -> None:
+    other = Wanted(
+        RunDirectory(tmp_path / "other" / "gh-1"),
+        *("gh-1", "auto", store.url, 1),
+        segment=2,
+        look_in_store=True,
+    )
+    with pytest.raises(VerificationError, match="nothing to go on from"):
+        bring(other, open_store)
+
+
+def test_a_store_that_is_away_does_not_stop_who_has_it_on_disk(stored: RunDirectory, store: Store) -> None:
+    def away(_url: str) -> Store:
+        raise ServiceError("the store is away")
+
+    assert bring(wanted(stored.path, store), away).reason.startswith("step 200")
+    with pytest.raises(ServiceError, match="away"):
+        bring(wanted(stored.path.with_name("gh-1"), store), away)
+
+
+def test_a_manifest_begins_a_new_run_from_a_checkpoint_beside_it(
+    stored: RunDirectory, store: Store, tmp_path: Path
+) -> None:
+    address = f"{store.url}/manifests/run-1-manifest.json"
+    new = wanted(tmp_path / "new" / "gh-5", store, segment=1, resume=address, run_number=5)
+    found = bring(new, open_store)
+    checkpoint = tmp_path / "new" / f"from-run-{NAME}-step-200" / "checkpoints" / "step-00000200"
+    assert found.resume == str(checkpoint)
+    assert (checkpoint / "manifest.json").is_file()
+    assert bring(new, open_store).reason.endswith("brought earlier")
+    missing = wanted(new.directory.path, store, segment=1, resume=address.replace("run-1-", "run-9-"))
+    with pytest.raises(VerificationError, match=r"has no manifests/run-9-manifest\.json"):
+        bring(missing, open_store)
+
+
+@pytest.mark.parametrize(
+    ("resume", "told"),
+    [
+        ("auto", "auto"),
+        ("none", "none"),
+        ("runs/x/checkpoints/step-00000010", "runs/x/checkpoints/step-00000010"),
+        ("runs/x/checkpoints/step-00000010/manifest.json", "runs/x/checkpoints/step-00000010"),
+    ],
+)
+def test_what_needs_no_store_asks_none(store: Store, tmp_path: Path, resume: str, told: str) -> None:
+    def never(_url: str) -> Store:
+        raise AssertionError("the store was asked")
+
+    asked = wanted(tmp_path / NAME, store, segment=1, look_in_store=False, resume=resume)
+    assert bring(asked, never).resume == told

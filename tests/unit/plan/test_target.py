@@ -1,0 +1,68 @@
+"""Where a job is routed, by the repository's variables."""
+
+import json
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.plan.target import Target, machine_for
+
+RUN = {"GITHUB_RUN_ID": "4711", "GITHUB_RUN_ATTEMPT": "2", "TRAINYARD_CODEBUILD_PROJECT": "trainyard"}
+
+
+def test_your_own_runner_has_one_queue_and_the_labels_of_one_variable() -> None:
+    machine = machine_for(Target.GPU_RUNNER, {}, on_cpu=False)
+    assert json.loads(machine.runs_on) == ["self-hosted", "gpu"]
+    named = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","h100"]', "TRAINYARD_INSTANCE_TYPE": "p5.4xlarge"}
+    other = machine_for(Target.GPU_RUNNER, named, on_cpu=False)
+    assert (other.labels, other.hardware) == (("self-hosted", "h100"), "p5.4xlarge")
+    assert machine.queue == other.queue == "trainyard-gpu"
+
+
+@pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two words"]', "{}"])
+def test_labels_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_RUNNER_LABELS"):
+        machine_for(Target.GPU_RUNNER, {"TRAINYARD_RUNNER_LABELS": text}, on_cpu=False)
+
+
+def test_codebuild_starts_a_machine_of_its_own_with_a_label_of_its_own() -> None:
+    machine = machine_for(Target.CODEBUILD, RUN, on_cpu=False)
+    assert machine.labels == (
+        "codebuild-trainyard-4711-2",
+        "image:linux-5.0",
+        "instance-size:gpu_small",
+        "train-4711-2",
+    )
+    assert machine.queue == "trainyard-codebuild-4711-2"
+    assert machine.hardware == "g5.xlarge"
+
+
+@pytest.mark.parametrize(
+    ("compute", "on_cpu", "label"),
+    [
+        ("", True, "instance-size:large"),
+        ("2xlarge", True, "instance-size:2xlarge"),
+        ("gpu_small", True, "instance-size:gpu_small"),
+        ("fleet:h100s", False, "fleet:h100s"),
+    ],
+)
+def test_the_size_follows_the_configuration_and_the_variable(compute: str, on_cpu: bool, label: str) -> None:
+    machine = machine_for(Target.CODEBUILD, RUN | {"TRAINYARD_CODEBUILD_COMPUTE": compute}, on_cpu=on_cpu)
+    assert machine.labels[2] == label
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"TRAINYARD_CODEBUILD_PROJECT": ""}, "TRAINYARD_CODEBUILD_PROJECT"),
+        ({"TRAINYARD_CODEBUILD_PROJECT": "a b"}, "TRAINYARD_CODEBUILD_PROJECT"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "a b"}, "TRAINYARD_CODEBUILD_IMAGE"),
+        ({"TRAINYARD_CODEBUILD_COMPUTE": "gpu_large"}, "V100"),
+        ({"TRAINYARD_CODEBUILD_COMPUTE": "large"}, "has no GPU"),
+        ({"TRAINYARD_CODEBUILD_COMPUTE": "huge"}, "neither gpu_small"),
+        ({"TRAINYARD_CODEBUILD_COMPUTE": "fleet:"}, "neither gpu_small"),
+    ],
+)
+def test_what_codebuild_would_ignore_in_silence_is_refused(change: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        machine_for(Target.CODEBUILD, RUN | change, on_cpu=False)
