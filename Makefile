@@ -25,7 +25,7 @@ RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
 CONFIGURATION := --config "$(CONFIG)" $(addprefix --set ,$(SET))
 
-.PHONY: help install install-dev train resume test lint native lock clean
+.PHONY: help install install-dev train resume test coverage lint docs native lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands
@@ -53,6 +53,10 @@ test: $(VENV)/development.stamp ## every test, with coverage of src
 COVERAGE ?= 95
 TESTS ?=
 
+coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart, from their coverage-* files
+	"$(RUN)" -m coverage combine --keep coverage-*
+	"$(RUN)" -m coverage report --skip-covered --fail-under=$(COVERAGE)
+
 lint: $(VENV)/development.stamp ## ruff, mypy, and whether generated files and locks fit what they come from
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/ruff" check .
@@ -60,6 +64,11 @@ lint: $(VENV)/development.stamp ## ruff, mypy, and whether generated files and l
 	"$(RUN)" scripts/write_config_schema.py --check
 	"$(RUN)" scripts/write_script_reference.py --check
 	"$(RUN)" scripts/write_locks.py --check
+
+docs: $(VENV)/development.stamp ## check the documents, and whether those that are generated fit their sources
+	"$(RUN)" -m pytest tests/unit/test_docs.py
+	"$(RUN)" scripts/write_config_schema.py --check
+	"$(RUN)" scripts/write_script_reference.py --check
 
 native: $(VENV)/training.stamp ## build the C++ kernels and run their tests; needs cmake, a compiler, GoogleTest
 	"$(RUN)" scripts/build_native.py

@@ -31,10 +31,10 @@ class Shipped:
         return jobs
 
     def steps(self) -> list[dict[str, Any]]:
-        """Every step, of all jobs or of the composite action."""
+        """Every step, of all jobs or of the composite action; a job that calls a workflow has none."""
         if "runs" in self.content:
             return list(self.content["runs"]["steps"])
-        return [step for job in self.jobs.values() for step in job["steps"]]
+        return [step for job in self.jobs.values() for step in job.get("steps", ())]
 
 
 def read(path: Path) -> Shipped:

@@ -164,3 +164,75 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored(
         assert expressions.holds(condition, status=status, **every_context() | {"steps": steps}) is stored
     steps["role"] = {"outcome": "failure"}
     assert not expressions.holds(condition, status="failure", **every_context() | {"steps": steps})
+
+
+def job_of(root: Any, workflow: str, name: str) -> dict[str, Any]:
+    import yaml
+
+    path = root / ".github" / "workflows" / workflow
+    job: dict[str, Any] = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["jobs"][name]
+    return job
+
+
+@pytest.mark.parametrize(
+    ("head", "compared", "status", "writes"),
+    [
+        ("me/lab", "true", "success", True),
+        ("me/lab", "true", "failure", True),
+        ("me/lab", "true", "cancelled", False),
+        ("me/lab", "", "failure", False),
+        ("stranger/lab", "true", "success", False),
+        (None, "true", "success", False),
+    ],
+)
+def test_a_comment_is_written_for_own_branches_also_when_something_got_worse(
+    root: Any, expressions: Any, head: str | None, compared: str, status: str, writes: bool
+) -> None:
+    job = job_of(root, "compare.yml", "comment")
+    repo = None if head is None else {"full_name": head}  # of a fork that was deleted there is none
+    github = {"repository": "me/lab", "event": {"pull_request": {"head": {"repo": repo}}}}
+    needs = {"measure": {"result": status, "outputs": {"compared": compared}}}
+    assert expressions.holds(job["if"], status=status, github=github, needs=needs) is writes
+
+
+def test_a_comparison_is_kept_as_soon_as_there_is_one(root: Any, expressions: Any) -> None:
+    condition = step_called(job_of(root, "compare.yml", "measure"), "Keep the comparison for 30 days")["if"]
+    for compared, kept in (("true", True), ("", False)):
+        steps = {"compare": {"outputs": {"compared": compared}}}
+        assert expressions.holds(condition, status="failure", steps=steps) is kept
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_fork_releases_nothing(root: Any, expressions: Any, fork: bool) -> None:
+    github = {"event": {"repository": {"fork": fork}}}
+    judged = expressions.holds(job_of(root, "release.yml", "judge")["if"], github=github)
+    assert judged is not fork
+    # A job whose `needs` was skipped is skipped too, unless it asks for a status of its own.
+    for name in ("build", "attest", "publish"):
+        job = job_of(root, "release.yml", name)
+        assert "if" not in job
+        assert job["needs"]
+
+
+@pytest.mark.parametrize(
+    ("event", "first", "second", "same"),
+    [
+        (
+            "pull_request",
+            {"event": {"pull_request": {"number": 5}}, "sha": "a"},
+            {"event": {"pull_request": {"number": 5}}, "sha": "b"},
+            True,
+        ),
+        ("push", {"event": {}, "sha": "a"}, {"event": {}, "sha": "b"}, False),
+    ],
+)
+def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(
+    root: Any, expressions: Any, event: str, first: Any, second: Any, same: bool
+) -> None:
+    import yaml
+
+    text = (root / ".github/workflows/ci.yml").read_text()
+    group = yaml.load(text, Loader=yaml.BaseLoader)["concurrency"]["group"]
+    number = group.rpartition("-${{")[2]
+    names = [expressions.value("${{" + number, github=github) for github in (first, second)]
+    assert (names[0] == names[1]) is same

@@ -36,8 +36,9 @@ def test_every_job_names_its_permissions_each_with_its_reason(workflow: Any) -> 
             )
 
 
-def test_every_job_has_a_time_limit(workflow: Any) -> None:
-    assert [name for name, job in workflow.jobs.items() if "timeout-minutes" not in job] == []
+def test_every_job_has_a_time_limit_of_its_own_or_in_the_workflow_it_calls(workflow: Any) -> None:
+    unlimited = [name for name, job in workflow.jobs.items() if "timeout-minutes" not in job]
+    assert [name for name in unlimited if not workflow.jobs[name].get("uses", "").startswith("./")] == []
 
 
 def test_no_step_has_a_limit_that_github_would_cut(shipped: Any) -> None:
@@ -110,10 +111,110 @@ def test_secrets_are_given_to_steps_not_to_jobs(workflow: Any) -> None:
         assert "secrets." not in str(scope.get("env", {}))
 
 
-def test_a_pull_request_never_reaches_a_self_hosted_runner(workflow: Any) -> None:
+def called(job: dict[str, Any], root: Path) -> dict[str, Any]:
+    """The workflow that a job calls."""
+    content: dict[str, Any] = yaml.load((root / job["uses"]).read_text(), Loader=yaml.BaseLoader)
+    return content
+
+
+def callers(workflow: Any) -> dict[str, dict[str, Any]]:
+    return {name: job for name, job in workflow.jobs.items() if "uses" in job}
+
+
+def test_a_caller_may_what_the_jobs_it_calls_may(workflow: Any, root: Path) -> None:
+    """Permissions only shrink on the way down: what the caller lacks, the callee asks for in vain."""
+    ranks = ("none", "read", "write")
+    for name, caller in callers(workflow).items():
+        for job in called(caller, root)["jobs"].values():
+            for scope, level in job["permissions"].items():
+                given = caller["permissions"].get(scope, "none")
+                assert ranks.index(given) >= ranks.index(level), f"{name}: {scope}: {level}"
+
+
+def test_a_called_workflow_gets_the_inputs_and_secrets_it_has(workflow: Any, root: Path) -> None:
+    for name, caller in callers(workflow).items():
+        on = called(caller, root)["on"]
+        assert "workflow_call" in on, name
+        declared = (on["workflow_call"] or {}) if isinstance(on, dict) else {}
+        for kind, given in (("inputs", caller.get("with", {})), ("secrets", caller.get("secrets", {}))):
+            known = declared.get(kind, {})
+            assert given != "inherit", f"{name}: name the secrets that it needs"
+            assert set(given) <= set(known), name
+            assert {key for key, one in known.items() if one.get("required") == "true"} <= set(given), name
+
+
+def test_commands_in_the_documents_dispatch_what_there_is(root: Path) -> None:
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    found = [
+        (workflow, rest)
+        for page in pages
+        for workflow, rest in re.findall(r"gh workflow run (\S+\.yml)([^\n`]*)", page.read_text())
+    ]
+    assert found
+    for workflow, rest in found:
+        path = root / ".github" / "workflows" / workflow
+        inputs = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["on"]["workflow_dispatch"]["inputs"]
+        assert set(re.findall(r"-f (\w+)=", rest)) <= set(inputs), f"gh workflow run {workflow}{rest}"
+
+
+def runners(workflow: Any, root: Path) -> set[str]:
+    """What the jobs run on, those of called workflows included."""
+    own = {str(job["runs-on"]) for job in workflow.jobs.values() if "runs-on" in job}
+    return own | {
+        str(j["runs-on"]) for c in callers(workflow).values() for j in called(c, root)["jobs"].values()
+    }
+
+
+def test_a_pull_request_never_reaches_a_self_hosted_runner_nor_a_secret(workflow: Any, root: Path) -> None:
     if "pull_request" in workflow.content["on"]:
-        assert {job["runs-on"] for job in workflow.jobs.values()} <= {"ubuntu-24.04"}
-    assert "pull_request_target" not in workflow.content["on"]
+        assert runners(workflow, root) <= {"ubuntu-24.04"}
+        assert "secrets." not in workflow.text
+    assert {"pull_request_target", "workflow_run", "issue_comment"}.isdisjoint(workflow.content["on"])
+
+
+def test_what_a_pull_request_may_write_it_may_not_write_from_a_fork(workflow: Any) -> None:
+    if "pull_request" not in workflow.content["on"]:
+        return
+    ours = "github.event.pull_request.head.repo.full_name == github.repository"
+    for name, job in workflow.jobs.items():
+        if "write" in job["permissions"].values():
+            assert ours in job["if"], name
+            checkouts = [
+                step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")
+            ]
+            refs = {step["with"].get("ref") for step in checkouts}
+            assert refs <= {"${{ github.event.pull_request.base.sha }}"}, f"{name} runs code of the change"
+
+
+def test_a_token_that_may_write_to_the_code_is_behind_an_environment(workflow: Any) -> None:
+    for name, job in workflow.jobs.items():
+        if job["permissions"].get("contents") == "write":
+            assert "environment" in job, name
+
+
+def test_everything_that_is_kept_is_kept_for_thirty_days(shipped: Any) -> None:
+    uploads = [step for step in uses(shipped) if step["uses"].startswith("actions/upload-artifact@")]
+    assert {step["with"]["retention-days"] for step in uploads} <= {"30"}
+
+
+def test_every_test_is_in_one_group(root: Path) -> None:
+    jobs = yaml.load((root / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
+    groups = [entry["tests"].split() for entry in jobs["test"]["strategy"]["matrix"]["include"]]
+    groups.append(
+        jobs["workflows"]["steps"][-1]["run"].split("pytest ")[1].replace('"', "").split(" -m ")[0:1]
+    )
+    groups.append(["tests/unit/test_docs.py"])  # of `make docs`
+    for file in sorted((root / "tests").rglob("test_*.py")):
+        name = file.relative_to(root).as_posix()
+        homes = [group for group in groups if is_in(name, group)]
+        in_act = name.startswith("tests/workflows/")  # once with `-m act`, once with `-m "not act"`
+        assert len(homes) == (2 if in_act else 1), f"{name}: {homes}"
+
+
+def is_in(name: str, group: list[str]) -> bool:
+    ignored = [word.partition("=")[2] for word in group if word.startswith("--ignore=")]
+    paths = [word for word in group if word.startswith("tests/")]
+    return any(name.startswith(path) for path in paths) and not any(name.startswith(i) for i in ignored)
 
 
 def test_one_summary_job_needs_all_others_and_runs_always(root: Path) -> None:

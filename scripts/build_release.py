@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Build what is released from the commit that is checked out: sdist, wheel, documents, and their checksums.
+
+Only what is committed gets in, and the same commit gives the same bytes on the same Python and setuptools:
+everything carries the time of the commit. The wheel is imported once before it counts.
+
+Reads:   the commit; no file that is not in it.
+Writes:  --output: trainyard-VERSION.tar.gz, trainyard-VERSION-py3-none-any.whl,
+         trainyard-VERSION-docs.tar.gz, and SHA256SUMS last.
+Exit codes: 0 built; 1 it could not be built, or the wheel cannot be imported; 2 the output is not empty.
+Example: scripts/build_release.py --output dist
+"""
+
+import argparse
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ConfigError
+
+HOUSE = Path(__file__).resolve().parent.parent
+BUILD = "import sys, setuptools.build_meta as b; getattr(b, sys.argv[2])(sys.argv[1])"
+IMPORT = "import trainyard, trainyard.report.facts as f; print(trainyard.__version__, f.__file__)"
+DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="an empty or new folder")
+    parser.add_argument("--root", type=Path, default=HOUSE, metavar="DIR", help="default: this checkout")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.report.release import CHECKSUMS, checksums, write_archive
+    from trainyard.run.files import write_bytes_atomically
+
+    if args.output.exists() and any(args.output.iterdir()):
+        raise ConfigError(f"{args.output}: is not empty. A release is built into a folder of its own.")
+    args.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="trainyard-release-") as work:
+        source, built = Path(work) / "source", Path(work) / "built"
+        moment = export(args.root, source)
+        built.mkdir()
+        for what in ("build_wheel", "build_sdist"):
+            run(["-c", BUILD, str(built), what], cwd=source, SOURCE_DATE_EPOCH=str(moment))
+        wheel, sdist = next(built.glob("*.whl")), next(built.glob("*.tar.gz"))
+        check_wheel(wheel)
+        (args.output / wheel.name).write_bytes(wheel.read_bytes())
+        repack(sdist, args.output, moment)
+        pages = {f"{p.relative_to(source)}": p for name in DOCUMENTS for p in files(source / name)}
+        name = f"{stem(wheel)}-docs"
+        write_archive(
+            args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, moment=moment
+        )
+    done = sorted(args.output.iterdir())
+    write_bytes_atomically(args.output / CHECKSUMS, checksums(done).encode())
+    command.announce("release", f"{', '.join(path.name for path in done)} in {args.output}", "ok")
+    return 0
+
+
+def files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def export(root: Path, target: Path) -> int:
+    """The files of the commit in `target`; returns the commit's time in Unix seconds."""
+    from trainyard.gateways.process import run_program
+
+    archive = target.with_suffix(".tar")
+    git = ["git", "-C", str(root)]
+    for line in ([*git, "archive", f"--output={archive}", "HEAD"], [*git, "log", "-1", "--format=%ct"]):
+        done = run_program(line, seconds=60)
+        if not done.ok:
+            raise CheckFailedError(f"The commit of {root} cannot be read: {done.stderr.strip()}")
+    with tarfile.open(archive) as packed:
+        packed.extractall(target, filter="data")
+    return int(done.stdout)
+
+
+def repack(sdist: Path, output: Path, moment: int) -> None:
+    """The sdist with the commit's time on every file, which setuptools leaves to the clock."""
+    from trainyard.report.release import write_archive
+
+    folder = sdist.parent / "sdist"
+    with tarfile.open(sdist) as packed:
+        packed.extractall(folder, filter="data")
+    write_archive(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, moment=moment)
+
+
+def check_wheel(wheel: Path) -> None:
+    """Import the library from the wheel, and from nowhere else."""
+    said = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
+    if f"trainyard-{said[0]}" != stem(wheel) or not said[-1].startswith(str(wheel)):
+        raise CheckFailedError(f"{wheel.name} imports as {' '.join(said)}, not as what its name says")
+
+
+def stem(wheel: Path) -> str:
+    """`trainyard-1.2.3`."""
+    return "-".join(wheel.name.split("-")[:2])
+
+
+def run(arguments: Sequence[str], *, cwd: Path, **environment: str) -> str:
+    from trainyard.gateways.process import run_watched
+
+    line = [sys.executable, *arguments]
+    done = run_watched(line, seconds=300, cwd=cwd, environment={"PATH": "/usr/bin:/bin", **environment})
+    if done.exit_code != 0:
+        raise CheckFailedError(f"{' '.join(arguments)[:80]} ended with {done.exit_code}:\n{done.log[-3000:]}")
+    return done.log
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))
