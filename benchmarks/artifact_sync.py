@@ -112,7 +112,13 @@ class Sink:
             return self._put(key, query, fields, size, body)
         if method == "POST":
             self.sizes[key] = self.sizes.get(key, 0)
-            return reply(200, CREATED if "uploads" in query else self._complete(key))
+            algorithm = fields.get("x-amz-checksum-algorithm", "")
+            known = f"x-amz-checksum-algorithm: {algorithm}\r\n" if algorithm else ""
+            if "uploads" in query:
+                return reply(200, CREATED, headers=known)
+            return reply(200, self._complete(key, fields.get("x-amz-checksum-crc64nvme", "")))
+        if "uploads" in query:
+            return reply(200, "<ListMultipartUploadsResult></ListMultipartUploadsResult>")
         if "list-type" in query:
             return reply(200, self._listing(key, query))
         if key not in self.sizes:
@@ -134,8 +140,11 @@ class Sink:
             self.sizes[key], self.small[key], self.headers[key] = size, body, headers
         return reply(200, headers=headers)
 
-    def _complete(self, key: str) -> str:
-        """Joins the parts: the composite checksum is the one S3 answers."""
+    def _complete(self, key: str, crc: str) -> str:
+        """Joins the parts: the checksum is the client's own, or the composite one that S3 answers."""
+        if crc:
+            checksum = f"<ChecksumCRC64NVME>{crc}</ChecksumCRC64NVME><ChecksumType>FULL_OBJECT</ChecksumType>"
+            return f"<CompleteMultipartUploadResult><ETag>x</ETag>{checksum}</CompleteMultipartUploadResult>"
         digests = [digest for _, digest in sorted(self.parts.get(key, {}).items())]
         whole = base64.b64encode(hashlib.sha256(b"".join(digests)).digest()).decode()
         checksum = f"<ChecksumSHA256>{whole}-{len(digests)}</ChecksumSHA256>" if all(digests) else ""

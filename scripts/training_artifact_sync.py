@@ -100,7 +100,7 @@ def _open(args: argparse.Namespace, **pace: Any) -> Any:
     from trainyard.gateways import open_store
 
     url, kind = settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
-    return open_store(url, encryption=kind, call_seconds=args.call_seconds, **pace)
+    return open_store(url, encryption=kind, call_seconds=args.call_seconds, checksum=args.checksum, **pace)
 
 
 def _files() -> Any:

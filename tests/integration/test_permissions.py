@@ -77,8 +77,8 @@ def open_as(moto: Any, enforce: Callable[[bool], None], monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of 33 MiB go in parts here, as those above 1 GiB do."""
-    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 << 20)
+    """Files of 33 MiB go in parts here, as those above 64 MiB do."""
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
 
 
 def large_file(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree."""
 
 import base64
+import fcntl
 import hashlib
 import os
 import time
@@ -83,8 +84,8 @@ def test_the_short_way_is_understood_by_real_servers(server: Any, bucket: str, k
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files above 32 MiB go in parts, instead of those above 1 GiB."""
-    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 * MIB)
+    """Files above 32 MiB go in parts, instead of those above 64 MiB."""
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 * MIB)
 
 
 def test_a_file_below_the_limit_has_its_own_sha256_in_the_store(bucket: str, tmp_path: Path) -> None:
@@ -94,23 +95,116 @@ def test_a_file_below_the_limit_has_its_own_sha256_in_the_store(bucket: str, tmp
 
 
 @pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize("checksum", ["CRC64NVME", "SHA256"])
 def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
-    server: Any, bucket: str, tmp_path: Path
+    checksum: str, server: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 * MIB)
     file = random_file(tmp_path / "file", 33 * MIB + 5)
-    store = open_store(f"s3://{bucket}")
+    store = open_store(f"s3://{bucket}", checksum=checksum)
     upload = store.stage(file, "big", metadata={})
     assert list(store.list_objects("")) == []
     stored = upload.commit()
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert stored.checksum["type"] == "COMPOSITE"
-    assert stored.checksum["value"].partition("-")[0] == composite_sha256(file, stored.checksum["part_size"])
     assert hashlib.sha256(b"".join(store.read_chunks("big"))).hexdigest() == upload.sha256
     described = store.describe("big")
     assert described is not None
-    assert file_agrees(described.checksum, file, upload.sha256) is True
     assert checksum_agrees(described.checksum, upload.sha256, stored.checksum) is True
     assert server.client.head_object(Bucket=bucket, Key="big")["ServerSideEncryption"] == "AES256"
+    assert stored.checksum["algorithm"] == checksum
+    if checksum == "SHA256":
+        value, size = stored.checksum["value"], stored.checksum["part_size"]
+        assert value.partition("-")[0] == composite_sha256(file, size)
+        assert file_agrees(described.checksum, file, upload.sha256) is True
+    else:
+        assert stored.checksum["type"] == "FULL_OBJECT"
+        assert store.is_checksum_of(file, described.checksum)
+        assert not store.is_checksum_of(random_file(tmp_path / "other", 5), described.checksum)
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize("answer", [None, {"UploadId": "none"}])
+def test_a_store_without_crc64nvme_gets_sha256(
+    answer: Any, weed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Bucket.create
+
+    def refuse(self: Bucket, operation: str, key: str, **arguments: Any) -> Any:
+        if arguments.get("ChecksumAlgorithm") == "CRC64NVME":
+            return answer
+        return create(self, operation, key, **arguments)
+
+    monkeypatch.setattr(Bucket, "create", refuse)
+    store = open_store(f"s3://{weed.new_bucket()}")
+    for name in ("a", "b"):
+        stored = store.stage(random_file(tmp_path / name, 33 * MIB), name, metadata={}).commit()
+        assert stored.checksum["algorithm"] == "SHA256"
+    assert stored.checksum["type"] == "FULL_OBJECT", "asked once only, then in one request"
+
+
+@pytest.fixture
+def parts_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the parts that went to the store."""
+    sent: list[int] = []
+    call = Bucket.call
+
+    def note(self: Bucket, operation: str, key: str, **arguments: Any) -> Any:
+        if operation == "upload_part":
+            sent.append(arguments["PartNumber"])
+        return call(self, operation, key, **arguments)
+
+    monkeypatch.setattr(Bucket, "call", note)
+    return sent
+
+
+def cut_off(server: Any, bucket: str, parts: list[bytes]) -> None:
+    """What a sync that was killed leaves: an upload that has some parts."""
+    begun = server.client.create_multipart_upload(
+        Bucket=bucket,
+        Key="big",
+        ChecksumAlgorithm="CRC64NVME",
+        ChecksumType="FULL_OBJECT",
+        ServerSideEncryption="AES256",
+    )
+    for number, body in enumerate(parts, 1):
+        part = {"UploadId": begun["UploadId"], "PartNumber": number, "ChecksumAlgorithm": "CRC64NVME"}
+        server.client.upload_part(Bucket=bucket, Key="big", Body=body, **part)
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_an_upload_that_was_cut_off_goes_on_with_the_parts_that_are_right(
+    server: Any, bucket: str, tmp_path: Path, parts_sent: list[int]
+) -> None:
+    file = random_file(tmp_path / "file", 33 * MIB)
+    content = file.read_bytes()
+    cut_off(server, bucket, [content[: 16 * MIB], bytes(16 * MIB)])
+    open_store(f"s3://{bucket}").stage(file, "big", metadata={}).commit()
+    assert sorted(parts_sent) == [2, 3]
+    assert server.client.get_object(Bucket=bucket, Key="big")["Body"].read() == content
+    assert server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize("why", ["another process sends the file", "its parts are of another length"])
+def test_an_upload_that_is_not_ours_to_go_on_with_is_left_alone(
+    why: str, weed: Any, tmp_path: Path, parts_sent: list[int]
+) -> None:
+    bucket, file = weed.new_bucket(), random_file(tmp_path / "file", 33 * MIB)
+    length = 5 if "length" in why else 16
+    cut_off(weed, bucket, [file.read_bytes()[: length * MIB]])
+    with file.open("rb") as other:
+        if "process" in why:
+            fcntl.flock(other, fcntl.LOCK_EX)
+        open_store(f"s3://{bucket}").stage(file, "big", metadata={}).commit()
+    assert sorted(parts_sent) == [1, 2, 3]
+    assert len(weed.client.list_multipart_uploads(Bucket=bucket)["Uploads"]) == 1
+
+
+def test_an_object_that_is_encrypted_in_another_way_is_refused(bucket: str) -> None:
+    with pytest.raises(VerificationError, match="encrypted by aws:kms, asked for AES256"):
+        Bucket(bucket, "", encryption="AES256", call_seconds=5).require_encrypted(
+            "k", {"ServerSideEncryption": "aws:kms"}
+        )
 
 
 @pytest.mark.usefixtures("small_limit")

@@ -191,11 +191,13 @@ def test_what_an_interrupted_sync_left_is_not_sent_twice(bucket: Bucket, stored:
 def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(
     bucket: Bucket, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 << 20)
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
     run = make_run(steps=(500,), size=34_000_000)
     sync_run(bucket.store, run, 7)
     assert verify_run(bucket.store, 7, depth=Depth.LISTING, run_directory=run).ok
     assert sync_run(bucket.store, run, 7).sent == 0
+    bucket.client.delete_object(Bucket=bucket.name, Key="manifests/run-7-manifest.json")
+    assert sync_run(bucket.store, run, 7).sent == 0, "known by its CRC64NVME"
     bucket.put("run-7/checkpoint-500/__0_0.distcp", os.urandom(34_000_000))
     assert not verify_run(bucket.store, 7, depth=Depth.LISTING).ok
 

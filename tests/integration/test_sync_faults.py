@@ -213,7 +213,7 @@ def test_an_endpoint_that_goes_down_leaves_no_manifest_and_a_command_to_go_on(
 def test_a_part_that_is_cut_or_damaged_is_sent_again(
     proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 << 20)
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
     store = open_store(store.url, call_seconds=20)
     run = make_run(steps=(100,), size=70_000_000)
     proxy.for_parts = ["cut the request", "damage the request", "pass", "damage the request"]
@@ -294,7 +294,7 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    monkeypatch.setattr("trainyard.gateways.s3.store.SINGLE_PART_BYTES", 32 << 20)
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
     store, run = (
         open_store(f"s3://{moto.new_bucket()}", call_seconds=20),
         make_run(steps=(100,), size=70_000_000),

@@ -11,7 +11,7 @@ from random import Random, SystemRandom
 
 from trainyard.artifacts.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.manifest import ManifestObject
-from trainyard.artifacts.store import Store, StoredObject
+from trainyard.artifacts.store import SHA256, Store, StoredObject
 
 _OBJECTS_AT_ONCE = 8
 _SAMPLE_SHARE = 0.1
@@ -80,7 +80,9 @@ def _compare(
     agrees = checksum_agrees(described.checksum, entry.sha256, entry.checksum)
     if agrees is False:
         return f"the store computes {described.checksum['value']}, other bytes than the manifest's"
-    if read_back or agrees is None:
+    # A CRC can be forged. An ETag changes with the bytes, so that both together are not without them.
+    replaced = described.checksum.get("algorithm") != SHA256 and described.etag != entry.etag
+    if read_back or agrees is None or replaced:
         return _compare_bytes(store, entry)
     return None
 

@@ -32,16 +32,20 @@ def checksum_agrees(
 ) -> bool | None:
     """Whether the store's `checksum` says that the object's SHA-256 is `sha256`; None if it cannot tell.
 
-    A composite checksum is compared with `recorded`, what the store answered when these bytes were sent in
-    the same parts.
+    Any other than the SHA-256 of the whole is compared with `recorded`, what the store answered when these
+    bytes were sent.
     """
-    if checksum.get("algorithm") != SHA256:
-        return None
-    if checksum.get("type") == FULL_OBJECT:
+    if is_sha256(checksum):
         return bool(checksum["value"] == _base64(bytes.fromhex(sha256)))
-    if recorded and all(checksum.get(key) == recorded.get(key) for key in ("type", "part_size")):
+    form = ("algorithm", "type", "part_size")
+    if recorded and checksum and all(checksum.get(key) == recorded.get(key) for key in form):
         return bool(checksum["value"] == recorded.get("value"))
     return None
+
+
+def is_sha256(checksum: Mapping[str, Any]) -> bool:
+    """Whether it is the SHA-256 of the whole object."""
+    return checksum.get("algorithm") == SHA256 and checksum.get("type") == FULL_OBJECT
 
 
 def file_agrees(checksum: Mapping[str, Any], path: Path, sha256: str) -> bool | None:

@@ -81,9 +81,11 @@ class Sending:
         if known is not None and known.sha256 == sha256 and known.etag and known.etag == there.etag:
             return known
         described = self._store.describe(item.key)
-        if described is not None and file_agrees(described.checksum, item.path, sha256):
-            return ManifestObject.of(described, sha256)
-        return None
+        if described is None:
+            return None
+        checksum = described.checksum
+        same = file_agrees(checksum, item.path, sha256) or self._store.is_checksum_of(item.path, checksum)
+        return ManifestObject.of(described, sha256) if same else None
 
     def _commit(self, upload: Upload) -> ManifestObject:
         stored = upload.commit()

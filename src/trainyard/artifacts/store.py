@@ -111,6 +111,10 @@ class Store(Protocol):
         """Read the file once, in constant memory, and prepare it to become the object `key`."""
         ...
 
+    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
+        """Whether a checksum of a kind that only this store knows is that of the file."""
+        ...
+
     def sweep(self, older_than_seconds: float) -> int:
         """Give up uploads of runs that were begun so long ago and never completed; how many. Never raises."""
         ...

@@ -37,6 +37,8 @@ def _add_options(parser: ArgumentParser, duration: Callable[[str], float]) -> No
         parser.add_argument(flag, type=duration, default=1800.0, metavar="DURATION", help=help_)
     parser.add_argument("--max-rate", type=float, default=200, help="with --follow: MB read a second, 200")
     parser.add_argument("--encryption", choices=("AES256", "aws:kms", "none"), help="asked of S3")
+    checksums, of = ("CRC64NVME", "SHA256"), "S3's own, of files above 64 MiB: CRC64NVME"
+    parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 

@@ -5,7 +5,7 @@ A store is opened by its URL here; adding a kind of store is one module and one 
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from trainyard.errors import ConfigError
@@ -30,15 +30,21 @@ def open_store(
     encryption: str = "AES256",
     call_seconds: float = CALL_SECONDS,
     pace: Callable[[int], None] = no_pace,
+    checksum: str = "CRC64NVME",
 ) -> "Store":
     """The store at `url`, `s3://bucket/prefix` or `file:///folder`. Nothing is sent yet.
 
     `encryption` is asked of S3 for every object: `AES256`, `aws:kms` or `none`. `pace` is called with
-    the number of bytes before each block of a file is read, and may wait. Raises ConfigError for another URL.
+    the number of bytes before each block of a file is read, and may wait. `checksum` is S3's of files in
+    parts: `CRC64NVME`, or `SHA256` where that is asked for (`gateways.s3.checksums`). Raises ConfigError for
+    another URL.
     """
     match = _URL.fullmatch(url)
     if match and match["scheme"] == "s3":
-        return _open_s3(url, match["rest"], encryption=encryption, call_seconds=call_seconds, pace=pace)
+        from trainyard.gateways.s3 import S3Store
+
+        limits: dict[str, Any] = {"encryption": encryption, "call_seconds": call_seconds}
+        return S3Store(*_bucket_of(url, match["rest"]), pace=pace, checksum=checksum, **limits)
     if match and match["scheme"] == "file":
         return _open_folder(url, match["rest"], pace)
     raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
@@ -62,15 +68,6 @@ def _bucket_of(url: str, rest: str) -> tuple[str, str]:
             f"{url}: {bucket or '(empty)'} is no name of a bucket (3 to 63 of a-z, 0-9, . and -)"
         )
     return bucket, prefix.strip("/")
-
-
-def _open_s3(
-    url: str, rest: str, *, encryption: str, call_seconds: float, pace: Callable[[int], None]
-) -> "Store":
-    from trainyard.gateways.s3 import S3Store
-
-    bucket, prefix = _bucket_of(url, rest)
-    return S3Store(bucket, prefix, encryption=encryption, call_seconds=call_seconds, pace=pace)
 
 
 def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":

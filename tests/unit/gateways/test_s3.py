@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
+from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.refusals import explain
 from trainyard.gateways.s3.uploads import part_bytes
 
@@ -106,3 +108,34 @@ def test_parts_grow_so_that_there_are_never_more_than_s3_takes(size: int, part: 
 def test_the_number_of_parts_holds_for_sizes_between() -> None:
     for size in range(150 * GIB, 170 * GIB, 97 * MIB + 1):
         assert -(-size // part_bytes(size)) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "safe"),
+    [
+        ("https://s3.amazonaws.com", True),
+        ("http://127.0.0.1:9000", True),
+        ("http://[::1]:9000", True),
+        ("http://localhost", True),
+        ("http://minio:9000", False),
+        ("http://127.0.0.1.example.com", False),
+    ],
+)
+def test_an_unkeyed_checksum_goes_only_where_nobody_can_change_bytes(endpoint: str, safe: bool) -> None:
+    assert is_safe_way(endpoint) is safe
+
+
+def test_the_crc_of_a_file_is_that_of_its_parts_however_it_is_cut(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 9000
+    (tmp_path / "file").write_bytes(content)
+    for cut in (1, 5000, len(content)):
+        parts = [content[start : start + cut] for start in range(0, len(content), cut)][:2]
+        parts.append(content[sum(map(len, parts)) :])
+        algorithm = Algorithm.CRC64NVME
+        whole = algorithm.whole([(algorithm.of(part), len(part)) for part in parts])
+        assert algorithm.completed(whole)["ChecksumCRC64NVME"] == crc64nvme_of(tmp_path / "file")
+
+
+def test_the_crc_is_the_one_that_is_specified() -> None:
+    """By https://reveng.sourceforge.io/crc-catalogue/17plus.htm#crc.cat.crc-64-nvme."""
+    assert Algorithm.CRC64NVME.of(b"123456789").hex() == "ae8b14860a799888"

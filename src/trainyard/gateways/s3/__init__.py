@@ -1,14 +1,16 @@
 """A bucket as a store, through boto3 and a pool of threads; AWS_ENDPOINT_URL is honoured.
 
     store      what a store does, in terms of S3's operations
-    uploads    one file in one request, or a large one in parts that are hashed as they go
+    uploads    one file in one request
+    parts      a large one in parts, hashed as they go; `unfinished`: those of an upload that was cut off
+    checksums  what S3 computes over parts
     bucket     one S3 operation: time limits, bounded retries
-    direct     small requests without botocore, which costs five times as much; what fails goes to botocore
+    direct     requests without botocore, which costs five times as much; what fails goes to botocore
     signatures Signature Version 4 of such a request
     refusals   what S3 or the network refused, in words for the person who can mend it
 
 boto3's CRT client is not used: it ignores an endpoint without a word (boto/boto3#4839), and what bounds the
-speed is the SHA-256 of the whole file beside that of each part, not the client.
+speed is the SHA-256 of the file, not the client.
 """
 
 from trainyard.gateways.s3.store import S3Store

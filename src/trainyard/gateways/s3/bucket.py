@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
@@ -60,7 +60,7 @@ class Bucket:
         self._call_seconds = call_seconds
         self._client, self._direct = _clients(name, self.attempts, call_seconds)
         self._renewing = threading.Lock()
-        self._endpoint = str(self._client.meta.endpoint_url)
+        self.endpoint = str(self._client.meta.endpoint_url)
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
     def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
@@ -73,6 +73,14 @@ class Bucket:
     def create(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
         """`call` for the operations that make an object: encrypted as the store was asked to."""
         return self.call(operation, key, unless=unless, **self._encryption, **arguments)
+
+    def require_encrypted(self, key: str, answer: Mapping[str, Any]) -> None:
+        """Raise VerificationError when S3 says of a new object that it is not encrypted as asked."""
+        told, asked = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
+        if told and asked and told != asked:
+            raise VerificationError(
+                f"{key}: encrypted by {told}, asked for {asked}: an upload that was begun so was gone on with"
+            )
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """S3's answer to `operation` on the bucket itself, and no code; or None and the code of its refusal.
@@ -103,7 +111,7 @@ class Bucket:
                 if _SURE_TO_BE_THERE.get(operation, "ResponseMetadata") in answer:
                     return answer
                 if last:
-                    raise ServiceError(f"The answers of {self._endpoint} to {operation} break off.")
+                    raise ServiceError(f"The answers of {self.endpoint} to {operation} break off.")
             except ClientError as error:
                 code = str(error.response.get("Error", {}).get("Code", ""))
                 if code in unless:
@@ -139,7 +147,7 @@ class Bucket:
 
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""
-        return explain(error, bucket=self.name, operation=operation, endpoint=self._endpoint)
+        return explain(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 
 
 def pause(attempt: int) -> None:

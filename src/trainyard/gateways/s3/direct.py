@@ -18,10 +18,11 @@ from urllib.parse import quote, urlsplit
 
 from trainyard.gateways.s3.signatures import Signer
 
-_METHODS = {"put_object": "PUT", "get_object": "GET", "head_object": "HEAD"}
+_METHODS = {"put_object": "PUT", "upload_part": "PUT", "get_object": "GET", "head_object": "HEAD"}
 _HEADERS = {
     "ChecksumAlgorithm": "x-amz-sdk-checksum-algorithm",
     "ChecksumSHA256": "x-amz-checksum-sha256",
+    "ChecksumCRC64NVME": "x-amz-checksum-crc64nvme",
     "ChecksumMode": "x-amz-checksum-mode",
     "ServerSideEncryption": "x-amz-server-side-encryption",
     "Range": "range",
@@ -33,7 +34,10 @@ _ANSWERS = {
     "x-amz-checksum-crc64nvme": "ChecksumCRC64NVME",
     "x-amz-checksum-type": "ChecksumType",
 }
-_LARGEST_BODY = 1 << 20
+_QUERY = {"PartNumber": "partNumber", "UploadId": "uploadId"}
+"""In the order of their names, as they are signed."""
+_ONE_PACKET = 1 << 16
+"""Bytes that are cheaper copied than sent by themselves."""
 _HOPELESS = 20
 """After so many failures in a row it is no chance any more, and nothing is asked twice from then on."""
 _PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -64,7 +68,7 @@ class Direct:
             return None
         if (headers := _headers(arguments)) is None or (body := _whole(arguments.get("Body", b""))) is None:
             return None
-        path = f"{self._place.path}/{quote(arguments['Key'], safe='/-._~')}"
+        path = f"{self._place.path}/{quote(arguments['Key'], safe='/-._~')}{_query(arguments)}"
         try:
             answer = self._send(method, path, headers, body)
         except (OSError, http.client.HTTPException, ValueError):
@@ -72,13 +76,19 @@ class Direct:
         self._failures = self._failures + 1 if answer is None else 0
         return answer
 
-    def _send(self, method: str, path: str, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
+    def _send(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | memoryview
+    ) -> dict[str, Any] | None:
         signed, line = self._signer.signed(method, path, headers), self._connected()
         lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
         head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
         with contextlib.ExitStack() as undo:
             undo.callback(line.close)
-            line.sendall(head.encode("ascii") + body)
+            if len(body) <= _ONE_PACKET:
+                line.sendall(head.encode("ascii") + body)
+            else:
+                line.sendall(head.encode("ascii"))
+                line.sendall(body)
             response = http.client.HTTPResponse(line, method=method)
             undo.callback(response.close)
             response.begin()
@@ -135,7 +145,7 @@ def _headers(arguments: Mapping[str, Any]) -> dict[str, str] | None:
     for name, value in arguments.items():
         if name in _HEADERS:
             headers[_HEADERS[name]] = value
-        elif name not in ("Key", "Body", "Metadata"):
+        elif name not in ("Key", "Body", "Metadata", *_QUERY):
             return None
     plain = all(
         value.isascii() and value.isprintable() and value == value.strip() for value in headers.values()
@@ -143,11 +153,16 @@ def _headers(arguments: Mapping[str, Any]) -> dict[str, str] | None:
     return headers if plain else None
 
 
-def _whole(body: Any) -> bytes | None:
-    """All of a small body, None of a large one or of a file that is no longer as long as it was."""
-    if (size := len(body)) > _LARGEST_BODY:
-        return None
-    content = bytes(body.read()) if hasattr(body, "read") else bytes(body)
+def _query(arguments: Mapping[str, Any]) -> str:
+    names = [name for name in _QUERY if name in arguments]
+    fields = (f"{_QUERY[name]}={quote(str(arguments[name]), safe='-._~')}" for name in names)
+    return f"?{'&'.join(fields)}" if names else ""
+
+
+def _whole(body: Any) -> bytes | memoryview | None:
+    """All of a body that is in memory or comes in one read; None of one that comes in several."""
+    size = len(body)
+    content = body.read() if hasattr(body, "read") else bytes(body)
     return content if len(content) == size else None
 
 

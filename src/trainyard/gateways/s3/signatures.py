@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 of a request to S3 without a query, whose body is vouched for by a signed checksum.
+"""AWS Signature Version 4 of a request to S3 whose body is vouched for by a signed checksum.
 
 See https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html; a test holds it against
 botocore's.
@@ -22,7 +22,10 @@ class Signer:
         """The key of a day and a secret, and what they are; derived once."""
 
     def signed(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers to send: `headers`, whose names are lower-case, and those that sign them."""
+        """The headers to send: `headers`, whose names are lower-case, and those that sign them.
+
+        `path` is quoted, and so is the query after its `?`, whose names are in order.
+        """
         credentials = self._credentials.get_frozen_credentials()
         time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         every = {**headers, "host": self._host, "x-amz-content-sha256": _UNSIGNED, "x-amz-date": time}
@@ -31,7 +34,8 @@ class Signer:
         names = sorted(every)
         lines = "".join(f"{name}:{every[name]}\n" for name in names)
         signed = ";".join(names)
-        request = f"{method}\n{path}\n\n{lines}\n{signed}\n{_UNSIGNED}"
+        place, _, query = path.partition("?")
+        request = f"{method}\n{place}\n{query}\n{lines}\n{signed}\n{_UNSIGNED}"
         scope = f"{time[:8]}/{self._region}/s3/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
         signature = hmac.digest(self._signing_key(time[:8], credentials.secret_key), text.encode(), "sha256")

@@ -11,10 +11,10 @@ from typing import Any
 
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
+from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
+from trainyard.gateways.s3.parts import Buffers, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
-    SINGLE_PART_BYTES,
-    Parts,
     S3Object,
     SinglePart,
     describe,
@@ -22,6 +22,13 @@ from trainyard.gateways.s3.uploads import (
     sha256_of,
 )
 
+SINGLE_PART_BYTES = 1 << 30
+"""Up to here a file goes in one request where parts cost a second SHA-256; S3's checksum is that of the file.
+
+One request is one connection, which S3 limits to 5 Gb/s, and goes again from the start when it fails.
+"""
+PARTS_FROM_BYTES = 64 << 20
+"""Above, a file goes in parts where these cost no second SHA-256."""
 _TAKEN = ("412", "PreconditionFailed")
 _UNCONDITIONAL = ("501", "NotImplemented")
 """Answers of stores that know no conditional writes."""
@@ -41,13 +48,16 @@ class S3Store:
         encryption: str,
         call_seconds: float,
         pace: Callable[[int], None] = lambda _count: None,
+        checksum: str = Algorithm.CRC64NVME,
     ) -> None:
+        """`checksum`: of files in parts, CRC64NVME where that does, or SHA256."""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = Bucket(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
         self.prefix, self._pace = self._bucket.prefix, pace
+        self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
         # Held while a file goes in parts: one at a time bounds the memory, and fills the line as well as
         # several.
-        self._large_file = threading.Lock()
+        self._large_file, self._buffers = threading.Lock(), Buffers()
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -127,13 +137,19 @@ class S3Store:
 
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> SinglePart | Parts:
         size = path.stat().st_size
-        if size <= SINGLE_PART_BYTES:
+        if size <= (PARTS_FROM_BYTES if self._fast_parts else SINGLE_PART_BYTES):
             digest = sha256_of(path, self._pace)
             return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
         upload = Parts(self._bucket, key, size, self._pace)
         with self._large_file:
-            upload.send(path, metadata)
+            if self._fast_parts:
+                self._fast_parts = upload.send(path, metadata, Algorithm.CRC64NVME, buffers=self._buffers)
+            if not self._fast_parts:
+                upload.send(path, metadata, Algorithm.SHA256, buffers=self._buffers)
         return upload
+
+    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
+        return checksum.get("algorithm") == Algorithm.CRC64NVME and checksum["value"] == crc64nvme_of(path)
 
     def sweep(self, older_than_seconds: float) -> int:
         """By the store's own clock; where the role may not list uploads, the lifecycle rule has to do it."""

@@ -1,0 +1,234 @@
+"""A large file on its way into a bucket, in parts that are joined when the caller commits.
+
+    read a part → its checksum → send it          on threads
+                └→ SHA-256 of the whole           in order
+
+Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. An
+upload of the same file that was cut off is taken up (`unfinished`): what S3 has of it does not go again.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ServiceError, VerificationError
+from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.checksums import Algorithm, as_text
+from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
+from trainyard.gateways.s3.uploads import Pace, S3Object, confirmed, object_of, part_bytes
+
+_BUFFER_BYTES = 80 << 20
+"""Of all buffers together, as long as a part takes no more than half of it: files of up to 400 GB."""
+_REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
+"""What stores answer that do not know the checksum."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    etag: str
+    checksum: bytes
+    size: int
+
+
+@dataclass
+class _Slice:
+    """A part in memory."""
+
+    number: int
+    content: memoryview
+    buffer: mmap.mmap
+
+
+class Buffers:
+    """Memory for parts, kept from file to file; of one file at a time.
+
+    It comes from the system and goes back: what threads free of the heap stays with the process.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[mmap.mmap] = []
+        self._size = 0
+
+    def spare(self, size: int, most: int) -> list[mmap.mmap]:
+        """Two of `size` bytes or, as far as the memory goes, up to `most`."""
+        if size != self._size:
+            self._buffers, self._size = [], size
+        count = max(2, min(_BUFFER_BYTES // size, most))
+        self._buffers += [mmap.mmap(-1, size) for _ in range(count - len(self._buffers))]
+        return self._buffers[:count]
+
+
+class Parts:
+    """A large file whose parts S3 has, and which is no object yet."""
+
+    def __init__(self, bucket: Bucket, key: str, size: int, pace: Pace) -> None:
+        self.size, self._pace = size, pace
+        self.sha256 = ""
+        self._bucket, self._key = bucket, key
+        self._part_bytes = part_bytes(size)
+        self._count = -(-size // self._part_bytes)
+        self._algorithm = Algorithm.SHA256
+        self._sent: list[_Sent] = []
+        self._there: Mapping[int, StoredPart] = {}
+        self._upload_id = ""
+
+    def send(
+        self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, buffers: Buffers
+    ) -> bool:
+        """Send all parts that S3 does not have yet; False, with nothing begun, if it knows no such checksum.
+
+        What was sent is given up when one fails for good.
+        """
+        with path.open("rb", buffering=0) as file, contextlib.ExitStack() as undo:
+            if _is_ours_alone(file):
+                self._take_up(algorithm)
+            if not self._upload_id and not self._begin(algorithm, metadata):
+                return False
+            self._algorithm = algorithm
+            undo.callback(self.abort)
+            self._sent = list(self._send_parts(file, buffers))
+            undo.pop_all()
+        return True
+
+    def commit(self) -> S3Object:
+        whole = self._algorithm.whole([(part.checksum, part.size) for part in self._sent])
+        parts = [
+            {"PartNumber": number, "ETag": part.etag, f"Checksum{self._algorithm}": as_text(part.checksum)}
+            for number, part in enumerate(self._sent, 1)
+        ]
+        # NoSuchUpload is how a retry hears that the first request, whose answer was lost, did join the parts.
+        answer = self._bucket.call(
+            "complete_multipart_upload",
+            self._key,
+            unless=("NoSuchUpload",),
+            UploadId=self._upload_id,
+            MultipartUpload={"Parts": parts},
+            **self._algorithm.completed(whole),
+        )
+        self._bucket.require_encrypted(self._key, answer or {})
+        stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
+        return confirmed(self._bucket, stored, self._algorithm, as_text(whole))
+
+    def abort(self) -> None:
+        with contextlib.suppress(ServiceError, VerificationError):
+            self._bucket.call(
+                "abort_multipart_upload", self._key, unless=("NoSuchUpload",), UploadId=self._upload_id
+            )
+
+    def _begin(self, algorithm: Algorithm, metadata: Mapping[str, str]) -> bool:
+        answer = self._bucket.create(
+            "create_multipart_upload",
+            self._key,
+            unless=_REFUSED if algorithm is Algorithm.CRC64NVME else (),
+            Metadata=dict(metadata),
+            **algorithm.created(),
+        )
+        if answer is None:
+            return False
+        self._upload_id = str(answer["UploadId"])
+        if algorithm is Algorithm.CRC64NVME and answer.get("ChecksumAlgorithm") != algorithm:
+            self.abort()
+            self._upload_id = ""
+            return False
+        return True
+
+    def _take_up(self, algorithm: Algorithm) -> None:
+        """Go on with an upload of this file that was cut off, if its parts are as long as ours are."""
+        upload_id = newest_unfinished(self._bucket, self._key, algorithm)
+        there = stored_parts(self._bucket, self._key, upload_id, algorithm) if upload_id else {}
+        if there and all(self._length(number) == part.size for number, part in there.items()):
+            self._upload_id, self._there = upload_id, there
+
+    def _length(self, number: int) -> int:
+        return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
+
+    def _send_parts(self, file: FileIO, buffers: Buffers) -> Iterator[_Sent]:
+        """Each part in order; while one is hashed, others are read and sent."""
+        spare = buffers.spare(self._part_bytes, self._count)
+        reading: deque[Future[_Slice]] = deque()
+        sending: deque[tuple[Future[_Sent], mmap.mmap]] = deque()
+        whole, numbers = hashlib.sha256(), iter(range(1, self._count + 1))
+        with ThreadPoolExecutor(len(spare)) as pool:
+            while True:
+                while spare and (number := next(numbers, 0)):
+                    reading.append(pool.submit(self._read, file.fileno(), number, spare.pop()))
+                if reading:
+                    part = reading.popleft().result()
+                    sending.append((pool.submit(self._send_part, part), part.buffer))
+                    whole.update(part.content)
+                if not spare or not reading:
+                    if not sending:
+                        break
+                    future, buffer = sending.popleft()
+                    yield future.result()
+                    spare.append(buffer)
+        self.sha256 = whole.hexdigest()
+
+    def _read(self, descriptor: int, number: int, buffer: mmap.mmap) -> _Slice:
+        content, offset = memoryview(buffer)[: self._length(number)], (number - 1) * self._part_bytes
+        self._pace(len(content))
+        left = content
+        while left:
+            count = os.preadv(descriptor, [left], offset)
+            if not count:
+                raise ServiceError(f"{self._key}: its file became shorter while it was read")
+            left, offset = left[count:], offset + count
+        return _Slice(number, content, buffer)
+
+    def _send_part(self, part: _Slice) -> _Sent:
+        checksum = self._algorithm.of(part.content)
+        there = self._there.get(part.number)
+        if there is not None and there.holds(part.content, checksum):
+            return _Sent(there.etag, checksum, len(part.content))
+        arguments: dict[str, Any] = self._algorithm.sent(checksum)
+        answer = self._bucket.call(
+            "upload_part",
+            self._key,
+            UploadId=self._upload_id,
+            PartNumber=part.number,
+            Body=_Whole(part.content),
+            **arguments,
+        )
+        return _Sent(str(answer["ETag"]), checksum, len(part.content))
+
+
+class _Whole:
+    """A buffer as a file whose every read gives all that is left.
+
+    Handed over as bytes, the signer copies it; handed over as a plain file, it is sent in pieces of 16 KiB.
+    """
+
+    def __init__(self, content: memoryview) -> None:
+        self._content, self._at = content, 0
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def read(self, _size: int = -1) -> memoryview:
+        rest, self._at = self._content[self._at :], len(self._content)
+        return rest
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._content)}[whence]
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _is_ours_alone(file: FileIO) -> bool:
+    """Whether no other process sends this file; held until it is closed. Two must not share one upload."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

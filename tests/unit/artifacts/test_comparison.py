@@ -1,0 +1,41 @@
+"""A checksum that could be forged is believed only while the object is the one that was stored."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.comparison import Depth, compare_objects
+from trainyard.artifacts.manifest import ManifestObject
+
+CRC = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "x"}
+
+
+class OneObject:
+    """A store with one object, whose CRC is always the same."""
+
+    def __init__(self, content: bytes, etag: str) -> None:
+        self.content, self.etag, self.reads = content, etag, 0
+
+    def describe(self, key: str) -> ManifestObject:
+        return ManifestObject(key, len(self.content), "", CRC, self.etag)
+
+    def read_chunks(self, _key: str) -> Iterator[bytes]:
+        self.reads += 1
+        yield self.content
+
+
+@pytest.mark.parametrize(
+    ("content", "etag", "reads", "wrong"),
+    [(b"good", "1", 0, False), (b"good", "2", 1, False), (b"evil", "2", 1, True)],
+)
+def test_bytes_are_read_where_only_a_crc_speaks_for_an_object_that_was_replaced(
+    content: bytes, etag: str, reads: int, wrong: bool
+) -> None:
+    store: Any = OneObject(content, etag)
+    entry = ManifestObject("k", 4, hashlib.sha256(b"good").hexdigest(), CRC, "1")
+    listed: Any = {"k": ManifestObject("k", 4, "", {}, etag)}
+    found = compare_objects(store, [entry], listed, depth=Depth.LISTING, seed=1)
+    assert bool(found) is wrong
+    assert store.reads == reads
