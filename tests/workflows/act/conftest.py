@@ -72,6 +72,9 @@ class GitHub:
 
     url: str
     asked: list[dict[str, Any]] = field(default_factory=list)
+    """The body of each change, and its `path`."""
+    answers: dict[str, Any] = field(default_factory=dict)
+    """What reads are answered with, by the end of their path; nothing else is there."""
 
 
 @dataclass(frozen=True)
@@ -164,15 +167,17 @@ def wait_for_bucket(stage: Bucket, server: "subprocess.Popen[bytes]", log: Path)
 
 @contextlib.contextmanager
 def serving(received: Callable[[str, bytes], bytes]) -> Iterator[str]:
-    """A server on the loopback interface that answers every POST with what `received(path, body)` gives."""
+    """A server on the loopback interface that answers with what `received(path, body)` gives."""
 
     class Receiver(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            answer = received(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+            answer = received(self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
             self.send_response(200)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        do_GET = do_PATCH = do_POST  # noqa: N815 - names of the base class
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
@@ -200,14 +205,19 @@ def slack() -> Iterator[Slack]:
 
 @pytest.fixture(scope="session")
 def github() -> Iterator[GitHub]:
-    asked: list[dict[str, Any]] = []
+    there = GitHub("")
 
     def receive(path: str, body: bytes) -> bytes:
-        asked.append({"path": path, **json.loads(body)})
-        return b'{"html_url": "https://github.com/stage/stage/actions/runs/99"}'
+        if body:
+            there.asked.append({"path": path, **json.loads(body)})
+            return b'{"html_url": "https://github.com/stage/stage/actions/runs/99"}'
+        place, _, query = path.partition("?")
+        found = [each for end, each in there.answers.items() if f"{place}?{query}".find(end) > 0]
+        return json.dumps(found[0] if found else {}).encode()
 
     with serving(receive) as url:
-        yield GitHub(url, asked)
+        there.url = url
+        yield there
 
 
 @pytest.fixture(scope="session")
@@ -283,8 +293,10 @@ class Stage:
         inputs: dict[str, str] | None = None,
         variables: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
+        workflow: str = "training_ci.yml",
+        job: str = "continue",
     ) -> Played:
-        """Run the shipped training workflow by `event`, in a scratch home, and gather what it left."""
+        """Run a shipped workflow by `event` up to `job`, in a scratch home, and gather what it left."""
         variables = {"TRAINYARD_RUNS_DIRECTORY": str(self.folder / "runs"), **(variables or {})}
         runs = Path(variables["TRAINYARD_RUNS_DIRECTORY"])
         runs.mkdir(exist_ok=True)  # a second attempt finds what the first one left
@@ -302,9 +314,9 @@ class Stage:
         given |= {"PATH": self.path, **(environment or {})}
         line = [str(TOOLS / "act"), event, "--json", "--no-cache-server"]
         line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04", *CODEBUILD), "-self-hosted"))
-        line += ["-W", ".github/workflows/training_ci.yml", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
-        line += ["-s", "GITHUB_TOKEN=stage-token"]
-        line += ["--job", "continue"]  # and what it needs; `native` installs packages on a hosted runner
+        line += ["-W", f".github/workflows/{workflow}", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
+        line += ["-s", "GITHUB_TOKEN=stage-token", "-s", "TRAINYARD_RUNNERS_TOKEN=stage-list"]
+        line += ["--job", job]  # and what it needs; `native` installs packages on a hosted runner
         line += words("--env", given) + words("--input", inputs or {})
         line += words("--var", variables)
         line += [

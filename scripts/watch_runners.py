@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Look after the GPU runners: name one that is offline or stuck, end what nobody ends, resume what died.
+
+One issue an outage: opened when it is seen first, closed when it is over. A training whose runner died goes
+on in the next segment of its lineage, from the runner's directory or from the store.
+
+Reads:      GitHub's API: runs, jobs, issues, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
+            administration: read; without it runners are judged by the jobs that wait); GITHUB_REPOSITORY,
+            GITHUB_API_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL
+Writes:     issues, cancellations and dispatches, unless --dry-run; the step output alerts; the job summary;
+            --json prints what was found; --tell TEXT: one Slack message, and nothing else
+Exit codes: 0 all is well, or an outage goes on that is known; 1 a new one, named; 2 wrong usage; 4 GitHub
+            refuses
+Example:    scripts/watch_runners.py --labels '["self-hosted","gpu"]' --dry-run
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.watch.rounds import Dead
+    from trainyard.watch.runners import Outage
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--labels", default="", metavar="JSON", help='default: ["self-hosted","gpu"]')
+    parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
+    parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
+    parser.add_argument("--dry-run", action="store_true", help="say what is wrong, and change nothing")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    if args.tell:
+        return tell_slack(args.tell)
+    from trainyard.gateways.github_api import github_from
+    from trainyard.watch import rounds
+
+    now, api = time.time(), github_from()
+    lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
+    seen = rounds.look(api, lister, labels_of(args.labels), now=now)
+    dead = rounds.find_dead(api, args.workflow, now=now)
+    lost = tuple(rounds.given_up(each) for each in dead if each.following is None)
+    new, over = rounds.tell(api, (*seen.outages, *lost), dry_run=args.dry_run)
+    swept = rounds.sweep(api, seen.orphans, dry_run=args.dry_run)
+    resumed = [each for each in dead if each.following is not None]
+    for each in () if args.dry_run else resumed:
+        rounds.resume(api, each, args.workflow)
+    report(new, over, swept, resumed)
+    if args.json:
+        found = {"outages": [asdict(each) for each in (*seen.outages, *lost)], "over": over, "swept": swept}
+        print(json.dumps({**found, "resumed": [asdict(each) for each in resumed]}, indent=2))
+    return ExitCode.NO if new else ExitCode.DONE
+
+
+def labels_of(text: str) -> frozenset[str]:
+    try:
+        labels = json.loads(text or '["self-hosted","gpu"]')
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+        raise ConfigError(f'--labels: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
+    return frozenset(labels)
+
+
+def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[Dead]") -> None:
+    """Say it in the log, in the job summary and as annotations."""
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+
+    for outage in new:
+        annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="A new outage")
+    lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in new]
+    lines += [f"✅ over: {key}" for key in over]
+    lines += [f"⚠ cancelled {text}" for text in swept]
+    lines += [f"⚠ {each.address} goes on: {each.reason}" for each in resumed]
+    for line in lines or ["nothing new"]:
+        command.announce("watch", line)
+    append_summary("".join(f"- {line}\n" for line in lines or ["Nothing new."]))
+    set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in new))
+
+
+def tell_slack(text: str) -> int:
+    """One message; trouble with Slack is a warning, for the issue tells it too."""
+    from trainyard.gateways import slack
+    from trainyard.report.slack_message import mrkdwn
+
+    said = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
+    try:
+        sent = slack.post(said, [{"type": "section", "text": {"type": "mrkdwn", "text": said}}])
+    except ServiceError as error:
+        command.announce("slack", f"was not told: {error}", "degraded")
+        return ExitCode.DONE
+    command.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

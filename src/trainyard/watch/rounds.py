@@ -1,0 +1,189 @@
+"""One round of the watchdog: look at GitHub, tell what is new, sweep what nobody ends, resume what died.
+
+    runners + jobs ──> outages ──> an issue opened or closed      the state: an open issue is a told outage
+                  └──> orphans ──> cancelled
+    ended runs whose runner died ──> the next segment of their lineage
+
+It is handed GitHub; what is wrong with what it sees is decided in `runners` and `continuation`.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.run.segment import Segment, read_handover
+from trainyard.watch.continuation import Ended, next_segment
+from trainyard.watch.runners import Job, Orphan, Outage, Runner, orphans, outages
+
+BOT = "github-actions[bot]"
+"""Who opens the issues; anybody can write the same words."""
+RESUME_SECONDS = 24 * 3600.0
+"""A run that died longer ago is left to people."""
+TRAINING_JOB = "Train and prove"
+_MARK = "<!-- trainyard-watch: {} -->"
+_DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
+_LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
+_logger = logging.getLogger(__name__)
+Json = Mapping[str, Any]
+
+
+class Api(Protocol):
+    """What of GitHub is needed: `gateways.github_api.GitHub`."""
+
+    def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]: ...
+    def get(self, path: str, **query: str | int) -> Any: ...
+    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any: ...
+    def patch(self, path: str, body: Any) -> Any: ...
+    def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str: ...
+    def artifact_file(self, artifact: int, name: str) -> bytes | None: ...
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look found."""
+
+    outages: tuple[Outage, ...]
+    orphans: tuple[Orphan, ...]
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A training whose runner died."""
+
+    run: int
+    address: str
+    following: Segment | None
+    """The segment that goes on; None where nothing does."""
+    reason: str
+    ref: str = ""
+    inputs: Mapping[str, str] | None = None
+
+
+def look(api: Api, runners_api: Api | None, labels: frozenset[str], *, now: float) -> Seen:
+    """Runners and jobs at this moment; `runners_api` may list runners, which GITHUB_TOKEN may not."""
+    jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status)]
+    runners = None if runners_api is None else [_runner(each) for each in _listed(runners_api)]
+    found = outages(runners, jobs, labels, now=now)
+    return Seen(tuple(found), tuple(orphans(jobs, labels, now=now)))
+
+
+def tell(api: Api, found: tuple[Outage, ...], *, dry_run: bool) -> tuple[list[Outage], list[str]]:
+    """Open an issue for each outage that has none, close those that are over; what is new, what is over."""
+    told = {key: issue for issue in _issues(api) if (key := _key_of(issue))}
+    new = [outage for outage in found if outage.key not in told]
+    over = [key for key in told if key not in {outage.key for outage in found}]
+    for outage in () if dry_run else new:
+        mark = _MARK.format(outage.key)
+        body = f"{outage.title}.\n\n{outage.next_step}\n\nThis issue is closed when it is over.\n\n{mark}\n"
+        api.post("/issues", {"title": outage.title, "body": body})
+    for key in () if dry_run else over:
+        number = told[key]["number"]
+        api.post(f"/issues/{number}/comments", {"body": "It is over."})
+        api.patch(f"/issues/{number}", {"state": "closed"})
+    return new, over
+
+
+def sweep(api: Api, found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
+    """Cancel the runs of jobs that nobody ends; what was cancelled and why."""
+    for orphan in () if dry_run else found:
+        how = "force-cancel" if orphan.force else "cancel"
+        try:
+            api.post(f"/actions/runs/{orphan.job.run}/{how}", again=True)
+        except ServiceError as error:  # it may have ended meanwhile
+            _logger.warning("%s", error)
+    return [f"{orphan.job.name} ({orphan.job.address}): {orphan.reason}" for orphan in found]
+
+
+def find_dead(api: Api, workflow: str, *, now: float) -> list[Dead]:
+    """The trainings of the last day whose runner died and that nothing goes on with yet."""
+    recent = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
+    later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
+    found = []
+    for run in recent:
+        if run.get("status") != "completed" or run.get("conclusion") == "success":
+            continue
+        if now - _seconds(run["updated_at"]) > RESUME_SECONDS or not _died(api, run["id"]):
+            continue
+        if (dead := _after(api, run, later)) is not None:
+            found.append(dead)
+    return found
+
+
+def given_up(dead: Dead) -> Outage:
+    """What a person is told of a training that nothing goes on with."""
+    return Outage(f"dead {dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed")
+
+
+def resume(api: Api, dead: Dead, workflow: str) -> str:
+    """Dispatch the next segment; the new run's address."""
+    return api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
+
+
+def _after(api: Api, run: Json, later: set[tuple[str, ...]]) -> Dead | None:
+    """What follows a training that died; None where a next segment is there already."""
+    try:
+        plan = read_handover(_plan_of(api, run))
+    except ConfigError as error:
+        return Dead(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
+    segment = plan.segment
+    if (segment.lineage, str(segment.number + 1)) in later:
+        return None
+    decision = next_segment(Ended(segment, None), most=plan.most_segments)
+    inputs = None if decision.next is None else plan.inputs_of(decision.next)
+    return Dead(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
+
+
+def _plan_of(api: Api, run: Json) -> str:
+    """`plan.json` as the plan job kept it last; empty where there is none. A second attempt may have none."""
+    kept = api.pages(f"/actions/runs/{run['id']}/artifacts", "artifacts")
+    plans = [each for each in kept if str(each["name"]).startswith("plan-") and not each.get("expired")]
+    newest = max(plans, key=lambda each: int(each["id"]), default=None)
+    content = api.artifact_file(int(newest["id"]), "plan.json") if newest else None
+    return (content or b"").decode(errors="replace")
+
+
+def _died(api: Api, run: int) -> bool:
+    """Whether GitHub says of the run's training that its runner was lost or shut down."""
+    for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
+        ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"
+        if ended_badly and str(job["name"]).endswith(TRAINING_JOB):
+            notes = api.pages(f"/check-runs/{job['id']}/annotations")
+            return any(_DEATH.search(str(note.get("message"))) for note in notes)
+    return False
+
+
+def _jobs(api: Api, status: str) -> Iterator[Job]:
+    for run in api.pages("/actions/runs", "workflow_runs", status=status):
+        for job in api.pages(f"/actions/runs/{run['id']}/jobs", "jobs", filter="latest"):
+            if job["status"] in ("queued", "in_progress"):
+                running = job["status"] == "in_progress"
+                since = job.get("started_at") if running else job.get("created_at")
+                labels = frozenset(job.get("labels") or ())
+                began = _seconds(since or run["created_at"])
+                yield Job(run["id"], job["name"], running, labels, began, job["html_url"])
+
+
+def _listed(api: Api) -> Iterator[Json]:
+    yield from api.pages("/actions/runners", "runners")
+
+
+def _runner(entry: Json) -> Runner:
+    labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
+    return Runner(str(entry["name"]), entry.get("status") == "online", bool(entry.get("busy")), labels)
+
+
+def _issues(api: Api) -> Iterator[Json]:
+    yield from api.pages("/issues", state="open", creator=BOT)
+
+
+def _key_of(issue: Json) -> str:
+    match = re.search(re.escape(_MARK).replace(r"\{\}", "(.+?)"), str(issue.get("body") or ""))
+    return match[1] if match and issue.get("user", {}).get("login") == BOT else ""
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,117 @@
+"""The watchdog's script: red once an outage, and what it says where."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.gateways import github_api, slack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Repository:
+    """GitHub with one runner that is offline; remembers issues."""
+
+    def __init__(self) -> None:
+        self.issues: list[dict[str, Any]] = []
+        self.runners = [
+            {"name": "gpu-1", "status": "offline", "labels": [{"name": "self-hosted"}, {"name": "gpu"}]}
+        ]
+
+    def pages(self, path: str, key: str = "", **query: Any) -> Iterator[Any]:
+        yield from {"/issues": self.issues, "/actions/runners": self.runners}.get(path, [])
+
+    def get(self, path: str, **query: Any) -> Any:
+        return {"workflow_runs": []}
+
+    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
+        self.issues.append({"number": 1, "user": {"login": "github-actions[bot]"}, **body})
+
+    def patch(self, path: str, body: Any) -> Any:
+        self.issues.clear()
+
+
+@pytest.fixture(scope="module")
+def watch_runners(load_script: Any) -> Any:
+    return load_script("watch_runners")
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
+    there = Repository()
+    monkeypatch.setattr(github_api, "github_from", lambda **_: there)
+    monkeypatch.setenv("RUNNERS_TOKEN", "t")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    return there
+
+
+def test_the_look_that_finds_an_outage_is_red_and_the_next_ones_are_green(
+    watch_runners: Any, repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert watch_runners.main(["--dry-run"]) == 1
+    assert repository.issues == []
+    assert watch_runners.main(["--json"]) == 1
+    told = capsys.readouterr()
+    assert "::error title=A new outage::GPU runner gpu-1 is offline" in told.err
+    assert json.loads(told.out)["outages"][0]["key"] == "offline gpu-1"
+    assert "GPU runner gpu-1 is offline" in (tmp_path / "output").read_text()
+
+    assert watch_runners.main([]) == 0
+    assert len(repository.issues) == 1
+
+    repository.runners[0]["status"] = "online"
+    (tmp_path / "summary").unlink()
+    assert watch_runners.main([]) == 0
+    assert "over: offline gpu-1" in (tmp_path / "summary").read_text()
+
+
+@pytest.mark.parametrize("text", ["gpu", "[]", "[1]"])
+def test_labels_that_are_none_are_refused(watch_runners: Any, repository: Repository, text: str) -> None:
+    with pytest.raises(ConfigError, match="--labels"):
+        watch_runners.main(["--labels", text])
+
+
+def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
+    watch_runners: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+
+    def post(text: str, blocks: Any) -> str:
+        sent.append(text)
+        return "posted"
+
+    monkeypatch.setattr(slack, "post", post)
+    assert watch_runners.main(["--tell", "gpu-1 is <offline>.\n\nanother"]) == 0
+    assert sent == ["❌ gpu-1 is &lt;offline&gt;.\n❌ another"]
+
+    def refuse(text: str, blocks: Any) -> None:
+        raise ServiceError("channel_not_found")
+
+    monkeypatch.setattr(slack, "post", refuse)
+    assert watch_runners.main(["--tell", "x"]) == 0
+    assert "was not told: channel_not_found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["watch_runners.py", "--dry-run"],
+        ["continue_lineage.py", "--plan", "{}", "--exit-code", "75"],
+    ],
+)
+def test_hosted_jobs_call_it_without_any_package(line: list[str]) -> None:
+    """Nothing of the lock is installed there: the jobs take seconds. Wrong usage ends it here."""
+    command = [sys.executable, "-S", str(ROOT / "scripts" / line[0]), *line[1:]]
+    done = subprocess.run(
+        command, env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr

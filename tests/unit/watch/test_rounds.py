@@ -1,0 +1,197 @@
+"""A round of the watchdog against a GitHub in memory: one issue an outage, one resumption a death."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ServiceError
+from trainyard.run.segment import Segment
+from trainyard.watch import rounds
+from trainyard.watch.continuation import MOST_DEATHS
+from trainyard.watch.runners import Job, Orphan, Outage
+
+NOW = 1_800_000_000.0
+GPU = frozenset({"self-hosted", "gpu"})
+LOST = "The self-hosted runner: gpu-1 lost communication with the server. Verify the machine is running."
+FIRST = Segment("7", 1, 812, "0123456789abcdef0123456789abcdef01234567")
+PLAN: dict[str, Any] = {
+    "inputs": {
+        "target": "gpu-runner",
+        "config": "x.yaml",
+        "overrides": "a.b=1",
+        "epochs": "",
+        "resume": "none",
+    },
+    "segment": json.loads(FIRST.to_text()),
+    "ref": "main",
+    "store": "s3://ml-runs",
+    "most_segments": 20,
+}
+
+
+def at(minutes_ago: float) -> str:
+    return datetime.fromtimestamp(NOW - 60 * minutes_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass
+class Memory:
+    """GitHub as far as a round needs it; keeps what is changed."""
+
+    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    plan: str = json.dumps(PLAN)
+    changed: list[tuple[str, Any]] = field(default_factory=list)
+    refuses: bool = False
+
+    def pages(self, path: str, key: str = "", **query: Any) -> Iterator[Any]:
+        status = f" {query['status']}" if "status" in query else ""
+        yield from self.lists.get(path + status, [])
+
+    def get(self, path: str, **query: Any) -> Any:
+        return {"workflow_runs": self.runs}
+
+    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
+        if self.refuses:
+            raise ServiceError("409")
+        self.changed.append((path, body))
+
+    def patch(self, path: str, body: Any) -> Any:
+        self.changed.append((path, body))
+
+    def dispatch(self, workflow: str, *, ref: str, inputs: Any) -> str:
+        self.changed.append((f"{workflow}@{ref}", inputs))
+        return "https://x/8"
+
+    def artifact_file(self, artifact: int, name: str) -> bytes | None:
+        return self.plan.encode() if (artifact, name) == (31, "plan.json") else None
+
+
+def test_a_look_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
+    waits = {"status": "queued", "name": "Train and prove", "created_at": at(20), "html_url": "https://x/7"}
+    runs = {"status": "in_progress", "name": "lint", "started_at": at(1), "html_url": "https://x/7"}
+    github = Memory(
+        {
+            "/actions/runs queued": [{"id": 7, "created_at": at(30)}],
+            "/actions/runs/7/jobs": [
+                {**waits, "labels": ["self-hosted", "gpu"]},
+                {**runs, "labels": ["ubuntu-24.04"]},
+                {"status": "completed", "name": "plan"},
+            ],
+            "/actions/runners": [
+                {"name": "gpu-1", "status": "online", "busy": False, "labels": [{"name": n} for n in GPU]}
+            ],
+        }
+    )
+    assert [o.key for o in rounds.look(github, github, GPU, now=NOW).outages] == ["stuck gpu-1"]
+    seen = rounds.look(github, None, GPU, now=NOW)
+    assert [(o.key, "20 minutes" in o.title) for o in seen.outages] == [("waiting", True)]
+    assert seen.orphans == ()
+
+
+OUTAGE = Outage("offline gpu-1", "GPU runner gpu-1 is offline", "sudo ./svc.sh status")
+
+
+def test_an_outage_is_told_once_and_its_end_too() -> None:
+    github = Memory()
+    new, over = rounds.tell(github, (OUTAGE,), dry_run=False)
+    assert (new, over) == ([OUTAGE], [])
+    [(path, issue)] = github.changed
+    assert (path, issue["title"]) == ("/issues", OUTAGE.title)
+
+    told = {"number": 5, "body": issue["body"], "user": {"login": rounds.BOT}}
+    github = Memory({"/issues": [told]})
+    assert rounds.tell(github, (OUTAGE,), dry_run=False) == ([], [])
+    assert github.changed == []
+
+    assert rounds.tell(github, (), dry_run=False) == ([], ["offline gpu-1"])
+    assert github.changed == [
+        ("/issues/5/comments", {"body": "It is over."}),
+        ("/issues/5", {"state": "closed"}),
+    ]
+
+
+def test_an_issue_with_the_same_words_by_somebody_else_silences_nothing() -> None:
+    body = "<!-- trainyard-watch: offline gpu-1 -->"
+    github = Memory({"/issues": [{"number": 5, "body": body, "user": {"login": "mallory"}}]})
+    assert rounds.tell(github, (OUTAGE,), dry_run=True) == ([OUTAGE], [])
+    assert github.changed == []
+
+
+def test_what_nobody_ends_is_cancelled_and_may_have_ended_meanwhile() -> None:
+    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
+    found = (Orphan(job, "it has run too long", force=False), Orphan(job, "still", force=True))
+    github = Memory()
+    assert len(rounds.sweep(github, found, dry_run=False)) == 2
+    assert [path for path, _ in github.changed] == ["/actions/runs/7/cancel", "/actions/runs/7/force-cancel"]
+    assert len(rounds.sweep(Memory(refuses=True), found, dry_run=False)) == 2
+    github = Memory()
+    rounds.sweep(github, found, dry_run=True)
+    assert github.changed == []
+
+
+def dead_run(**changes: Any) -> Memory:
+    run = {"id": 7, "status": "completed", "conclusion": "failure", "updated_at": at(5)}
+    run |= {"display_title": "Change the loss", "html_url": "https://x/7", **changes}
+    job = {"id": 70, "name": "Train and prove", "status": "completed", "conclusion": "failure"}
+    lists: dict[str, list[dict[str, Any]]] = {
+        "/actions/runs/7/jobs": [{"id": 69, "name": "Check and plan", "status": "completed"}, job],
+        "/check-runs/70/annotations": [{"message": "Process completed."}, {"message": LOST}],
+        "/actions/runs/7/artifacts": [
+            {"id": 29, "name": "plan-1"},
+            {"id": 31, "name": "plan-2"},
+            {"id": 33, "name": "training-812-1"},
+            {"id": 35, "name": "plan-3", "expired": True},
+        ],
+    }
+    return Memory(lists, [run])
+
+
+def test_a_training_whose_runner_died_goes_on_in_the_next_segment() -> None:
+    github = dead_run()
+    [dead] = rounds.find_dead(github, "training_ci.yml", now=NOW)
+    assert dead.following == FIRST.next(step=0, died=True)
+    assert rounds.resume(github, dead, "training_ci.yml") == "https://x/8"
+    [(asked, inputs)] = github.changed
+    assert asked == "training_ci.yml@main"
+    assert (inputs["resume"], inputs["overrides"]) == ("auto", "a.b=1")
+    assert json.loads(inputs["continues"])["number"] == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"conclusion": "success"}, {"status": "in_progress"}, {"updated_at": at(25 * 60)}],
+)
+def test_what_is_well_or_going_or_long_past_is_left_alone(changes: dict[str, str]) -> None:
+    assert rounds.find_dead(dead_run(**changes), "training_ci.yml", now=NOW) == []
+
+
+def test_one_that_failed_by_itself_or_was_cancelled_by_somebody_is_not_resumed() -> None:
+    github = dead_run(conclusion="cancelled")
+    github.lists["/check-runs/70/annotations"] = [{"message": "The operation was canceled."}]
+    assert rounds.find_dead(github, "training_ci.yml", now=NOW) == []
+    github = dead_run()
+    github.lists["/actions/runs/7/jobs"].pop()
+    assert rounds.find_dead(github, "training_ci.yml", now=NOW) == []
+
+
+def test_one_that_goes_on_already_is_not_resumed_twice() -> None:
+    github = dead_run()
+    later = {"id": 8, "status": "queued", "display_title": "lineage 7 segment 2"}
+    github.runs.insert(0, later)
+    assert rounds.find_dead(github, "training_ci.yml", now=NOW) == []
+
+
+def test_one_that_dies_again_and_again_is_given_up_by_name() -> None:
+    github = dead_run()
+    github.plan = json.dumps(PLAN | {"segment": {**PLAN["segment"], "deaths": MOST_DEATHS}})
+    [dead] = rounds.find_dead(github, "training_ci.yml", now=NOW)
+    assert dead.following is None
+    outage = rounds.given_up(dead)
+    assert (outage.key, outage.next_step) == ("dead 7", "gh run rerun 7 --failed")
+    assert "3 segments in a row lost their runner" in outage.title
+    github.plan = "no plan"
+    assert "its plan cannot be read" in rounds.find_dead(github, "training_ci.yml", now=NOW)[0].reason

@@ -1,0 +1,79 @@
+"""What is wrong with runners and jobs at one moment, and what is only waiting for its turn."""
+
+import pytest
+
+from trainyard.watch.runners import Job, Runner, orphans, outages
+
+GPU = frozenset({"self-hosted", "gpu"})
+NOW = 1_800_000_000.0
+MINUTE = 60.0
+BOX = Runner("gpu-1", online=True, busy=False, labels=GPU | {"Linux"})
+AWAY = Runner("gpu-1", online=False, busy=False, labels=GPU)
+BUSY = Runner("gpu-1", online=True, busy=True, labels=GPU)
+CODEBUILD = frozenset({"codebuild-trainyard-7-1", "image:linux-5.0", "train-7-1"})
+
+
+def job(minutes: float, *, running: bool = False, labels: frozenset[str] = GPU, run: int = 7) -> Job:
+    return Job(run, "Train and prove", running, labels, NOW - minutes * MINUTE, f"https://x/{run}")
+
+
+def named(*jobs: Job, runners: tuple[Runner, ...] | None = (BOX,)) -> list[str]:
+    return [outage.key for outage in outages(runners, jobs, GPU, now=NOW)]
+
+
+def test_a_runner_that_is_offline_is_named_whether_a_job_waits_or_not() -> None:
+    assert named(runners=(AWAY,)) == ["offline gpu-1"]
+    assert named(job(30), runners=(AWAY,)) == ["offline gpu-1"]
+    [outage] = outages((Runner("gpu-1", online=False, busy=True, labels=GPU),), (), GPU, now=NOW)
+    assert "went away in the middle of a job" in outage.title
+    assert "svc.sh" in outage.next_step
+
+
+def test_a_runner_that_takes_no_job_is_stuck_after_five_minutes() -> None:
+    assert named(job(6)) == ["stuck gpu-1"]
+    assert named(job(4)) == []
+    assert named(job(6), runners=(BUSY,)) == []
+
+
+def test_a_job_that_waits_for_its_turn_is_no_outage() -> None:
+    assert named(job(300), job(200, running=True, run=6)) == []
+
+
+def test_a_runner_that_nobody_registered_is_named_by_its_labels() -> None:
+    other = Runner("cpu-1", online=False, busy=False, labels=frozenset({"self-hosted"}))
+    assert named(job(6), runners=(other,)) == ["missing"]
+    assert named(runners=(other,)) == []
+
+
+def test_without_leave_to_list_runners_the_jobs_tell() -> None:
+    assert named(job(6), runners=None) == ["waiting"]
+    assert named(job(6), job(60, running=True), runners=None) == []
+    assert named(runners=None) == []
+    assert named(job(6, labels=CODEBUILD), runners=None) == []
+
+
+@pytest.mark.parametrize(
+    ("waits", "force"),
+    [(job(496, running=True), False), (job(511, running=True), True)],
+)
+def test_a_job_that_outlives_its_limit_is_ended_at_last_by_force(waits: Job, force: bool) -> None:
+    [orphan] = orphans([waits], GPU, now=NOW)
+    assert orphan.force is force
+    assert "jobs end after 480" in orphan.reason
+
+
+def test_a_machine_that_codebuild_never_starts_is_not_waited_for() -> None:
+    [orphan] = orphans([job(61, labels=CODEBUILD)], GPU, now=NOW)
+    assert "no machine of CodeBuild has come for 61 minutes" in orphan.reason
+    assert [each.force for each in orphans([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [True]
+
+
+def test_what_waits_for_your_own_runner_or_is_none_of_ours_is_left_alone() -> None:
+    hosted = frozenset({"ubuntu-24.04"})
+    left = [
+        job(600),
+        job(480, running=True),
+        job(600, running=True, labels=hosted),
+        job(30, labels=CODEBUILD),
+    ]
+    assert list(orphans(left, GPU, now=NOW)) == []
