@@ -27,6 +27,8 @@ from typing import Any
 from trainyard.config.schema import Config
 
 GOAL = 0.10
+RUN_DIRECTORY = "MEMORY_FIT_RUN"
+"""Tells the processes of one shape which directory they share."""
 QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 STEPS = 3
 EMBEDDING = "aten::embedding"
@@ -52,6 +54,9 @@ class Shape:
     recomputation: str = "none"
     processes: int = 1
     compression: str = "none"
+    saving: str = "sync"
+    packing: str = "concatenate"
+    """`separate` takes the vocabulary of bytes, whose 0 ends a document."""
 
     def architecture(self) -> dict[str, Any]:
         heads = self.width // 64
@@ -94,6 +99,23 @@ SHAPES = {
     ),
     "fsdp2-float32": Shape(512, 12, batch=2, sequence=256, strategy="fsdp", processes=2),
     "fsdp2-bfloat16": Shape(512, 12, batch=2, sequence=256, bfloat16=True, strategy="fsdp", processes=2),
+    "apart-float32": Shape(256, 4, batch=4, sequence=512, packing="separate"),
+    "apart-bfloat16": Shape(384, 8, batch=2, sequence=1024, bfloat16=True, packing="separate"),
+    "apart-compiled-float32": Shape(256, 4, batch=4, sequence=512, compiled=True, packing="separate"),
+    "apart-compiled-bfloat16": Shape(
+        256, 4, 2, sequence=1024, bfloat16=True, compiled=True, packing="separate"
+    ),
+    "apart-full-float32": Shape(256, 8, batch=4, sequence=512, recomputation="full", packing="separate"),
+    "apart-selective-bfloat16": Shape(
+        256, 8, 4, 512, bfloat16=True, recomputation="selective", packing="separate"
+    ),
+    "apart-fsdp2-bfloat16": Shape(
+        256, 8, 2, 512, bfloat16=True, strategy="fsdp", processes=2, packing="separate"
+    ),
+    "saved-async-float32": Shape(width=512, blocks=8, batch=1, sequence=128, saving="async"),
+    "saved-process-bfloat16": Shape(512, 8, batch=1, sequence=128, bfloat16=True, saving="async_process"),
+    "saved-ddp2-float32": Shape(512, 8, batch=1, sequence=128, strategy="ddp", processes=2, saving="async"),
+    "saved-fsdp2-float32": Shape(512, 8, batch=1, sequence=128, strategy="fsdp", processes=2, saving="async"),
     "fsdp2-full-bfloat16": Shape(
         512, 12, 8, 256, 8192, bfloat16=True, strategy="fsdp", recomputation="full", processes=2
     ),
@@ -105,14 +127,24 @@ class Enough(Exception):  # noqa: N818 - nothing has gone wrong
 
 
 class StopAfter:
-    """A listener that ends the run after a number of steps."""
+    """A listener that ends the run after a number of steps, and sees how much memory is shared then."""
+
+    def __init__(self) -> None:
+        self.before, self.staged = shared_memory(), 0
 
     def on_row(self, row: dict[str, Any]) -> None:
         if row["step"] == STEPS:
+            self.staged = shared_memory() - self.before
             raise Enough
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
         pass
+
+
+def shared_memory() -> int:
+    """Bytes that this process has of memory that others could share: the copies that saving makes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssShmem:"))
 
 
 def write_tokens(shape: Shape, folder: Path) -> None:
@@ -144,13 +176,16 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
                 "gradient_compression": shape.compression,
             },
             "data": data
-            | {"sequence_length": shape.sequence, "prepared_directory": str(folder / "prepared")},
+            | {"sequence_length": shape.sequence, "prepared_directory": str(folder / "prepared")}
+            | {"packing": shape.packing},
+            "checkpointing": {"mode": shape.saving, "save_steps": 1 if shape.saving != "sync" else 1000},
             "monitoring": {"log_steps": 1, "tensorboard": False},
         }
     )
 
 
-def run_steps(config: Config, folder: Path) -> None:
+def run_steps(config: Config, folder: Path) -> int:
+    """Train; returns the bytes of the copy that is saved from, which torch's allocator does not know."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.segment import Request
     from trainyard.training.session import train
@@ -158,11 +193,12 @@ def run_steps(config: Config, folder: Path) -> None:
     from trainyard.training.tokens import prepare_data
 
     data = prepare_data(config.data, config.model)
-    request = Request(config, RunDirectory(folder / "run"), data, "none", "measured", {})
+    run = Path(os.environ.get(RUN_DIRECTORY, folder / "run"))
+    request = Request(config, RunDirectory(run), data, "none", "measured", {})
     try:
-        train(request, stop=StopRequest(), listener=StopAfter())
+        train(request, stop=StopRequest(), listener=(listener := StopAfter()))
     except Enough:
-        return
+        return listener.staged
     raise SystemExit("the run ended before its steps were measured")
 
 
@@ -175,12 +211,19 @@ def measure(shape: Shape, device: str) -> dict[str, int]:
         config = config_of(shape, Path(name), device)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-            run_steps(config, Path(name))
+            staged = run_steps(config, Path(name))
             # The run's parts are gone with it, so that only the peak is left to ask for.
-            return {"peak": torch.cuda.max_memory_allocated()}
+            peak = {"peak": torch.cuda.max_memory_allocated()}
+            return with_copy(peak, staged, beside="host") if shape.saving != "sync" else peak
         with torch.autograd.profiler.profile(profile_memory=True) as profile:
-            run_steps(config, Path(name))
-    return read_timeline(profile.kineto_results.events())
+            staged = run_steps(config, Path(name))
+    parts = read_timeline(profile.kineto_results.events())
+    return with_copy(parts, staged, beside="peak") if shape.saving != "sync" else parts
+
+
+def with_copy(measured: dict[str, int], staged: int, *, beside: str) -> dict[str, int]:
+    """`measured` with the copy that is saved from."""
+    return measured | {"staged": staged, beside: measured.get(beside, 0) + staged}
 
 
 def read_timeline(events: list[Any]) -> dict[str, int]:
@@ -206,7 +249,7 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 
 def planned(shape: Shape, device: str) -> dict[str, int]:
     """The same bytes by `plan.memory`."""
-    from trainyard.plan.memory import highest_moment, moments_of
+    from trainyard.plan.memory import highest_moment, host_bytes, moments_of
     from trainyard.plan.workload import workload_of
 
     config = config_of(shape, Path(), device)
@@ -215,10 +258,12 @@ def planned(shape: Shape, device: str) -> dict[str, int]:
     loss, end = moments["loss"], moments["optimizer step"]
     gradients_of_the_loss = 2 * 4 * work.tokens * shape.vocabulary
     return {
+        "staged": end.staging,
+        "host": host_bytes(work),
         "peak": highest_moment(work).parts.total,
         "resident": end.weights + end.moments,
-        "before_backward": loss.total - gradients_of_the_loss,
-        "at_optimizer": end.total,
+        "before_backward": loss.total - loss.staging - gradients_of_the_loss,
+        "at_optimizer": end.total - end.staging,
     }
 
 
@@ -239,6 +284,8 @@ def measured_apart(name: str, device: str) -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     together = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = tempfile.TemporaryDirectory()
+    together[RUN_DIRECTORY] = shared.name
     workers = []
     for rank in range(size):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **together} if size > 1 else {}
@@ -250,6 +297,7 @@ def measured_apart(name: str, device: str) -> str:
         for worker in workers:
             worker.kill()
             worker.wait()
+        shared.cleanup()
     if workers[0].returncode:
         raise SystemExit(f"{name}: not measured\n{errors}")
     return str(printed)

@@ -96,7 +96,8 @@ def device_here(config: "Config") -> "tuple[Device, int]":
     gpus = () if wanted == "cpu" else query_gpus().gpus
     index = int(wanted.partition(":")[2] or 0)
     if index < len(gpus):
-        return gpu(gpus[index].name, gpus[index].memory_bytes), len(gpus)
+        here = gpu(gpus[index].name, gpus[index].memory_bytes, host_bytes=memory_bytes() // len(gpus))
+        return here, len(gpus)
     if wanted.startswith("cuda"):
         raise ConfigError(
             f"model.device: {wanted} is not here ({len(gpus)} GPUs). Name a machine to plan for with "

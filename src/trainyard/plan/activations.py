@@ -50,8 +50,27 @@ def attention_kept(work: Workload) -> int:
         # Scaled queries, and keys and values repeated for every query head, beside the result and the scores.
         mixing = 4 * width.query * wide + width.heads * work.sequence_length * wide
     else:
-        mixing = 2 * (width.query + width.key_value) * wide + width.heads * _FLOAT
+        # A mask leaves no kernel for grouped heads: keys and values are repeated for every query head.
+        keys = width.query if work.separate else width.key_value
+        mixing = 2 * (width.query + keys) * wide + width.heads * _FLOAT + _own_mask(work)
     return norm_kept(work) + _inputs_kept(work, projections=3) + mixing
+
+
+def _own_mask(work: Workload) -> int:
+    """Bytes a token of the mask as numbers; each block makes its own unless the compiler sees all of them."""
+    return work.sequence_length * work.compute_bytes if work.separate and not work.compiled else 0
+
+
+def shared_kept(work: Workload) -> int:
+    """Bytes a token that all blocks share where documents are kept apart: turns by position, and the mask."""
+    if not work.separate or (work.compiled and scores_are_kept(work)):
+        return 0
+    if work.compiled:
+        return work.sequence_length * work.compute_bytes
+    shape = work.architecture
+    turns = 2 * _FLOAT * shape.hidden_size // shape.num_attention_heads
+    again = work.recomputation is not Recomputation.NONE
+    return turns + (work.sequence_length if again else 0)
 
 
 def feed_forward_kept(work: Workload) -> int:
@@ -109,4 +128,4 @@ def scores_are_kept(work: Workload) -> bool:
         return work.compiled and work.sequence_length <= LONGEST_WRITTEN_OUT
     shape = work.architecture
     grouped = shape.num_attention_heads != shape.num_key_value_heads
-    return not work.bfloat16 and grouped
+    return not work.bfloat16 and grouped and not work.separate

@@ -1,8 +1,9 @@
 """The smallest change that makes a configuration fit: what leaves its numbers alone before what does not.
 
-More accumulation of a smaller batch is the same training; so are activations computed again and a model
-sharded or cut over devices. bfloat16 rounds; compiling starts slower; more machines cost. Every way trains
-on as many sequences a step as before. Only keys that the configuration has are named.
+Saving while training waits takes no copy. More accumulation of a smaller batch is the same training; so are
+activations computed again and a model sharded or cut over devices. bfloat16 rounds; compiling starts slower;
+more machines cost. Every way trains on as many sequences a step as before. Only keys that the configuration
+has are named.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.plan.device import Device, gpu_of
 from trainyard.plan.instances import CATALOGUE, InstanceType
-from trainyard.plan.memory import highest_moment
+from trainyard.plan.memory import highest_moment, host_bytes
 from trainyard.plan.workload import Layout, Recomputation, Workload
 
 _MOST_NODES = 64
@@ -62,6 +63,10 @@ def changes_that_fit(work: Workload, here: Machines) -> tuple[Change, ...]:
 
 
 def fits(work: Workload, device: Device) -> bool:
+    """In the memory of the device, and in main memory where that is known."""
+    host = device.host_usable_bytes
+    if host is not None and host_bytes(work) > host:
+        return False
     return highest_moment(work).parts.total <= device.usable_bytes
 
 
@@ -110,14 +115,17 @@ def _by_price() -> list[InstanceType]:
 
 def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
     """Changed workloads, from the change that matters least to the one that matters most."""
-    rounded = replace(work, bfloat16=True)
-    for precise in dict.fromkeys((work, rounded, replace(rounded, compiled=True))):
-        for laid in _layouts(precise, processes):
-            for again in _stronger(laid.recomputation):
-                changed = replace(laid, recomputation=again)
-                if changed != work:
-                    yield changed
-                yield from _split(changed)
+    rounded, waited = replace(work, bfloat16=True), replace(work, staged=False)
+    if waited != work:
+        yield waited
+    for precise in dict.fromkeys((work, waited, rounded, replace(rounded, compiled=True))):
+        for saved in dict.fromkeys((precise, replace(precise, staged=False))):
+            for laid in _layouts(saved, processes):
+                for again in _stronger(laid.recomputation):
+                    changed = replace(laid, recomputation=again)
+                    if changed != work:
+                        yield changed
+                    yield from _split(changed)
 
 
 def _layouts(work: Workload, processes: int) -> Iterator[Workload]:
@@ -199,6 +207,7 @@ def overrides_between(work: Workload, changed: Workload) -> tuple[str, ...]:
         ("compute.strategy", work.layout.sharded, changed.layout.sharded, "fsdp"),
         ("compute.activation_checkpointing", work.recomputation, again, again),
         ("compute.tensor_parallel", work.layout.tensor, cut, cut),
+        ("checkpointing.mode", work.staged, changed.staged, "sync"),
         ("compute.compile", work.compiled, changed.compiled, "true"),
         ("training.batch_size", work.batch_size, changed.batch_size, changed.batch_size),
         (accumulation, work.accumulation, changed.accumulation, changed.accumulation),

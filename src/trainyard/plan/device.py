@@ -41,26 +41,37 @@ class Device:
     peak_float32: float | None
     """FLOP/s; None when not known."""
     peak_bfloat16: float | None
+    host_bytes: int | None = None
+    """Of a GPU, its share of the main memory of its machine; None when not known."""
 
     @property
     def reserve_bytes(self) -> int:
         """For what is no tensor: process, CUDA context, NCCL's buffers, gaps in the allocator."""
-        return _RESERVE_BYTES + round(_RESERVE_SHARE * self.memory_bytes)
+        return _reserve(self.memory_bytes)
 
     @property
     def usable_bytes(self) -> int:
         return max(0, self.memory_bytes - self.reserve_bytes)
+
+    @property
+    def host_usable_bytes(self) -> int | None:
+        """Of the share of main memory, what is left by the same reserve; None when not known."""
+        return None if self.host_bytes is None else max(0, self.host_bytes - _reserve(self.host_bytes))
 
     def peak(self, *, bfloat16: bool) -> float | None:
         """The most FLOP/s in that precision; None when not known."""
         return self.peak_bfloat16 if bfloat16 else self.peak_float32
 
 
-def gpu(name: str, memory_bytes: int) -> Device:
+def _reserve(memory: int) -> int:
+    return _RESERVE_BYTES + round(_RESERVE_SHARE * memory)
+
+
+def gpu(name: str, memory_bytes: int, *, host_bytes: int | None = None) -> Device:
     """A GPU by the name that its driver or the catalogue gives it."""
     words = set(re.findall(r"\w+", name))
     peaks = next((row[1:] for row in _PEAKS if set(row[0].split()) <= words), (None, None))
-    return Device(name, on_gpu=True, memory_bytes=memory_bytes, peak_float32=peaks[1], peak_bfloat16=peaks[0])
+    return Device(name, True, memory_bytes, peaks[1], peaks[0], host_bytes)
 
 
 def cpu(*, cores: int, memory_bytes: int) -> Device:
@@ -76,7 +87,8 @@ def cpu(*, cores: int, memory_bytes: int) -> Device:
 
 def gpu_of(instance: InstanceType) -> Device:
     """One GPU of an instance type."""
-    return gpu(instance.gpu, instance.gpu_memory_mib * _MIB)
+    share = instance.memory_gib * _GIB // instance.gpus
+    return gpu(instance.gpu, instance.gpu_memory_mib * _MIB, host_bytes=share)
 
 
 def cpu_of(instance: InstanceType) -> Device:

@@ -36,6 +36,8 @@ class Parts:
     """The logits, and what the loss makes of them."""
     workspace: int = 0
     """What single operations hold for a while; weights gathered from other devices."""
+    staging: int = 0
+    """On processors, the copy of what is saved, kept from the first save on."""
 
     @property
     def total(self) -> int:
@@ -71,11 +73,28 @@ def highest_moment(work: Workload) -> Moment:
 
 
 def _resident(work: Workload) -> dict[str, int]:
-    """Weights and moments: there at every moment."""
+    """Weights, moments and the copy of what is saved: there at every moment."""
     shape, parts = work.architecture, work.layout.parts
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
-    return {"weights": weights + tables, "moments": (3 if work.layout.compressed else 2) * weights}
+    moments = (3 if work.layout.compressed else 2) * weights
+    return {"weights": weights + tables, "moments": moments, "staging": 0 if work.on_gpu else _staged(work)}
+
+
+def host_bytes(work: Workload) -> int:
+    """Main memory that one process of a GPU takes: what is offloaded, and the copy of what is saved."""
+    if not work.on_gpu:
+        return 0
+    state = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
+    return (4 * state if work.layout.offloaded else 0) + _staged(work)
+
+
+def _staged(work: Workload) -> int:
+    """The copy of this process's part of weights and moments; of replicas each saves a part."""
+    if not work.staged:
+        return 0
+    total, layout = _FLOAT * count_parameters(work.architecture).total, work.layout
+    return 3 * total // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
 
 
 def _at_loss(work: Workload) -> Parts:
@@ -87,7 +106,7 @@ def _at_loss(work: Workload) -> Parts:
         **_resident(work),
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
-        activations=work.tokens * kept,
+        activations=work.tokens * (kept + activations.shared_kept(work)),
         logits=work.tokens * shape.vocab_size * 3 * _FLOAT,
         workspace=_lasting_workspace(work),
     )
@@ -101,7 +120,11 @@ def _at_final_norm(work: Workload) -> Parts:
         gradients=_gradients(work, so_far=count.head),
         copies=_copies(work, _copied_blocks(work) * count.block),
         activations=work.tokens
-        * (shape.num_layers * activations.block_kept(work) + shape.hidden_size * work.residual_bytes),
+        * (
+            shape.num_layers * activations.block_kept(work)
+            + shape.hidden_size * work.residual_bytes
+            + activations.shared_kept(work)
+        ),
         workspace=work.tokens * floats * shape.hidden_size * _FLOAT + _lasting_workspace(work),
     )
 
@@ -117,7 +140,7 @@ def _at_feed_forward(work: Workload, *, left: int) -> Parts:
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block),
-        activations=work.tokens * (left * activations.block_kept(work) + _computed_again(work)),
+        activations=work.tokens * (_kept_in(work, left) + _computed_again(work)),
         workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work),
     )
 
@@ -126,10 +149,12 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
     """Its feed-forward half is done; the gradients of q, k, v and of the scores where they exist."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
-    held = widths.residual * work.residual_bytes + 2 * (widths.query + widths.key_value) * work.compute_bytes
-    if activations.scores_are_kept(work):
+    scores = activations.scores_are_kept(work)
+    keys = widths.query if work.separate and not scores else widths.key_value
+    held = widths.residual * work.residual_bytes + 2 * (widths.query + keys) * work.compute_bytes
+    if scores:
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
-    kept = left * activations.block_kept(work) + _computed_again(work) - activations.feed_forward_kept(work)
+    kept = _kept_in(work, left) + _computed_again(work) - activations.feed_forward_kept(work)
     return Parts(
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward),
@@ -179,6 +204,11 @@ def _gradients(work: Workload, *, so_far: int) -> int:
 def _gradients_stay(work: Workload) -> bool:
     """Whether the highest forward pass starts with gradients: those of earlier passes, or DDP's buckets."""
     return work.accumulation > 1 or work.layout.gradient_buckets
+
+
+def _kept_in(work: Workload, blocks: int) -> int:
+    """Bytes a token that so many blocks keep, each for itself and together."""
+    return blocks * activations.block_kept(work) + activations.shared_kept(work)
 
 
 def _computed_again(work: Workload) -> int:

@@ -16,7 +16,7 @@ from trainyard.plan.advice import Change, Machines, changes_that_fit, fits
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.instances import PRICES_AS_OF
-from trainyard.plan.memory import Moment, highest_moment, moments_of
+from trainyard.plan.memory import Moment, highest_moment, host_bytes, moments_of
 from trainyard.plan.workload import Workload, workload_of
 
 
@@ -65,6 +65,7 @@ class TrainingPlan:
                 "memory_bytes": device.memory_bytes,
                 "reserve_bytes": device.reserve_bytes,
                 "usable_bytes": device.usable_bytes,
+                "host_usable_bytes": device.host_usable_bytes if device.on_gpu else None,
                 "instance_type": instance.name if instance else None,
                 "nodes": self.rented.nodes,
                 "devices": instance.gpus * self.rented.nodes if instance and device.on_gpu else None,
@@ -79,6 +80,7 @@ class TrainingPlan:
         return {
             "peak_bytes": peak.parts.total,
             "peak_at": peak.name,
+            "host_bytes": host_bytes(work),
             "parts": asdict(peak.parts),
             "block_activation_bytes": work.tokens * activations.block_kept(work),
             "attention_scores_kept": activations.scores_are_kept(work),
@@ -100,6 +102,8 @@ class TrainingPlan:
             "activation_checkpointing": str(work.recomputation),
             "gradient_compression": self.config.compute.gradient_compression,
             "cpu_offload": work.layout.offloaded,
+            "packing": self.config.data.packing,
+            "checkpointing_mode": self.config.checkpointing.mode,
             "batch_size": work.batch_size,
             "gradient_accumulation_steps": work.accumulation,
             "sequence_length": work.sequence_length,

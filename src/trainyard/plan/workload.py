@@ -70,6 +70,10 @@ class Workload:
     on_gpu: bool
     recomputation: Recomputation = Recomputation.NONE
     layout: Layout = Layout()
+    separate: bool = False
+    """The documents of a sample are kept apart, by a mask over all pairs of its tokens."""
+    staged: bool = False
+    """What is saved is copied into main memory first, and written from there behind training."""
 
     @property
     def tokens(self) -> int:
@@ -107,6 +111,8 @@ def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload
         on_gpu=on_gpu,
         recomputation=Recomputation(config.compute.activation_checkpointing),
         layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
+        separate=config.data.packing == "separate",
+        staged=config.checkpointing.mode != "sync",
     )
 
 

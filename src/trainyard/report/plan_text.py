@@ -20,6 +20,7 @@ _PARTS = {
     "activations": "kept for the backward pass",
     "logits": "logits and loss",
     "workspace": "of single operations",
+    "staging": "copy of what is saved, for checkpointing.mode",
 }
 
 
@@ -52,7 +53,12 @@ def headline(plan: Plan) -> str:
     text = (
         f"{plan['model']} {verdict} {where}: {size(peak)} at the peak, {size(device['usable_bytes'])} usable"
     )
-    return text if plan["fits"] else f"{text}, {size(peak - device['usable_bytes'])} too much"
+    if plan["fits"]:
+        return text
+    if peak <= device["usable_bytes"]:
+        host, usable = plan["memory"]["host_bytes"], device["host_usable_bytes"]
+        return f"{text}, but {size(host)} of main memory, {size(host - usable)} too much"
+    return f"{text}, {size(peak - device['usable_bytes'])} too much"
 
 
 def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -74,6 +80,18 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
     for part, bytes_ in memory["parts"].items():
         if bytes_:
             yield f"  {part}", f"{size(bytes_):>9}   {_PARTS[part]}{_detail(part, plan)}"
+    if memory["host_bytes"]:
+        yield "main memory", f"{size(memory['host_bytes'])} {_host(plan)}"
+
+
+def _host(plan: Plan) -> str:
+    """What main memory is for, and how much there is of it."""
+    run, usable = plan["run"], plan["device"].get("host_usable_bytes")
+    staged = f"the copy that checkpointing.mode: {run['checkpointing_mode']} saves from"
+    offloaded = "weights, moments and gradients"
+    wants = [offloaded] * run["cpu_offload"] + [staged] * (run["checkpointing_mode"] != "sync")
+    known = f" ({size(usable)} usable)" if usable is not None else ""
+    return f"for {' and '.join(wants)}, each process{known}"
 
 
 def _detail(part: str, plan: Plan) -> str:

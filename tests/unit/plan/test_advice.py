@@ -148,3 +148,23 @@ def test_matrices_are_cut_where_one_sequence_a_group_is_left(workload: Build) ->
     assert way.overrides == ("compute.tensor_parallel=2", "training.gradient_accumulation_steps=2")
     assert cut.tokens_per_step == sharded.tokens_per_step
     assert way.devices == 8
+
+
+def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much(workload: Build) -> None:
+    behind = workload(on_gpu=False, compiled=False, staged=True)
+    total = highest_moment(replace(behind, staged=False)).parts.total
+    here = Machines(cpu(cores=2, memory_bytes=round((total + 2**30) / 0.95) + 10))
+    assert not fits(behind, here.device)
+    assert changes_that_fit(behind, here)[0].overrides == ("checkpointing.mode=sync",)
+
+
+def test_a_copy_that_fits_is_kept_and_a_gpus_share_of_main_memory_counts(workload: Build) -> None:
+    behind = workload(staged=True, batch_size=1, accumulation=4)
+    large, small = (gpu("H100", 80 * 2**30, host_bytes=size * 2**30) for size in (64, 8))
+    assert fits(behind, large)
+    assert not fits(behind, small)
+    assert fits(replace(behind, staged=False), small)
+    assert changes_that_fit(behind, Machines(small))[0].overrides == ("checkpointing.mode=sync",)
+    smaller = replace(behind, batch_size=4, accumulation=1)
+    split = changes_that_fit(smaller, just_enough_for(behind))[0]
+    assert split.overrides == ("training.batch_size=1", "training.gradient_accumulation_steps=4")

@@ -13,7 +13,7 @@ import pytest
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
 from trainyard.plan import activations
-from trainyard.plan.memory import Parts, highest_moment, moments_of
+from trainyard.plan.memory import Parts, highest_moment, host_bytes, moments_of
 from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
 from trainyard.training import attention
 
@@ -189,3 +189,44 @@ def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..
     ours, theirs = at(compressed, "optimizer step"), at(plain, "optimizer step")
     assert ours.moments - theirs.moments == weights
     assert workload_of(load("smoke", *settings), on_gpu=False).layout == Layout()
+
+
+def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_head(workload: Build) -> None:
+    together = workload(compiled=False, on_gpu=False)
+    apart = replace(together, separate=True)
+    mask, repeated = 2 * 2048, 2 * 2 * (2048 - 4 * 64)
+    assert activations.block_kept(apart) - activations.block_kept(together) == mask + repeated
+    turns = 2 * 4 * 64
+    assert activations.shared_kept(apart) == turns
+    kept = at(apart, "loss").activations - at(together, "loss").activations
+    assert kept == apart.tokens * (22 * (mask + repeated) + turns)
+    again = replace(apart, recomputation=Recomputation.FULL)
+    assert activations.shared_kept(again) == turns + 2048, "which token sees which, as bytes"
+    assert activations.block_kept(again) == 4 * 2048
+
+
+def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_kept(workload: Build) -> None:
+    apart = workload(on_gpu=False, separate=True)
+    assert activations.shared_kept(apart) == 2 * 2048
+    short = replace(apart, sequence_length=512)
+    assert activations.shared_kept(short) == 0
+    assert activations.block_kept(short) == activations.block_kept(replace(short, separate=False))
+    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), "no grouped heads are left"
+
+
+def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:
+    def work(*overrides: str, on_gpu: bool = False) -> Workload:
+        config = load("smoke", "compute.strategy=ddp", *overrides)
+        return workload_of(config, on_gpu=on_gpu, processes=2)
+
+    waits, behind = work(), work("checkpointing.mode=async")
+    total = 4 * count_parameters(waits.architecture).total
+    assert {moment.parts.staging for moment in moments_of(waits)} == {0}
+    assert {moment.parts.staging for moment in moments_of(behind)} == {3 * total // 2}
+    rounded = work("checkpointing.mode=async_process", "compute.gradient_compression=powersgd")
+    assert at(rounded, "loss").staging == 3 * total // 2 + total, "what each process left out is its own"
+    gpu = work("checkpointing.mode=async", on_gpu=True)
+    assert at(gpu, "loss").staging == 0
+    assert (host_bytes(gpu), host_bytes(behind)) == (3 * total // 2, 0)
+    shards = ("compute.strategy=fsdp", "compute.cpu_offload=true")
+    assert host_bytes(work(*shards, on_gpu=True)) == 4 * (total // 2)
