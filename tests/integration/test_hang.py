@@ -121,6 +121,6 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
     (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]
     assert hang["files"] == ["logs/hang-rank-0.txt", "logs/hang-rank-1.txt"]
     noticed = hang["time"] - hang["seconds"]
-    assert trainer.outcome()["finished"] - noticed < 15
+    assert trainer.outcome()["finished"] - noticed < 30
     assert trainer.outcome()["status"] == "failed"
     assert not (logs / "hang-suspected").exists()

@@ -118,7 +118,7 @@ def planned(clone: Path, target: str, *words: str) -> "subprocess.CompletedProce
     line = ["make", "--dry-run", "--no-print-directory", target, f"VENV={ENVIRONMENT}", *words]
     line += ["-o", str(ENVIRONMENT / "training.stamp"), "-o", str(ENVIRONMENT / "development.stamp")]
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(line, cwd=clone, env=plain, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, cwd=clone, env=plain, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture
@@ -192,4 +192,4 @@ def test_the_kernels_are_built_by_their_script_and_cleaned_away(clone: Path) -> 
 )
 def test_what_the_commands_write_is_no_change_of_the_repository(clone: Path, name: str) -> None:
     line = ["git", "check-ignore", "--quiet", f"{name}/file"]
-    assert subprocess.run(line, cwd=clone, timeout=20).returncode == 0
+    assert subprocess.run(line, cwd=clone, timeout=120).returncode == 0

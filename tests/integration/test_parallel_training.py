@@ -242,7 +242,7 @@ def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> No
     os.kill(victim, signal.SIGKILL)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1, errors
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 100
     assert re.search(r"lost another process of this run", errors), errors
     assert runs.outcome("dead")["status"] == "failed"
 

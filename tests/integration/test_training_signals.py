@@ -132,7 +132,7 @@ def test_a_signal_ends_the_step_saves_and_exits_75(training: Training, number: s
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_still_leaves_a_checkpoint(training: Training) -> None:
     process = training.start("early")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     # The signal handlers are in place once the log's first line, or the run directory, can be seen.
     while not (training.folder / "early" / "run.json").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -149,7 +149,7 @@ def test_a_deadline_stops_in_time_and_the_same_command_goes_on(training: Trainin
     assert code == 75, errors
     assert "the deadline is near" in errors
     assert 1 <= training.outcome("deadline")["steps"] < STEPS
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 110
     assert training.finish("deadline")[0] == 0
     assert training.outcome("deadline")["state_sha256"] == training.outcome("whole")["state_sha256"]
 
@@ -190,11 +190,13 @@ def test_what_a_named_checkpoint_began_goes_on_with_its_own_by_the_same_command(
 
 @pytest.mark.slow
 def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) -> None:
-    process = training.start("compiled", "--set", "compute.compile=true", "--set", "training.max_steps=2")
+    process = training.start(
+        "compiled", "--set", "compute.compile=true", "--set", "training.max_steps=100000"
+    )
     deadline = time.monotonic() + 120
     while not (training.folder / "compiled" / "run.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    time.sleep(2.0)  # in the middle of the compiler's work, which takes far longer here
+    time.sleep(2.0)  # in the middle of the compiler's work, or beyond it where its results are cached
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 75, errors

@@ -50,7 +50,7 @@ def program(tmp_path: Path) -> Program:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         line = [sys.executable, str(ROOT / "scripts" / name), *(str(argument) for argument in arguments)]
         done = subprocess.run(
-            line, capture_output=True, text=True, timeout=60, env=environment | variables, cwd=tmp_path
+            line, capture_output=True, text=True, timeout=240, env=environment | variables, cwd=tmp_path
         )
         assert "Traceback" not in done.stderr
         return done

@@ -16,7 +16,7 @@ every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.
 
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, str(script), *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(line, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
 
 
 def test_there_are_scripts() -> None:
@@ -69,7 +69,7 @@ def test_help_does_not_need_the_heavy_libraries(script: Path) -> None:
         [sys.executable, "-X", "importtime", str(script), "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "argparse" in loaded

@@ -18,7 +18,7 @@ data: {{train_path: {train}, prepared_directory: {prepared}, sequence_length: 16
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, SCRIPT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert len({json.loads(output)["fingerprint"] for output in outputs}) == 1
     assert len(list((tmp_path / "prepared").iterdir())) == 1

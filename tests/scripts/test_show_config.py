@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def show(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     script = [sys.executable, str(ROOT / "scripts/show_config.py"), *arguments]
-    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=cwd, timeout=60)
+    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=cwd, timeout=240)
     assert "Traceback" not in done.stderr
     return done
 

@@ -40,7 +40,7 @@ def run(body: str, **options: Any) -> subprocess.CompletedProcess[str]:
         "stderr": subprocess.PIPE,
         "env": environment,
     } | options
-    done: subprocess.CompletedProcess[str] = subprocess.run(program(body), text=True, timeout=60, **settings)
+    done: subprocess.CompletedProcess[str] = subprocess.run(program(body), text=True, timeout=240, **settings)
     return done
 
 
@@ -158,7 +158,7 @@ def test_a_reader_that_stops_early_does_not_turn_a_no_into_done() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         process.stdout.close()
-        process.communicate(b"x", timeout=60)
+        process.communicate(b"x", timeout=240)
     assert process.returncode == 1
 
 
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_a_no_without_a_traceback(
 
 def test_a_script_without_a_stdout_still_answers() -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *program("return 1")]
-    done = subprocess.run(closed, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (1, "")
 
 

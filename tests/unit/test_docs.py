@@ -72,7 +72,7 @@ def problem_with(target: str, start: Path) -> str | None:
 @cache
 def help_of(script: str) -> str:
     line = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(line, capture_output=True, text=True, timeout=240, check=True).stdout
 
 
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:

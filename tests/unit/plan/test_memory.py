@@ -211,7 +211,9 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
     short = replace(apart, sequence_length=512)
     assert activations.shared_kept(short) == 0
     assert activations.block_kept(short) == activations.block_kept(replace(short, separate=False))
-    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), "no grouped heads are left"
+    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
+        "no grouped heads are left"
+    )
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:

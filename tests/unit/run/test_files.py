@@ -62,7 +62,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     write_bytes_atomically(pipe, content)
-    reader.join(timeout=10)
+    reader.join(timeout=60)
     assert read == [content]
     assert pipe.is_fifo()
 

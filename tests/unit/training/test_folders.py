@@ -96,7 +96,7 @@ def test_a_killed_process_leaves_nothing_that_counts_and_the_next_one_cleans_up(
     make_folder(tmp_path / "other", filling("x"), is_whole)
     assert len(list(tmp_path.glob(".a.*"))) == 1, "the folder of a living process is left alone"
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     process.stdout.close()
     assert not (tmp_path / "a").exists()
     make_folder(tmp_path / "a", filling("whole"), is_whole)
@@ -114,7 +114,7 @@ def test_the_folder_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     (theirs,) = tmp_path.glob(".a.*")
     assert (theirs / "content").read_text() == "half"
     process.kill()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     process.stdout.close()
 
 
@@ -149,5 +149,5 @@ def test_what_one_found_broken_is_not_taken_from_another_who_replaced_it(tmp_pat
         return verdict
 
     make_folder(path, filling("first"), slowly_judged)
-    second.join(timeout=30)
+    second.join(timeout=120)
     assert seen_by_second == [(path / "content").read_text()]

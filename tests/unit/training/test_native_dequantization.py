@@ -330,7 +330,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     def compile_to_library(code: str) -> None:
         source, library = tmp_path / "other.c", tmp_path / "other.so"
         source.write_text(code)
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=240)
         monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
 
     return compile_to_library
@@ -375,7 +375,7 @@ def test_neither_torch_nor_a_compiler_is_needed(no_kernels: Path) -> None:
         "assert 'torch' not in sys.modules\n"
     )
     environment = os.environ | {"PATH": str(no_kernels), LIBRARY_VARIABLE: "none"}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240, env=environment)
 
 
 @pytest.fixture

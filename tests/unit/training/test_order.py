@@ -75,7 +75,7 @@ def test_another_process_computes_the_same_order() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         env={"PYTHONHASHSEED": "7"},
     ).stdout

@@ -343,7 +343,7 @@ def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(fol
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    assert [process.communicate(timeout=60)[0] for process in processes] == [expected] * 4
+    assert [process.communicate(timeout=240)[0] for process in processes] == [expected] * 4
     assert [path.name for path in (folder / "prepared").iterdir()] == [whole.train.path.parent.name]
 
 
