@@ -15,7 +15,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if (ROOT / name).is_file()]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+    if (ROOT / name).is_file()
+]
 DOCUMENTS = [*PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [
     *sorted((ROOT / "src" / "trainyard").rglob("*.py")),

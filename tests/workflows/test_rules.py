@@ -192,6 +192,24 @@ def test_a_token_that_may_write_to_the_code_is_behind_an_environment(workflow: A
             assert "environment" in job, name
 
 
+def test_secrets_stand_in_an_environment(workflow: Any) -> None:
+    """Whoever may push a branch may read a repository's secret; an environment can be limited to main."""
+    assert [n for n, j in workflow.jobs.items() if "secrets." in str(j) and "environment" not in j] == []
+
+
+def test_dependabot_moves_every_kind_of_pin_and_waits_a_week(root: Path) -> None:
+    updates = yaml.safe_load((root / ".github" / "dependabot.yml").read_text())["updates"]
+    folders = {
+        (update["package-ecosystem"], folder)
+        for update in updates
+        for folder in update.get("directories", [update.get("directory")])
+    }
+    locks = {path.parent.relative_to(root).as_posix() for path in root.glob("tests/**/package-lock.json")}
+    assert {("npm", f"/{folder}") for folder in locks if "node_modules" not in folder} <= folders
+    assert {("github-actions", "/"), ("github-actions", "/.github/actions/*")} <= folders
+    assert all(update["cooldown"]["default-days"] >= 7 for update in updates)
+
+
 def test_everything_that_is_kept_is_kept_for_thirty_days(shipped: Any) -> None:
     uploads = [step for step in uses(shipped) if step["uses"].startswith("actions/upload-artifact@")]
     assert {step["with"]["retention-days"] for step in uploads} <= {"30"}

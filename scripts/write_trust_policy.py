@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Write the trust policy of an AWS role: which jobs of which GitHub repository may assume it, without keys.
+
+GitHub's OIDC token names the job in its subject. Repositories created after 15 July 2026 have immutable
+subjects with numeric ids; older ones have names. --form both trusts either.
+
+Reads:   its flags; `gh api repos/OWNER/REPO --jq '.owner.id, .id'` prints the ids.
+Writes:  the policy as JSON to stdout, or to --output.
+Exit codes: 0 written; 2 a flag is impossible, or an id is needed and not given.
+Example: scripts/write_trust_policy.py --repository me/lab --account 123456789012 --environment training
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--repository", required=True, metavar="OWNER/REPO", help="whose jobs are trusted")
+    parser.add_argument("--account", required=True, metavar="ID", help="the AWS account, twelve digits")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--environment", default="", metavar="NAME", help="of the job, such as training")
+    place.add_argument("--ref", default="", help="of a job without environment, such as refs/heads/main")
+    parser.add_argument("--owner-id", type=int, metavar="N", help="needed for the immutable form")
+    parser.add_argument("--repository-id", type=int, metavar="N", help="needed for the immutable form")
+    parser.add_argument(
+        "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"
+    )
+    parser.add_argument("--workflow", default="", metavar="FILE", help="also ask for this workflow on main")
+    parser.add_argument("--partition", default="aws", help="aws, aws-cn or aws-us-gov; default: aws")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.plan.trust_policy import Form, Subject, trust_policy
+    from trainyard.run.files import write_bytes_atomically
+
+    ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
+    subject = Subject(args.repository, args.environment, args.ref, **ids)
+    form = Form(args.form or ("immutable" if None not in ids.values() else "names"))
+    policy = trust_policy(
+        subject, account=args.account, form=form, partition=args.partition, workflow=args.workflow
+    )
+    text = json.dumps(policy, indent=2) + "\n"
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        write_bytes_atomically(args.output, text.encode())
+        command.announce("trust", f"{args.output}: {', '.join(subject.texts(form))}", "ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

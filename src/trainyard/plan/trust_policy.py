@@ -1,0 +1,107 @@
+"""Whom an AWS role trusts: the jobs of one environment, or of one branch or tag, of one repository on GitHub.
+
+    Subject (who, in which form)  ──>  IAM trust policy, equal conditions only
+
+GitHub's OIDC token names its job in `sub`. Repositories created after 15 July 2026 have immutable subjects,
+with the numeric ids of owner and repository; older ones have names alone. A policy of the wrong form refuses
+every job. Nothing is sent to AWS here.
+https://docs.github.com/en/actions/reference/security/oidc
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from trainyard.errors import ConfigError
+
+ISSUER = "token.actions.githubusercontent.com"
+AUDIENCE = "sts.amazonaws.com"
+_PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
+
+
+class Form(StrEnum):
+    """How a subject names owner and repository."""
+
+    NAMES = "names"
+    """`repo:OWNER/REPO:…`, of repositories created before."""
+    IMMUTABLE = "immutable"
+    """`repo:OWNER@ID/REPO@ID:…`: one that is deleted and created anew by someone else does not match."""
+    BOTH = "both"
+    """Either of them, while it is not known or about to change."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The jobs that are meant: of an environment, or of a ref where the job has no environment."""
+
+    repository: str
+    """`OWNER/REPO`."""
+    environment: str = ""
+    ref: str = ""
+    """`refs/heads/main` or `refs/tags/v1`; a job with an environment has none in its subject."""
+    owner_id: int | None = None
+    repository_id: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what cannot be a subject, or would be a pattern of many."""
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}", self.repository, re.ASCII):
+            raise ConfigError(f"{self.repository[:140]!r} is not OWNER/REPO")
+        if bool(self.environment) == bool(self.ref):
+            raise ConfigError("Name an environment or a ref, one of the two: a subject has either.")
+        place = self.environment or self.ref
+        if re.search(r"[*?$\s\x00-\x1f]", place) or len(place) > 255:
+            raise ConfigError(f"{place[:80]!r} would match more than one place, or none. Name one.")
+        if self.ref and not re.match(r"refs/(heads|tags)/[^/]", self.ref):
+            raise ConfigError(f"{self.ref!r} is no ref such as refs/heads/main or refs/tags/v1.2.3")
+
+    def text(self, form: Form) -> str:
+        """The `sub` of the token in one form. Raises ConfigError when ids are needed and not known."""
+        owner, name = self.repository.split("/")
+        if form is Form.IMMUTABLE:
+            if self.owner_id is None or self.repository_id is None:
+                raise ConfigError(
+                    "The immutable form needs the ids of owner and repository: "
+                    f"gh api repos/{self.repository} --jq '.owner.id, .id' prints them."
+                )
+            owner, name = f"{owner}@{self.owner_id}", f"{name}@{self.repository_id}"
+        kind, place = ("environment", self.environment) if self.environment else ("ref", self.ref)
+        return f"repo:{owner}/{name}:{kind}:{place.replace(':', '%3A')}"
+
+    def texts(self, form: Form) -> list[str]:
+        forms = (Form.NAMES, Form.IMMUTABLE) if form is Form.BOTH else (form,)
+        return [self.text(each) for each in forms]
+
+
+def trust_policy(
+    subject: Subject, *, account: str, form: Form, partition: str = "aws", workflow: str = ""
+) -> dict[str, Any]:
+    """The trust policy of the role.
+
+    `workflow`, such as `training_ci.yml`, adds GitHub's further claims: that file on main, and the id of the
+    repository where it is known. STS looks at them since January 2026. Raises ConfigError when impossible.
+    """
+    if not re.fullmatch(r"\d{12}", account, re.ASCII):
+        raise ConfigError(f"{account[:40]!r} is no AWS account, which has twelve digits")
+    if partition not in _PARTITIONS:
+        raise ConfigError(f"{partition!r} is none of {', '.join(_PARTITIONS)}")
+    subjects = subject.texts(form)
+    equal: dict[str, Any] = {"aud": AUDIENCE, "sub": subjects if len(subjects) > 1 else subjects[0]}
+    if workflow:
+        if not re.fullmatch(r"[\w.-]+\.ya?ml", workflow, re.ASCII):
+            raise ConfigError(f"{workflow[:80]!r} is no file of .github/workflows, such as training_ci.yml")
+        path = f"{subject.repository}/.github/workflows/{workflow}"
+        equal["job_workflow_ref"] = f"{path}@{subject.ref or 'refs/heads/main'}"
+        if subject.repository_id is not None:
+            equal["repository_id"] = str(subject.repository_id)
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Federated": f"arn:{partition}:iam::{account}:oidc-provider/{ISSUER}"},
+                "Action": "sts:AssumeRoleWithWebIdentity",
+                "Condition": {"StringEquals": {f"{ISSUER}:{name}": value for name, value in equal.items()}},
+            }
+        ],
+    }

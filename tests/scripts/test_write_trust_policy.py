@@ -1,0 +1,31 @@
+"""scripts/write_trust_policy.py: the form by what is known, the policy to stdout or a file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Program = Callable[..., Any]
+WHOSE = ("--repository", "me/lab", "--account", "123456789012")
+IDS = ("--owner-id", "11", "--repository-id", "22")
+
+
+def subjects(text: str) -> Any:
+    equal = json.loads(text)["Statement"][0]["Condition"]["StringEquals"]
+    return equal["token.actions.githubusercontent.com:sub"]
+
+
+def test_ids_choose_the_form_unless_it_is_named(program: Program, tmp_path: Path) -> None:
+    names, immutable = "repo:me/lab:environment:training", "repo:me@11/lab@22:environment:training"
+    write = ("write_trust_policy.py", *WHOSE, "--environment", "training")
+    assert subjects(program(*write).stdout) == names
+    assert subjects(program(*write, *IDS).stdout) == immutable
+    assert subjects(program(*write, *IDS, "--form", "both").stdout) == [names, immutable]
+    done = program(*write, *IDS, "--output", "trust.json")
+    assert (done.stdout, subjects((tmp_path / "trust.json").read_text())) == ("", immutable)
+
+
+def test_a_form_whose_ids_are_missing_is_a_usage_error(program: Program) -> None:
+    done = program("write_trust_policy.py", *WHOSE, "--ref", "refs/heads/main", "--form", "immutable")
+    assert (done.returncode, "gh api repos/me/lab" in done.stderr) == (2, True)
+    assert program("write_trust_policy.py", *WHOSE).returncode == 2
