@@ -6,7 +6,7 @@ further. A manifest's address begins a new run from that run's newest checkpoint
 
 Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
 Writes:     the run's directory, or one beside it for another run's checkpoint; in GitHub Actions the step
-            output `resume`, what scripts/train.py takes; --json prints it with the reason
+            output `resume`, what scripts/train.py takes; stdout says it too, with --json and the reason
 Exit codes: 0 it is there, or nothing is needed; 1 there is nothing to go on from, or it does not verify;
             2 wrong usage; 4 the store cannot be reached
 Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
@@ -52,8 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)
-    if args.json:
-        print(json.dumps(asdict(found), indent=2))
+    print(json.dumps(asdict(found), indent=2) if args.json else found.resume)
     return 0
 
 

@@ -1,0 +1,198 @@
+"""`buildspec.yml`: what CodeBuild would refuse is refused here, and its phases run for real, on CPU."""
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+SPEC: dict[str, Any] = yaml.safe_load((ROOT / "buildspec.yml").read_text())
+PHASES = ("install", "pre_build", "build", "post_build")
+KEYS = {"version", "run-as", "env", "proxy", "batch", "phases", "reports", "artifacts", "cache"}
+ENV_KEYS = {
+    "shell",
+    "variables",
+    "parameter-store",
+    "exported-variables",
+    "secrets-manager",
+    "git-credential-helper",
+}
+PHASE_KEYS = {"run-as", "on-failure", "commands", "finally", "runtime-versions"}
+PIPELINE = [
+    "check_environment",
+    "prepare_data",
+    "train",
+    "training_artifact_sync",
+    "prove_run",
+    "training_dashboard",
+    "notify_slack",
+]
+
+
+@dataclass(frozen=True)
+class Built:
+    """How a build ended."""
+
+    status: dict[str, str]
+    """Of each phase that ran: SUCCEEDED or FAILED."""
+    exported: dict[str, str]
+    log: str
+    run_directory: Path
+
+
+def commands(*phases: str) -> list[str]:
+    found = [SPEC["phases"][phase] for phase in phases]
+    return [line for phase in found for line in (*phase["commands"], *phase.get("finally", ()))]
+
+
+def build(machine: Path, **variables: str) -> Built:
+    """Run the phases as CodeBuild does: one shell; a phase ends at its first failure, `finally` runs anyway.
+
+    After a failed install or pre_build nothing follows, after a failed build post_build does.
+    """
+    script = ["ended=0"]
+    for phase in PHASES:
+        guard = '[ "$ended" = 0 ]' if phase != "post_build" else '[ "$ended" != before ]'
+        script += [f"if {guard}; then", "phase=SUCCEEDED"]
+        for line in SPEC["phases"][phase]["commands"]:
+            script += ['if [ "$phase" = SUCCEEDED ]; then {', line, "}; [ $? = 0 ] || phase=FAILED; fi"]
+        for line in SPEC["phases"][phase].get("finally", ()):
+            script += ["{", line, "}; [ $? = 0 ] || phase=FAILED"]
+        after = "before" if phase in PHASES[:2] else "after"
+        script += [f'echo "{phase} $phase" >> status', f'[ "$phase" = SUCCEEDED ] || ended={after}', "fi"]
+    script += [f'echo "{name}=${name}" >> exported' for name in SPEC["env"]["exported-variables"]]
+    given = {
+        **SPEC["env"]["variables"],
+        "MAKEFLAGS": "n",
+        "PYTHONPATH": "src",
+        "HOME": str(machine),
+        **variables,
+    }
+    bash = ["bash", "--noprofile", "--norc", "-c", "\n".join(script)]
+    done = subprocess.run(
+        bash,
+        cwd=machine,
+        env={"PATH": os.environ["PATH"], **given},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    status = dict(line.split() for line in (machine / "status").read_text().splitlines())
+    exported = dict(line.split("=", 1) for line in (machine / "exported").read_text().splitlines())
+    run = machine / "runs" / exported["RUN_ID"]
+    return Built(status, exported, done.stdout + done.stderr, run)
+
+
+@pytest.fixture
+def new_machine(repository: Path, tmp_path: Path) -> Any:
+    """Gives a machine that has nothing but the commit."""
+
+    def start(name: str) -> Path:
+        machine = tmp_path / name
+        subprocess.run(["git", "clone", "--quiet", str(repository), str(machine)], check=True, timeout=60)
+        return machine
+
+    return start
+
+
+def test_it_has_only_what_codebuild_knows() -> None:
+    assert SPEC["version"] == 0.2
+    assert set(SPEC) <= KEYS
+    assert set(SPEC["env"]) <= ENV_KEYS
+    assert all(isinstance(value, str) for value in SPEC["env"]["variables"].values())
+    assert tuple(SPEC["phases"]) == PHASES
+    for phase in SPEC["phases"].values():
+        assert set(phase) <= PHASE_KEYS
+        assert phase.get("on-failure", "ABORT") in ("ABORT", "CONTINUE")
+        assert all(isinstance(line, str) and line.strip() for line in phase["commands"])
+
+
+def test_no_command_ends_the_shell_that_all_of_them_share() -> None:
+    for line in commands(*PHASES):
+        assert re.search(r"(^|[;&|{(]\s*)(exec|exit)\b", line) is None, line
+
+
+def test_it_holds_no_secret() -> None:
+    assert not [name for name in SPEC["env"]["variables"] if re.search("SECRET|TOKEN|KEY|WEBHOOK", name)]
+
+
+def test_it_runs_the_pipeline_in_order() -> None:
+    called = re.findall(r"scripts/(\w+)\.py", "\n".join(commands(*PHASES)))
+    beside = ("plan_run", "fetch_resume")
+    last = list(dict.fromkeys(reversed([name for name in called if name not in beside])))
+    assert list(reversed(last)) == PIPELINE
+
+
+def test_every_script_knows_the_flags_it_is_given() -> None:
+    for line in commands(*PHASES):
+        for script in re.findall(r"(scripts/\w+\.py)", line):
+            text = (ROOT / script).read_text() + (ROOT / "src/trainyard/command.py").read_text()
+            text += (ROOT / "src/trainyard/artifacts/sync_options.py").read_text()
+            for flag in set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", line)):
+                assert f'"{flag}"' in text, f"{script} {flag}"
+
+
+def test_every_command_passes_shellcheck() -> None:
+    import sys
+
+    program = str(Path(sys.executable).parent / "shellcheck")
+    names = " ".join(f"{name}=''" for name in (*SPEC["env"]["variables"], "CODEBUILD_BUILD_NUMBER"))
+    script = f"export {names}\n" + "\n".join(commands(*PHASES)) + "\n"
+    done = subprocess.run(
+        [program, "--shell=bash", "--severity=warning", "--exclude=SC2155,SC2178", "-"],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_build_that_stops_early_is_gone_on_with_by_one_on_another_machine(
+    new_machine: Any, tmp_path: Path
+) -> None:
+    asked = {
+        "CONFIG": "configs/tiny.yaml",
+        "OVERRIDES": "training.max_steps=4 training.seed=7",
+        "TRAINYARD_STORE": (tmp_path / "store").as_uri(),
+    }
+    first = build(new_machine("first"), CODEBUILD_BUILD_NUMBER="41", DEADLINE="1s", **asked)
+    assert first.exported == {"RUN_ID": "cb-41", "RUN_NUMBER": "41", "TRAIN_CODE": "75"}, first.log
+    assert first.status == {
+        "install": "SUCCEEDED",
+        "pre_build": "SUCCEEDED",
+        "build": "FAILED",
+        "post_build": "FAILED",
+    }
+    assert "not proven: trained" in first.log
+    assert "Slack would be told" in first.log
+
+    handed_on = {name: first.exported[name] for name in ("RUN_ID", "RUN_NUMBER")}
+    second = build(new_machine("second"), CODEBUILD_BUILD_NUMBER="42", **handed_on, **asked)
+    assert set(second.status.values()) == {"SUCCEEDED"}, second.log
+    assert second.exported["TRAIN_CODE"] == "0"
+    run = json.loads((second.run_directory / "run.json").read_text())
+    assert (run["run_id"], run["outcome"]["steps"]) == ("cb-41", 4)
+    assert json.loads((second.run_directory / "report" / "proof.json").read_text())["proven"] is True
+    assert (tmp_path / "store" / "manifests" / "run-41-manifest-2.json").is_file()
+
+
+def test_a_task_that_is_not_known_ends_it_before_anything_is_installed(new_machine: Any) -> None:
+    built = build(new_machine("machine"), CODEBUILD_BUILD_NUMBER="1", TASK="image")
+    assert built.status == {"install": "FAILED"}
+    assert "TASK is 'image'; this buildspec knows train" in built.log
+    assert "make" not in built.log
+
+
+def test_a_configuration_that_is_wrong_ends_it_before_training(new_machine: Any, tmp_path: Path) -> None:
+    wrong = {"CONFIG": "configs/wrong.yaml", "TRAINYARD_STORE": (tmp_path / "store").as_uri()}
+    built = build(new_machine("machine"), CODEBUILD_BUILD_NUMBER="1", **wrong)
+    assert built.status == {"install": "SUCCEEDED", "pre_build": "FAILED"}
+    assert "unknown key; did you mean max_steps?" in built.log
+    assert built.exported["TRAIN_CODE"] == ""
