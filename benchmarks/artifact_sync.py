@@ -50,15 +50,17 @@ AGAIN_GOAL_SECONDS = 1.0
 STEADY = 1.2
 """Medians further than this from the bests were disturbed by other work on the machine: measure again."""
 MIB = 1 << 20
-DATA = ".distcp"
-"""Objects of this name are counted and forgotten."""
 CREATED = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+WHEN = "<LastModified>2026-11-20T00:00:00.000Z</LastModified>"
 MISSING = "<Error><Code>NoSuchKey</Code></Error>"
 Fields = dict[str, str]
 
 
 class Sink:
     """Just enough of S3: keeps small objects, counts and forgets the bytes of large ones."""
+
+    DATA = ".distcp"
+    """Objects of this name are counted and forgotten."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -90,9 +92,11 @@ class Sink:
                 if "expect" in fields:
                     connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 size = int(fields.get("content-length", "0"))
-                body = self._read(connection, data, size, DATA not in line)
+                body = self._read(connection, data, size, self.DATA not in line)
                 data = b""
-                connection.sendall(self._answer(line, fields, size, body))
+                answer = self._answer(line, fields, size, body)
+                for part in answer if isinstance(answer, list) else [answer]:
+                    connection.sendall(part)
 
     def _read(self, connection: socket.socket, data: bytes, size: int, keep: bool) -> bytes:
         """The body if it is to be kept, else nothing."""
@@ -105,7 +109,7 @@ class Sink:
                 parts.append(bytes(scratch[:count]))
         return b"".join(parts) if keep else b""
 
-    def _answer(self, line: str, fields: Fields, size: int, body: bytes) -> bytes:
+    def _answer(self, line: str, fields: Fields, size: int, body: bytes) -> bytes | list[bytes | memoryview]:
         method, target, _ = line.split(" ")
         key, _, query = target.partition("?")
         if method == "PUT":
@@ -121,6 +125,9 @@ class Sink:
             return reply(200, "<ListMultipartUploadsResult></ListMultipartUploadsResult>")
         if "list-type" in query:
             return reply(200, self._listing(key, query))
+        return self._read_back(key, fields, method)
+
+    def _read_back(self, key: str, fields: Fields, method: str) -> bytes | list[bytes | memoryview]:  # noqa: ARG002
         if key not in self.sizes:
             return reply(404, MISSING if method == "GET" else "")
         text = self.small.get(key, b"") if method == "GET" else b""
@@ -154,7 +161,7 @@ class Sink:
         prefix = re.search(r"prefix=([^&]*)", query)
         start = f"{bucket}/{prefix[1] if prefix else ''}".replace("%2F", "/")
         keys = [key for key in self.sizes if key.startswith(start)]
-        entry = "<Contents><Key>{}</Key><Size>{}</Size><ETag>x</ETag></Contents>"
+        entry = "<Contents><Key>{}</Key><Size>{}</Size><ETag>x</ETag>" + WHEN + "</Contents>"
         entries = "".join(entry.format(key[len(bucket) + 1 :], self.sizes[key]) for key in keys)
         return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
 
@@ -165,9 +172,15 @@ def reply(status: int, body: str | bytes = b"", *, length: int | None = None, he
     return f"HTTP/1.1 {status} -\r\nContent-Length: {size}\r\n{headers}\r\n".encode() + content
 
 
+def credentials(url: str) -> None:
+    os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    os.environ["AWS_ENDPOINT_URL"] = url
+
+
 @contextlib.contextmanager
-def sink() -> Iterator[str]:
-    line = [sys.executable, __file__, "--serve-sink"]
+def serve(script: str) -> Iterator[str]:
+    """The server of a script, in a process of its own."""
+    line = [sys.executable, script, "--serve-sink"]
     server = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -187,7 +200,7 @@ def write_run(path: Path, files: int, size: int) -> RunDirectory:
     checkpoint = directory.checkpoint(500)
     checkpoint.mkdir()
     for number in range(files):
-        with (checkpoint / f"__{number}_0{DATA}").open("wb") as file:
+        with (checkpoint / f"__{number}_0{Sink.DATA}").open("wb") as file:
             for start in range(0, size, MIB):
                 file.write(os.urandom(min(MIB, size - start)))
     manifest = CheckpointManifest(500, "benchmark", time.time(), describe_files(checkpoint))
@@ -196,10 +209,9 @@ def write_run(path: Path, files: int, size: int) -> RunDirectory:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
     size = args.size_kib << 10
-    with tempfile.TemporaryDirectory() as folder, sink() as url:
-        os.environ["AWS_ENDPOINT_URL"] = url
+    with tempfile.TemporaryDirectory() as folder, serve(__file__) as url:
+        credentials(url)
         run = write_run(Path(folder) / "run", args.files, size)
 
         def ours(place: str) -> None:

@@ -6,6 +6,7 @@ affair. Memory is bounded: a large file comes in ranges, of which few are under 
 """
 
 import hashlib
+import mmap
 import os
 import threading
 from collections import deque
@@ -41,6 +42,7 @@ class Landing:
         self._store, self._folder = store, folder
         self._files = ThreadPoolExecutor(_FILES_AT_ONCE)
         self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE)
+        self._writes = ThreadPoolExecutor(_LARGE_AT_ONCE)
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
         self._counting = threading.Lock()
 
@@ -50,6 +52,7 @@ class Landing:
     def __exit__(self, *_: object) -> None:
         self._files.shutdown(cancel_futures=True)
         self._ranges.shutdown(cancel_futures=True)
+        self._writes.shutdown(cancel_futures=True)
 
     def land(self, places: Mapping[PurePosixPath, ManifestObject]) -> list[str]:
         """Make every file whole; what is wrong with those that the store does not give as they were.
@@ -85,8 +88,9 @@ class Landing:
         for _ in range(_ATTEMPTS):
             try:
                 for chunk in self._chunks(entry, file.tell()):
+                    writing = self._writes.submit(_write, file, chunk) if len(chunk) > _CHUNK_BYTES else None
                     digest.update(chunk)
-                    _write(file, chunk)
+                    writing.result() if writing else _write(file, chunk)
                     self._count(fetched_bytes=len(chunk))
             except FileNotFoundError:
                 problem = "missing in the store"
@@ -111,8 +115,9 @@ class Landing:
             yield from self._in_ranges(entry, start)
 
     def _in_ranges(self, entry: ManifestObject, start: int) -> Iterator[memoryview]:
-        spare = [bytearray(_RANGE_BYTES) for _ in range(_RANGES_AHEAD)]
-        under_way: deque[tuple[Future[int], bytearray]] = deque()
+        # Of the system: what threads free of the heap stays with the process.
+        spare = [mmap.mmap(-1, _RANGE_BYTES) for _ in range(_RANGES_AHEAD)]
+        under_way: deque[tuple[Future[int], mmap.mmap]] = deque()
         try:
             for offset in range(start, entry.size, _RANGE_BYTES):
                 if not spare:
@@ -121,21 +126,14 @@ class Landing:
                     spare.append(buffer)
                 buffer = spare.pop()
                 length = min(_RANGE_BYTES, entry.size - offset)
-                task = self._ranges.submit(self._read_range, entry.key, offset, memoryview(buffer)[:length])
+                room = memoryview(buffer)[:length]
+                task = self._ranges.submit(self._store.read_into, entry.key, offset, room)
                 under_way.append((task, buffer))
             for future, buffer in under_way:
                 yield memoryview(buffer)[: future.result()]
         finally:
             for future, _ in under_way:
                 future.cancel()
-
-    def _read_range(self, key: str, start: int, room: memoryview) -> int:
-        """Fill `room` from the object; how many bytes there were."""
-        done = 0
-        for chunk in self._store.read_chunks(key, start=start, length=len(room)):
-            room[done : done + len(chunk)] = chunk
-            done += len(chunk)
-        return done
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
         with self._counting:

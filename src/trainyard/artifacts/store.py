@@ -95,6 +95,13 @@ class Store(Protocol):
         """
         ...
 
+    def read_into(self, key: str, start: int, room: memoryview) -> int:
+        """Fill `room` with the object's bytes from `start` on; how many there were.
+
+        Raises FileNotFoundError when there is no such object.
+        """
+        ...
+
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         """Store a small object unless the key is taken, decided by the store; False if it is taken."""
         ...

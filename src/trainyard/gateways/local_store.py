@@ -82,6 +82,13 @@ class LocalStore:
                 left -= len(chunk)
                 yield chunk
 
+    def read_into(self, key: str, start: int, room: memoryview) -> int:
+        done = 0
+        for chunk in self.read_chunks(key, start=start, length=len(room)):
+            room[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return done
+
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
         with _refusals_named(path), contextlib.ExitStack() as undo:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.direct import _HOPELESS, _base_url
 from trainyard.gateways.s3.signatures import Signer
+from trainyard.gateways.s3.store import S3Store
 
 
 class Server:
@@ -57,6 +58,8 @@ class Server:
                 if not answer:
                     return
                 line.sendall(answer)
+                if b"Connection: close" in answer:
+                    return
 
 
 @pytest.fixture
@@ -154,16 +157,42 @@ def test_an_object_comes_in_chunks_and_the_connection_is_used_again(server: Serv
         answer = bucket.call("get_object", "k", Range="bytes=0-4")
         assert answer["ContentLength"] == 5
         assert list(answer["Body"].iter_chunks(2)) == [b"12", b"34", b"5"]
+        answer["Body"].close()
     assert server.connections == 1
     assert all(is_ours(request) for request in server.requests)
 
 
-def test_an_object_that_breaks_off_says_so(server: Server, bucket: Bucket) -> None:
-    server.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n12345"]
-    answer = bucket.call("get_object", "k")
-    answer["Body"]._line.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(ConnectionError, match="broke off"):
-        list(answer["Body"].iter_chunks(1 << 20))
+@pytest.fixture
+def store(server: Server) -> S3Store:
+    return S3Store("runs", "", encryption="none", call_seconds=5)
+
+
+def ranged(body: bytes, size: int) -> bytes:
+    return (
+        f"HTTP/1.1 206 OK\r\nETag: x\r\nContent-Length: {size}\r\n".encode()
+        + b"Connection: close\r\n\r\n"
+        + body
+    )
+
+
+def test_a_range_lands_in_the_memory_that_is_for_it(server: Server, store: S3Store) -> None:
+    server.answers, room = [ranged(b"12345", 5)], bytearray(7)
+    assert store.read_into("k", 10, memoryview(room)[:5]) == 5
+    assert bytes(room) == b"12345\0\0"
+    assert b"range: bytes=10-14\r\n" in server.requests[0]
+
+
+def test_a_range_that_breaks_off_goes_on_where_it_broke(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+    monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
+    store = S3Store("runs", "", encryption="none", call_seconds=5)
+    server.answers, room = [ranged(b"12", 5), b"", ranged(b"345", 3)], bytearray(5)
+    assert store.read_into("k", 0, memoryview(room)) == 5
+    assert bytes(room) == b"12345"
+    assert b"bytes=2-4" in server.requests[-1]
+    assert b"if-match: x\r\n" in server.requests[-1].lower()  # only as long as it is the same object
 
 
 def test_a_connection_that_the_server_ends_is_not_used_again(server: Server, bucket: Bucket) -> None:

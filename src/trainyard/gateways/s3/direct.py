@@ -123,20 +123,22 @@ class _Body:
         self._response, self._line, self._idle = response, line, idle
 
     def iter_chunks(self, size: int) -> Iterator[bytes]:
-        """Blocks of `size` bytes. Raises ConnectionError where the answer breaks off."""
-        whole = False
-        try:
-            while chunk := self._response.read(size):
-                yield chunk
-            if self._response.length:
-                raise ConnectionError(f"the answer broke off, {self._response.length:,} bytes before its end")
-            whole = self._response.length == 0 and not self._response.will_close
-        finally:
-            self._response.close()
-            if whole:
-                self._idle.append(self._line)
-            else:
-                self._line.close()
+        """Blocks of `size` bytes."""
+        while chunk := self._response.read(size):
+            yield chunk
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill as much of `room` as there is; 0 at the end."""
+        return self._response.readinto(room)
+
+    def close(self) -> None:
+        """Be done with it, read or not. An answer that broke off is shorter than it said."""
+        whole = self._response.length == 0 and not self._response.will_close
+        self._response.close()
+        if whole:
+            self._idle.append(self._line)
+        else:
+            self._line.close()
 
 
 def _headers(arguments: Mapping[str, Any]) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,23 @@ class S3Store:
 
     def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
         """A stream that breaks is taken up where it broke, as long as the object is still the same."""
+        end = None if length is None else start + length
+        return self._read(key, start, end, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
+
+    def read_into(self, key: str, start: int, room: memoryview) -> int:
+        def fill(body: Any, done: int) -> Iterator[memoryview]:
+            while count := body.readinto(left := room[done - start :]):
+                yield left[:count]
+                done += count
+
+        return sum(len(piece) for piece in self._read(key, start, start + len(room), fill))
+
+    def _read(
+        self, key: str, start: int, end: int | None, pieces: Callable[[Any, int], Iterator[Any]]
+    ) -> Iterator[Any]:
         from botocore.exceptions import BotoCoreError
 
         done, etag, attempt = start, "", 0
-        end = None if length is None else start + length
         while end is None or done < end:
             part = {"Range": f"bytes={done}-{'' if end is None else end - 1}"} if done or end else {}
             same = {"IfMatch": etag} if etag else {}
@@ -91,18 +105,19 @@ class S3Store:
             if answer is None:
                 raise FileNotFoundError(key)
             etag, before = str(answer.get("ETag", "")), done
-            try:
-                for chunk in answer["Body"].iter_chunks(_CHUNK_BYTES):
-                    yield chunk
-                    done += len(chunk)
-                if done - before == answer["ContentLength"]:
-                    return
-                raise ConnectionError("the answer broke off")
-            except (BotoCoreError, OSError) as error:
-                attempt += 1
-                if attempt >= self._bucket.attempts:
-                    raise ServiceError(self._bucket.explained("get_object", error)) from None
-                pause(attempt)
+            with contextlib.closing(answer["Body"]) as body:
+                try:
+                    for piece in pieces(body, done):
+                        yield piece
+                        done += len(piece)
+                    if done - before == answer["ContentLength"]:
+                        return
+                    raise ConnectionError("the answer broke off")
+                except (BotoCoreError, HTTPException, OSError) as error:
+                    attempt += 1
+                    if attempt >= self._bucket.attempts:
+                        raise ServiceError(self._bucket.explained("get_object", error)) from None
+            pause(attempt)
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         arguments: dict[str, Any] = {
