@@ -57,13 +57,14 @@ coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apar
 	"$(RUN)" -m coverage combine --keep coverage-*
 	"$(RUN)" -m coverage report --skip-covered --fail-under=$(COVERAGE)
 
-lint: $(VENV)/development.stamp ## ruff, mypy, and whether generated files and locks fit what they come from
+lint: $(VENV)/development.stamp ## ruff, mypy, every configuration, and whether what is generated fits its sources
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
 	"$(RUN)" scripts/write_config_schema.py --check
 	"$(RUN)" scripts/write_script_reference.py --check
 	"$(RUN)" scripts/write_locks.py --check
+	"$(RUN)" scripts/check_configs.py
 
 docs: $(VENV)/development.stamp ## check the documents, and whether those that are generated fit their sources
 	"$(RUN)" -m pytest tests/unit/test_docs.py

@@ -12,6 +12,12 @@ def prove_command(directory: Path) -> str:
     return f"{script_command('prove_run.py')} --run-dir {_quoted(directory)} --run-number auto"
 
 
+def restore_command(*, store: str, run_number: int, step: int) -> str:
+    """Have a stored checkpoint back on any machine."""
+    what = f"--store {shlex.quote(store)} --run-number {run_number} --step {step}"
+    return f"{script_command('restore_artifact.py')} {what} --to runs/restored-{run_number}"
+
+
 def tensorboard_command(directory: Path) -> str:
     """Look at the run's curves in a browser, with the TensorBoard of this environment if it has one."""
     program = Path(sys.executable).with_name("tensorboard")

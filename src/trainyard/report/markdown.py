@@ -4,19 +4,26 @@ Summaries show neither inline SVG nor `data:` pictures, so the curve is a Mermai
 where nothing does its numbers can still be read. Text of the run is escaped: it cannot add markup.
 """
 
+import json
 import re
 from collections.abc import Iterable
+from html import escape
+from urllib.parse import quote
 
+from trainyard.report.commands import restore_command
+from trainyard.report.config_changes import ConfigChanges, config_changes
 from trainyard.report.curve import averaged
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline
-from trainyard.report.quantities import size
+from trainyard.report.quantities import counted, size
 from trainyard.report.text import utc
 from trainyard.run.commands import is_command, resume_command
+from trainyard.run.identity import run_address
 
 _CHART_POINTS = 60
 _CONFIG_CHARACTERS = 20_000
 _CHECKPOINTS = 20
+_CHANGES = 50
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 
 
@@ -24,9 +31,10 @@ def markdown_report(facts: RunFacts) -> str:
     """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
     head = headline(facts)
     parts = [
-        f"### {head.verdict.symbol} {escaped(head.text)} · {escaped(facts.title)}".replace("###  ", "### "),
+        f"### {head.verdict.symbol} {escaped(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
         " · ".join(figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
+        _links(facts),
         _proof_table(facts),
         _curve(facts),
         _checkpoints(facts),
@@ -46,6 +54,28 @@ def fenced(text: str, language: str = "") -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _name(facts: RunFacts) -> str:
+    """`run 812`, and which segment it was where there were more than one."""
+    segments = sum(event.get("event") in ("started", "resumed") for event in facts.events)
+    return escaped(facts.title) + (f" · segment {segments}" if segments > 1 else "")
+
+
+def _links(facts: RunFacts) -> str:
+    """The commit, the workflow run, what it kept, and where it is stored."""
+    ci, parts = facts.section("ci"), []
+    address = run_address({str(key): str(value) for key, value in ci.items()})
+    if address and facts.commit:
+        place = address.rpartition("/actions/")[0]
+        parts.append(f"[commit {escaped(facts.commit[:7])}]({place}/commit/{quote(facts.commit, safe='')})")
+    if address:
+        parts += [f"[workflow run]({address})", f"[artifacts]({address}#artifacts)"]
+    proof = facts.proof
+    if proof is not None and proof.store and proof.run_number is not None:
+        stored = f"{proof.store.rstrip('/')}/run-{proof.run_number}".replace("`", "'")
+        parts.append(f"stored in `{' '.join(stored.split())}`")
+    return " · ".join(parts)
 
 
 def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
@@ -96,8 +126,19 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    command = resume_command(facts.directory, checkpoint=shown[-1].path)
-    return _folded(f"Checkpoints ({len(facts.checkpoints)})", f"{table}\n\n{fenced(command, 'sh')}")
+    go_on = fenced(resume_command(facts.directory, checkpoint=shown[-1].path), "sh")
+    back = _restore(facts, shown[-1].step)
+    body = f"{table}\n\nGo on from the newest:\n\n{go_on}" + (f"\n\n{back}" if back else "")
+    return _folded(f"Checkpoints ({len(facts.checkpoints)})", body)
+
+
+def _restore(facts: RunFacts, step: int) -> str:
+    """How the newest checkpoint comes back on any machine, once it is stored."""
+    proof = facts.proof
+    if proof is None or not proof.store or proof.run_number is None:
+        return ""
+    command = restore_command(store=proof.store, run_number=proof.run_number, step=step)
+    return f"Have it back on any machine; another step takes its number:\n\n{fenced(command, 'sh')}"
 
 
 def _sample(facts: RunFacts) -> str:
@@ -105,11 +146,32 @@ def _sample(facts: RunFacts) -> str:
 
 
 def _configuration(facts: RunFacts) -> str:
+    """What changed since the last green run, and all of it."""
     if not facts.config_text:
         return ""
     text = facts.config_text[:_CONFIG_CHARACTERS]
     cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
-    return _folded("Configuration", fenced(text, "yaml") + cut)
+    whole = _folded("Configuration", fenced(text, "yaml") + cut)
+    changed = config_changes(facts.directory)
+    return whole if changed is None else f"{_changed(changed)}\n\n{whole}"
+
+
+def _changed(changed: ConfigChanges) -> str:
+    since = "since the last green run"
+    if not changed.changes:
+        return f"The configuration has not changed {since}, {escaped(changed.since)}."
+    rows = [
+        f"| {escaped(change.key)} | {_value(change.was)} | {_value(change.now)} |"
+        for change in changed.changes[:_CHANGES]
+    ]
+    rows += ["| … | | |"] if len(changed.changes) > _CHANGES else []
+    table = "\n".join(["| key | was | is |", "|---|---|---|", *rows])
+    title = f"Configuration: {counted(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
+    return _folded(title, table)
+
+
+def _value(value: object) -> str:
+    return escaped("" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200])
 
 
 def _folded(title: str, body: str) -> str:

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Check configurations: every problem of every file, with its line, and at GitHub at its place in the change.
+
+Reads:   the named files, else every .yaml under configs/, with what they extend. A preset of a model (a file
+         in a folder models/) says no length; it is checked with training.max_steps=1.
+Writes:  a line a file on stderr; in GitHub Actions an annotation for each problem; --json prints the result.
+Exit codes: 0 all of them can be used; 2 a file cannot, each problem said, or there is none to check.
+Example: scripts/check_configs.py configs/smoke.yaml
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+HOUSE = Path(__file__).resolve().parent.parent
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="default: those of configs/")
+    parser.add_argument("--json", action="store_true", help="print each file with its problems as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.gateways.github import annotate_problems
+
+    files = args.files or [shown(path) for path in sorted((HOUSE / "configs").rglob("*.yaml"))]
+    if not files:
+        raise ConfigError(f"{HOUSE / 'configs'}: there is no configuration to check")
+    problems = {str(path): problem_with(path) for path in files}
+    wrong = {path: problem for path, problem in problems.items() if problem}
+    for problem in dict.fromkeys(wrong.values()):
+        sys.stderr.write(f"{problem}\n")
+        annotate_problems(problem)
+    if args.json:
+        print(json.dumps(problems, indent=2))
+    said = f"{len(files) - len(wrong)} of {len(files)} can be used"
+    command.announce("configs", said, "failed" if wrong else "ok")
+    return ExitCode.USAGE if wrong else ExitCode.DONE
+
+
+def problem_with(path: Path) -> str:
+    """What is wrong with a file, each problem in a line of its own; empty when nothing is."""
+    from trainyard.config.load import load_config
+
+    try:
+        load_config(path, ["training.max_steps=1"] if path.parent.name == "models" else [])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def shown(path: Path) -> Path:
+    """The path from here, as GitHub shows it beside the change."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

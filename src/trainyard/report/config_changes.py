@@ -1,0 +1,96 @@
+"""What the configuration of a run changed since the last green run beside it.
+
+Runs lie beside each other in one folder on a runner that keeps them. Elsewhere nothing is compared.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.report.history import number
+from trainyard.report.resolved_config import config_settings
+from trainyard.run.directory import RunDirectory
+
+_RUNS = 200
+"""So many neighbours are looked at, the newest of them."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key."""
+
+    key: str
+    """Dotted."""
+    was: object
+    """None where the key was not there."""
+    now: object
+
+
+@dataclass(frozen=True)
+class ConfigChanges:
+    """The differences to one run."""
+
+    since: str
+    """The name of the last green run."""
+    changes: tuple[Change, ...]
+
+
+def config_changes(directory: Path) -> ConfigChanges | None:
+    """The changes of the run in `directory` since the last proven run beside it; None where there is none."""
+    neighbour = _last_green(directory)
+    if neighbour is None:
+        return None
+    before, after = (
+        dict(_flat(config_settings(RunDirectory(run).config_file))) for run in (neighbour, directory)
+    )
+    if not before or not after:
+        return None
+    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    return ConfigChanges(neighbour.name, tuple(Change(key, before.get(key), after.get(key)) for key in keys))
+
+
+def _last_green(directory: Path) -> Path | None:
+    """The proven run that finished last before the run in `directory` began."""
+    own = directory.resolve()
+    began = number(_record(RunDirectory(own).run_file).get("created"))
+    found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]
+    return max(((e, run) for e, run in found if began is None or e <= began), default=(0.0, None))[1]
+
+
+def _neighbours(own: Path) -> list[Path]:
+    runs = []
+    with suppress(OSError):
+        for run in own.parent.iterdir():
+            if run != own:
+                with suppress(OSError):
+                    runs.append((RunDirectory(run).run_file.stat().st_mtime, run))
+    return [run for _, run in sorted(runs, reverse=True)[:_RUNS]]
+
+
+def _proven_at(run: Path) -> float | None:
+    """When a proven run finished; None for every other one."""
+    proof = _record(RunDirectory(run).report / "proof.json")
+    record = _record(RunDirectory(run).run_file)
+    outcome = record.get("outcome")
+    finished = number(outcome.get("finished")) if isinstance(outcome, Mapping) else None
+    same = proof.get("run_id") == record.get("run_id") and proof.get("finished") == finished
+    return finished if proof.get("proven") is True and same else None
+
+
+def _record(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        value = json.loads(path.read_bytes())
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        yield key, value
+        return
+    for name, part in value.items():
+        yield from _flat(part, f"{key}.{name}" if key else str(name))
