@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
     from trainyard.artifacts import following, pace
 
-    stop, limits = command.stand_back(), following.Patience(args.silence, args.outage)
+    stop, limits = command.stand_back(args.behind), following.Patience(args.silence, args.outage)
     following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
     return following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)

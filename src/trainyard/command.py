@@ -90,11 +90,14 @@ def end_at_signals() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def stand_back() -> threading.Event:
+def stand_back(behind: Path | None = None) -> threading.Event:
     """Work beside another program: leave it the processors, and end when asked to.
 
     The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills.
+    With `behind` what started the script goes on at once; see `_go_behind`.
     """
+    if behind is not None:
+        _go_behind(behind)
     with contextlib.suppress(OSError):
         os.nice(19)
     event = threading.Event()
@@ -106,6 +109,25 @@ def stand_back() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     return event
+
+
+def _go_behind(path: Path) -> None:
+    """Go on in a session of our own, out of reach of what ends a step of CI with all that it started.
+
+    The process id is in `path` before the first process ends, what is said goes into `path`.log.
+    """
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        os._exit(ExitCode.DONE if os.read(reader, 1) else ExitCode.BUG)
+    os.setsid()
+    sys.stdout.flush()
+    log = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for stream, target in ((0, nothing), (1, log), (2, log)):
+        os.dup2(target, stream)
+    path.write_text(f"{os.getpid()}\n")
+    os.write(writer, b"1")
 
 
 class _LineFormatter(logging.Formatter):

@@ -100,7 +100,7 @@ def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict
     for step in training_job["steps"]:
         run = step.get("run", "")
         assert len(calls(run)) <= 1, step["name"]
-        if calls(run) and "--follow" not in run:  # which goes on behind the steps that follow
+        if calls(run):
             assert "exec .venv/bin/python scripts/" in run, step["name"]
 
 

@@ -100,7 +100,7 @@ def test_a_shell_line_reads_only_variables_that_it_was_given(shipped: Any) -> No
             given = {
                 *job.get("env", {}),
                 *step.get("env", {}),
-                *re.findall(r"\bread .*-a (\w+)", step.get("run", "")),
+                *re.findall(r"\bread (?:.*-a|-r) (\w+)", step.get("run", "")),
             }
             used = set(re.findall(r"\$\{?([A-Za-z_]\w*)", step.get("run", "")))
             assert {name for name in used - given if not OF_THE_RUNNER.fullmatch(name)} == set(), step["name"]

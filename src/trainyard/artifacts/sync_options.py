@@ -35,6 +35,8 @@ def _add_options(parser: ArgumentParser, duration: Callable[[str], float]) -> No
         ("--outage", "with --follow: how long the store may be away, 30m"),
     ):
         parser.add_argument(flag, type=duration, default=1800.0, metavar="DURATION", help=help_)
+    behind = "with --follow: go on behind what starts it; process id in FILE, words in FILE.log"
+    parser.add_argument("--behind", type=Path, metavar="FILE", help=behind)
     parser.add_argument("--max-rate", type=float, default=200, help="with --follow: MB read a second, 200")
     parser.add_argument("--encryption", choices=("AES256", "aws:kms", "none"), help="asked of S3")
     checksums, of = ("CRC64NVME", "SHA256"), "S3's own, of files above 64 MiB: CRC64NVME"
@@ -49,6 +51,8 @@ def _impossible(args: Namespace) -> str | None:
         return "--checkpoint needs --metrics, the metrics that belong to it"
     if args.follow and args.checkpoint:
         return "--follow needs --run-dir: a checkpoint alone does not go on"
+    if args.behind and not args.follow:
+        return "--behind needs --follow: everything else ends by itself"
     if args.max_rate <= 0:
         return "--max-rate must be above 0"
     return None

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -295,6 +296,7 @@ class Stage:
         environment: dict[str, str] | None = None,
         workflow: str = "training_ci.yml",
         job: str = "continue",
+        cancelled_at_step: int | None = None,
     ) -> Played:
         """Run a shipped workflow by `event` up to `job`, in a scratch home, and gather what it left."""
         variables = {"TRAINYARD_RUNS_DIRECTORY": str(self.folder / "runs"), **(variables or {})}
@@ -330,13 +332,19 @@ class Stage:
             "XDG_CACHE_HOME": str(home / ".cache"),
             "LANG": "C.UTF-8",
         }
-        done = subprocess.run(
-            line, cwd=self.repository, env=scratch, capture_output=True, text=True, timeout=ACT_SECONDS
-        )
-        entries = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+        with (
+            Path(played, "log").open("w+") as log,
+            Path(played, "errors").open("w+") as errors,
+            subprocess.Popen(line, cwd=self.repository, env=scratch, stdout=log, stderr=errors) as act,
+        ):
+            if cancelled_at_step is not None:
+                cancel(act, runs, cancelled_at_step)
+            exit_code = act.wait(ACT_SECONDS)
+        output, trouble = (Path(played, name).read_text() for name in ("log", "errors"))
+        entries = [json.loads(text) for text in output.splitlines() if text.startswith("{")]
         return Played(
-            exit_code=done.returncode,
-            log="\n".join(str(entry.get("msg", "")).rstrip() for entry in entries) + done.stderr,
+            exit_code=exit_code,
+            log="\n".join(str(entry.get("msg", "")).rstrip() for entry in entries) + trouble,
             steps={
                 e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
             },
@@ -354,6 +362,16 @@ class Stage:
             (f"{name}@{pin}", name.split("/")[1]) for name, pin in re.findall(r"uses: (\w\S+)@(\S+)", text)
         }
         return {action: self.stand_ins[name] for action, name in actions if name in self.stand_ins}
+
+
+def cancel(act: "subprocess.Popen[bytes]", runs: Path, step: int) -> None:
+    """Cancel the run once the checkpoint of `step` is whole. act kills the trainer, GitHub warns it."""
+    end = time.monotonic() + 120
+    while not any(runs.glob(f"*/checkpoints/step-{step:08d}/manifest.json")):
+        assert act.poll() is None, "it ended before it could be cancelled"
+        assert time.monotonic() < end, "it never came to that step"
+        time.sleep(0.05)
+    act.send_signal(signal.SIGINT)
 
 
 def words(flag: str, values: dict[str, str]) -> list[str]:

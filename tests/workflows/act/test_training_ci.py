@@ -92,18 +92,22 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
     assert list((played.record / "artifacts" / "training" / "checkpoints").glob("step-*/manifest.json"))
 
 
-def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
+def test_the_daily_run_is_red_when_its_artifact_is_refused_and_the_bucket_changed_behind_its_back(
+    stage: Any, bucket: Any
+) -> None:
     damage = threading.Thread(target=flip_a_byte_once_all_is_stored, args=(bucket, "damaged/"), daemon=True)
     damage.start()
     played = stage.play(
         "schedule",
         variables={"TRAINYARD_CONFIG": TINY, **store("damaged")},
-        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint, "UPLOAD_REFUSED": "1"},
     )
     damage.join(5)
     assert not damage.is_alive()
     assert played.exit_code == 1
     assert played.steps["Train"] == "success"
+    # GitHub refused the artifact, too: the run is stored and judged all the same.
+    assert played.steps["Keep checkpoint, metrics and logs for 30 days"] == "failure"
     assert played.steps["Store the artifacts"] == "success"
     assert played.steps["Prove the run"] == "failure", played.log
     assert proof(played) == {"trained": True, "network": True, "stored": False, "repeatable": True}
@@ -248,20 +252,24 @@ def test_a_dry_run_is_green_and_trains_nothing(stage: Any) -> None:
     assert "Nothing was started." in played.summary
 
 
-def test_an_upload_that_github_refuses_makes_it_red_and_the_run_is_stored_all_the_same(
-    stage: Any, bucket: Any
-) -> None:
+def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp_path: Any) -> None:
+    """The follower has stored what was whole; no role is assumed for a file:// store."""
     played = stage.play(
         "workflow_dispatch",
-        inputs={"config": TINY, "overrides": "training.max_steps=8"},
-        variables=store("refused"),
-        environment={"AWS_ENDPOINT_URL": bucket.endpoint, "UPLOAD_REFUSED": "1"},
+        inputs={"config": TINY, "overrides": "training.max_steps=100000"},
+        variables={"TRAINYARD_STORE": (tmp_path / "store").as_uri(), "TRAINYARD_FOLLOW": "true"},
+        cancelled_at_step=6,
     )
     assert played.exit_code == 1
-    red = [name for name, result in played.steps.items() if result == "failure"]
-    assert red == ["Keep checkpoint, metrics and logs for 30 days"]
-    assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
-    assert "refused/manifests/run-1-manifest.json" in bucket.keys("refused/")
+    assert played.steps["Train"] == "failure"
+    assert "Store the artifacts" not in played.steps
+    assert played.dispatched == []
+    assert "Tell Slack that it stopped" not in played.steps
+    assert "no outcome on record" in told(played, "not proven")
+    assert played.steps["Let the follower end"] == "success", played.log
+    assert (tmp_path / "store" / "manifests" / "run-1-manifest.json").is_file(), played.log
+    assert list((tmp_path / "store" / "run-1").glob("checkpoint-*/manifest.json"))
+    assert not (played.record / "role").exists()
 
 
 def test_a_second_attempt_goes_on_where_a_red_one_ended(stage: Any, bucket: Any) -> None:
