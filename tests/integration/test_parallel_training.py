@@ -244,6 +244,8 @@ def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> No
     assert process.returncode == 1, errors
     assert time.monotonic() - start < 100
     assert re.search(r"lost another process of this run", errors), errors
+    assert f"Rank 1 (pid {victim}) was killed by SIGKILL." in errors
+    assert "Traceback" not in errors
     assert runs.outcome("dead")["status"] == "failed"
 
 

@@ -30,7 +30,7 @@ def launch(arguments: Sequence[str], *, processes: int, run_id: str) -> int:
         environment = {**os.environ, EXIT_CODE_FILE: str(answer), "TRAINYARD_RUN_ID": run_id}
         environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+        command = [sys.executable, "-m", "trainyard.training.workers", "--standalone", "--no-python"]
         # torchrun leaves its own folder behind; here it goes with ours.
         command += [f"--log-dir={folder}", f"--nproc-per-node={processes}", sys.executable, *arguments]
         _run_passing_signals(command, environment)

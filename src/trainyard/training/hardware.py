@@ -25,9 +25,11 @@ def prepare_device(config: Config) -> torch.device:
     torch.set_num_threads(config.compute.threads or max(1, (os.cpu_count() or 1) // neighbours))
     device = _own_device(config.model.device, neighbours)
     name = str(device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    # All processes of a machine see that one of them has no GPU, so that none waits for it.
+    if device.type == "cuda" and max(device.index or 0, neighbours - 1) >= torch.cuda.device_count():
+        asked = f"{name} was asked for" if neighbours == 1 else f"{neighbours} processes want one each"
         raise ConfigError(
-            f"model.device: {name} was asked for, but torch {torch.__version__} sees "
+            f"model.device: {asked}, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
             f"{script_command('check_environment.py')} to see why. Nothing was started."
         )

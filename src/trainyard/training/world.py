@@ -154,11 +154,25 @@ def joined(device: str, strategy: str, environment: Mapping[str, str] = os.envir
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
     else:
-        dist.init_process_group(backend, timeout=limit)
+        with _others_expected():
+            dist.init_process_group(backend, timeout=limit)
     try:
         yield _world(size, environment)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _others_expected() -> Iterator[None]:
+    """Say that the other processes did not come instead of what the network library says of it."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise TrainingFailedError(
+            f"The processes of this run did not all come together within {_START_SECONDS} s "
+            f"({str(error).splitlines()[0]}).\nThe message of one that failed stands further up. Over "
+            "several machines, see that all reach the rendezvous endpoint. Nothing was started."
+        ) from error
 
 
 def _world(size: int, environment: Mapping[str, str]) -> World:
