@@ -14,7 +14,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,11 +67,10 @@ def run(argv: Sequence[str] | None) -> int:
 
         arguments = [__file__, *(sys.argv[1:] if argv is None else argv)]
         return launch(arguments, processes=args.nproc_per_node, run_id=choose_run_id(args.run_dir))
-    from trainyard.training.torch_variables import set_torch_variables
+    from trainyard.training.before_torch import before_torch
 
-    set_torch_variables()
     command.end_at_signals()  # until there is a run to save: half-prepared data is removed
-
+    digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line
     from trainyard.training.recipe import ready_data, rehearse, train
@@ -81,9 +80,9 @@ def run(argv: Sequence[str] | None) -> int:
     config = as_begun(load_config(args.config, args.set).config, args.run_dir)
     stop = StopRequest(None if args.deadline is None else start + args.deadline)
     if args.dry_run:
-        command.print_json(rehearse(config, requested(args, config)))
+        command.print_json(rehearse(config, requested(args, config, digest_of)))
         return 0
-    request = requested(args, config)(ready_data(config))
+    request = requested(args, config, digest_of)(ready_data(config))
     stop.listen()
     with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)
@@ -92,7 +91,7 @@ def run(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def requested(args: argparse.Namespace, config: "Config") -> "RequestFor":
+def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[Path], str]) -> "RequestFor":
     """What is asked for, checked; only the data is still to come."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.nvidia import gpu_sampler
@@ -108,6 +107,7 @@ def requested(args: argparse.Namespace, config: "Config") -> "RequestFor":
     facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
     return lambda data: Request(
         *(config, directory, data, args.resume, run_id, origin, facts),
+        digest_of=digest_of,
         flops_per_token=flops_per_token(config.model.architecture, config.data.sequence_length),
         peak_flops=lambda name: gpu(name, 0).peak(bfloat16=config.model.dtype == "bfloat16"),
         profile=args.profile or range(0),

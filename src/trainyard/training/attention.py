@@ -7,20 +7,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_LONGEST_WRITTEN_OUT = 512
+LONGEST_WRITTEN_OUT = 512
 """Tokens: beyond, the scores `[batch, heads, seq, seq]`, kept for the backward pass, cost too much."""
+
+
+def is_written_out(device: torch.device, length: int) -> bool:
+    """Whether products and a softmax are faster than the fused kernel: for the compiler, on a CPU.
+
+    The compiler makes one kernel of a written-out softmax and leaves the products to the matrix library; the
+    fused kernel is a black box to it (`docs/benchmarks.md` has both).
+    """
+    return device.type == "cpu" and length <= LONGEST_WRITTEN_OUT and torch.compiler.is_compiling()
+
+
+def unseen_keys(length: int) -> Tensor:
+    """What is added to the scores `[query, key]`: 0 up to the query's own key, minus infinity beyond.
+
+    As a table, because the compiler reads numbers much faster than truth values.
+    """
+    return torch.full((length, length), -torch.inf).triu(1)
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
     """Mix of the values `[batch, heads, seq, head_dim]`; each key and value head serves a group of queries.
 
-    A query sees the keys up to its own, or those that `visible` `[batch, 1, query, key]` names.
-
-    On a CPU the compiler makes one kernel of a written-out softmax and leaves the products to the matrix
-    library; the fused kernel is a black box to it (`docs/benchmarks.md` has both).
+    A query sees the keys up to its own, or those that `visible` `[batch, 1, query, key]` names; instead of
+    truth values it may hold what is added to the scores.
     """
-    short = q.shape[2] <= _LONGEST_WRITTEN_OUT
-    if q.device.type == "cpu" and short and torch.compiler.is_compiling():
+    if is_written_out(q.device, q.shape[2]):
         return written_out_attention(q, k, v, visible)
     grouped = q.shape[1] != k.shape[1]
     if visible is not None:
@@ -36,7 +50,8 @@ def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | Non
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if visible is None:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-    shares = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    is_truth = visible.dtype == torch.bool
+    shares = (scores.masked_fill(~visible, -torch.inf) if is_truth else scores + visible).softmax(-1)
     mixed: Tensor = shares.to(v.dtype) @ v
     return mixed
 

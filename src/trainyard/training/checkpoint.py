@@ -117,12 +117,16 @@ def _single_process() -> Iterator[None]:
         yield
 
 
-def newest_good_checkpoint(directory: RunDirectory, reject: Callable[[int, str], None]) -> Path | None:
+def newest_good_checkpoint(
+    directory: RunDirectory,
+    reject: Callable[[int, str], None],
+    digest_of: Callable[[Path], str] = sha256_of_file,
+) -> Path | None:
     """The newest checkpoint that verifies, or None; `reject(step, reason)` hears of each passed over."""
     for step in reversed(directory.checkpoint_steps()):
         path = directory.checkpoint(step)
         try:
-            verify_checkpoint(path)
+            verify_checkpoint(path, digest_of=digest_of)
             read_state(path)
         except CheckpointError as error:
             reject(step, str(error))

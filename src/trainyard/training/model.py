@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.training.attention import causal_attention
+from trainyard.training.attention import LONGEST_WRITTEN_OUT, causal_attention, is_written_out, unseen_keys
 from trainyard.training.packing import unpacked
 from trainyard.training.placement import place
 
@@ -40,6 +40,13 @@ def rotary_table(architecture: ArchitectureConfig) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
+def fixed_tables(architecture: ArchitectureConfig) -> dict[str, Tensor]:
+    """What a decoder looks up and nobody trains: rotary positions, and the keys that a query does not see."""
+    cosines, sines = rotary_table(architecture)
+    length = min(architecture.max_position_embeddings, LONGEST_WRITTEN_OUT)
+    return {"cosines": cosines, "sines": sines, "unseen": unseen_keys(length)}
+
+
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Turn the queries or keys `x` `[batch, heads, seq, head_dim]` by their positions."""
     first, second = x.chunk(2, dim=-1)
@@ -61,7 +68,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | None = None) -> Tensor:
-        """`visible` `[batch, 1, seq, seq]` says which query sees which key; without it, causal."""
+        """`visible` says which query sees which key, as `causal_attention` takes it; without it, causal."""
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
         joined: Tensor = self.o_proj(causal_attention(q, k, v, visible).transpose(1, 2).flatten(2))
@@ -114,6 +121,7 @@ class Decoder(nn.Module):
 
     cosines: Tensor
     sines: Tensor
+    unseen: Tensor
     run_layer: Callable[..., Tensor] = staticmethod(_run_layer)
     """How a layer is applied; replaced where activations are computed again in the backward pass."""
     separates_documents = False
@@ -124,7 +132,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(architecture.vocab_size, architecture.hidden_size)
         self.layers = nn.ModuleList(Block(architecture) for _ in range(architecture.num_layers))
         self.norm = nn.RMSNorm(architecture.hidden_size, eps=architecture.rms_norm_eps)
-        for name, table in zip(("cosines", "sines"), rotary_table(architecture), strict=True):
+        for name, table in fixed_tables(architecture).items():
             self.register_buffer(name, table, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -134,6 +142,8 @@ class Decoder(nn.Module):
             packed = unpacked(tokens)
             tokens, visible = packed.tokens, (packed.visible,)
             positions = packed.positions[:, None]
+        elif is_written_out(tokens.device, tokens.shape[1]):
+            visible = (self.unseen[: tokens.shape[1], : tokens.shape[1]],)
         x = self.embed_tokens(tokens)
         cosines, sines = self.cosines[positions], self.sines[positions]
         for layer in self.layers:
@@ -181,9 +191,8 @@ def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> 
                 0.0, residual if into_residual else architecture.initializer_range, generator=generator
             )
         place(parameter, values)
-    cosines, sines = rotary_table(architecture)
-    model.model.cosines.copy_(cosines)
-    model.model.sines.copy_(sines)
+    for name, table in fixed_tables(architecture).items():
+        model.model.get_buffer(name).copy_(table)
 
 
 def parameter_count(model: nn.Module) -> int:

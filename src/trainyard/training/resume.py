@@ -1,8 +1,9 @@
 """What a run goes on from: nothing, the newest checkpoint that verifies, or the one that was named."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,12 @@ class ResumePoint:
 
 
 def find_resume_point(
-    directory: RunDirectory, resume: str, fits: Mapping[str, Any], *, record: bool = True
+    directory: RunDirectory,
+    resume: str,
+    fits: Mapping[str, Any],
+    *,
+    record: bool = True,
+    digest_of: Callable[[Path], str] = sha256_of_file,
 ) -> ResumePoint | None:
     """The checkpoint that `resume` (`none`, `auto` or a checkpoint's directory) asks for; None starts at 0.
 
@@ -41,9 +47,10 @@ def find_resume_point(
     if resume == "none":
         _require_unused(directory, "--resume none")
         return None
-    path = _newest_or_parent(directory, record=record) if resume == "auto" else _named(Path(resume))
+    newest = partial(_newest, directory, record=record, digest_of=digest_of)
+    path = _newest_or_parent(directory, newest) if resume == "auto" else _named(Path(resume), digest_of)
     if resume != "auto" and not belongs_to(directory, path):
-        path = _foreign(directory, path, record=record)
+        path = _foreign(directory, path, newest)
     if path is None:
         return None
     check_fit(path, fits)
@@ -63,19 +70,19 @@ def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
     return path is not None and directory.checkpoints.resolve() in path.resolve().parents
 
 
-def _foreign(directory: RunDirectory, path: Path | None, *, record: bool) -> Path | None:
+def _foreign(directory: RunDirectory, path: Path | None, newest: Callable[[], Path | None]) -> Path | None:
     """Another run's checkpoint starts a run of its own; the same command again goes on with that one."""
     if path is not None and directory.run_file.exists():
         parent = read_run(directory.run_file).get("parent", {})
         if parent.get("manifest_sha256") == sha256_of_file(path / MANIFEST_NAME):
-            return _newest(directory, record=record) or path
+            return newest() or path
     _require_unused(directory, f"--resume {path}")
     return path
 
 
-def _newest_or_parent(directory: RunDirectory, *, record: bool) -> Path | None:
+def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]) -> Path | None:
     """A run that started from another's checkpoint and has none of its own starts from that one again."""
-    path = _newest(directory, record=record)
+    path = newest()
     if path is not None or not directory.run_file.exists():
         return path
     parent = read_run(directory.run_file).get("parent", {})
@@ -83,7 +90,7 @@ def _newest_or_parent(directory: RunDirectory, *, record: bool) -> Path | None:
 
 
 def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Path:
-    path = _named(Path(str(parent.get("checkpoint"))))
+    path = _named(Path(str(parent.get("checkpoint"))), sha256_of_file)
     if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
         raise CheckpointError(
             f"{path}, which {directory.path} was started from, is not the checkpoint it was then. "
@@ -100,23 +107,23 @@ def _require_unused(directory: RunDirectory, asked: str) -> None:
         )
 
 
-def _newest(directory: RunDirectory, *, record: bool) -> Path | None:
+def _newest(directory: RunDirectory, *, record: bool, digest_of: Callable[[Path], str]) -> Path | None:
     def reject(step: int, reason: str) -> None:
         _logger.warning("checkpoint of step %d passed over: %s", step, reason)
         if record:
             append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
 
-    return newest_good_checkpoint(directory, reject)
+    return newest_good_checkpoint(directory, reject, digest_of)
 
 
-def _named(path: Path) -> Path:
+def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
     if not path.is_dir():
         raise ConfigError(
             f"--resume {path}: there is no such directory; name a checkpoint (…/checkpoints/step-00000500), "
             "auto or none. Nothing was started."
         )
     try:
-        verify_checkpoint(path)
+        verify_checkpoint(path, digest_of=digest_of)
     except CheckpointError as error:
         raise CheckpointError(
             f"--resume {path}: does not verify ({error}). Nothing was loaded; --resume auto takes the newest "

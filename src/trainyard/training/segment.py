@@ -7,6 +7,7 @@ Training itself is `session`'s and `loop`'s.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
@@ -15,7 +16,7 @@ from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import write_bytes_atomically
+from trainyard.run.files import sha256_of_file, write_bytes_atomically
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.length import RunLength
@@ -73,6 +74,8 @@ class Request(Generic[Data_co]):
     """Told by the main process how the run ended, once that is on record, whatever the end was."""
     leave: Callable[[int], None] = os._exit
     """Ends a process that hangs, from another thread, with the exit code it is given; does not return."""
+    digest_of: Callable[[Path], str] = sha256_of_file
+    """The SHA-256 of a file of a checkpoint to go on from, as it is now; some are made ahead of time."""
 
     def pinned(self) -> "Request[Data_co]":
         """The request with the exact data in its configuration, which is what goes on record."""

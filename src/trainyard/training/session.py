@@ -72,7 +72,7 @@ class _Session:
     def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
         request, world = self._request, self._world
         directory, config = request.directory, request.config
-        point = world.on_main(lambda: find_resume_point(directory, request.resume, self._fits))
+        point = world.on_main(self._resume_point)
         done = world.on_main(lambda: finished_before(request, self._length, point))
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
@@ -99,6 +99,10 @@ class _Session:
                     with tracked.watchdog.slow_work():
                         recorder.sample = _sample(request, parallel.model, self._device)
         return recorder.outcome
+
+    def _resume_point(self) -> ResumePoint | None:
+        asked = self._request
+        return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
 
     def _parts(
         self, run_id: str, parallel: Parallel, state: TrainingState, watchers: tuple[StopRequest, Listener]

@@ -110,7 +110,7 @@ def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -
 
 def test_short_compiled_attention_on_processors_keeps_every_score_too(workload: Build) -> None:
     short = workload(on_gpu=False, sequence_length=activations.LONGEST_WRITTEN_OUT)
-    assert attention._LONGEST_WRITTEN_OUT == activations.LONGEST_WRITTEN_OUT
+    assert attention.LONGEST_WRITTEN_OUT == activations.LONGEST_WRITTEN_OUT
     assert activations.scores_are_kept(short)
     assert not activations.scores_are_kept(replace(short, compiled=False))
     assert not activations.scores_are_kept(replace(short, sequence_length=513))

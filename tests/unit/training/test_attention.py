@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainyard.training.attention import causal_attention, written_out_attention
+from trainyard.training.attention import causal_attention, unseen_keys, written_out_attention
 
 
 def heads(*, queries: int, keys: int, length: int = 7, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -32,6 +32,13 @@ def test_a_query_sees_the_keys_that_it_may(attention: Callable[..., Tensor]) -> 
     parts = heads(queries=4, keys=2)
     apart = [attention(*(part[:, :, at] for part in parts)) for at in (slice(4), slice(4, 7))]
     torch.testing.assert_close(attention(*parts, visible), torch.cat(apart, dim=2))
+
+
+def test_a_table_to_add_hides_the_same_keys_to_the_bit() -> None:
+    q, k, v = heads(queries=4, keys=2, dtype=torch.float32)
+    table = unseen_keys(9)[:7, :7]
+    assert torch.equal(written_out_attention(q, k, v, table), written_out_attention(q, k, v))
+    torch.testing.assert_close(causal_attention(q, k, v, table), causal_attention(q, k, v))
 
 
 def test_a_query_sees_no_later_key() -> None:

@@ -80,7 +80,7 @@ class _Session:
 
     def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
         request, directory = self._request, self._request.directory
-        point = find_resume_point(directory, request.resume, self._fits)
+        point = find_resume_point(directory, request.resume, self._fits, digest_of=request.digest_of)
         if (done := finished_before(request, self._length, point)) is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             request.on_outcome(done)

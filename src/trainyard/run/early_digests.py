@@ -1,0 +1,75 @@
+"""The checkpoint that a run will go on from is hashed while the program still imports what it needs.
+
+    start --thread: SHA-256 of the newest checkpoint's files--> asked for, if the file is still the same
+
+It chooses nothing and judges nothing: which checkpoint is taken, and whether its digests are right, is found
+out later. A file that changed since, or that nobody hashed, is hashed when its digest is asked for.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
+
+_CHUNK_BYTES = 16 << 20
+"""Large: between two chunks the thread waits for the interpreter, which imports keep busy."""
+Signature = tuple[int, int, int, int]
+
+
+def digests_begun(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
+    """What `sha256_of_file` gives, sooner for the files of what `resume` (`none`, `auto` or a path) names."""
+    folder = _folder(run_dir, resume)
+    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder else []
+    if not files:
+        return sha256_of_file
+    digests: dict[Path, Future[tuple[Signature, str]]] = {path.resolve(): Future() for path in files}
+    threading.Thread(target=_hash_all, args=(digests,), name="early-digests", daemon=True).start()
+    return lambda path: _digest_of(path, digests)
+
+
+def _folder(run_dir: Path | None, resume: str) -> Path | None:
+    if resume not in ("none", "auto"):
+        return Path(resume) if Path(resume).is_dir() else None
+    if run_dir is None or resume == "none":
+        return None
+    directory = RunDirectory(run_dir)
+    steps = directory.checkpoint_steps()
+    return directory.checkpoint(steps[-1]) if steps else None
+
+
+def _hash_all(digests: dict[Path, "Future[tuple[Signature, str]]"]) -> None:
+    for path, digest in digests.items():
+        try:
+            digest.set_result(_hashed(path))
+        except OSError as error:
+            digest.set_exception(error)
+
+
+def _hashed(path: Path) -> tuple[Signature, str]:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        before = _signature(os.fstat(file.fileno()))
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+        after = _signature(os.fstat(file.fileno()))
+    if before != after:
+        raise OSError(f"{path} changed while it was read")
+    return after, digest.hexdigest()
+
+
+def _digest_of(path: Path, digests: dict[Path, "Future[tuple[Signature, str]]"]) -> str:
+    begun = digests.get(path.resolve())
+    if begun is None or begun.exception() is not None:
+        return sha256_of_file(path)
+    signature, digest = begun.result()
+    return digest if signature == _signature(path.stat()) else sha256_of_file(path)
+
+
+def _signature(status: os.stat_result) -> Signature:
+    """What differs once the file is another one or was written to."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
