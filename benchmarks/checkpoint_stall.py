@@ -2,13 +2,13 @@
 """What a save costs training: each mode of `checkpointing.mode` against `torch.distributed.checkpoint.save`.
 
 One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step and saver.
-In turns it takes some plain steps, and as many with a save: `dcp.save` of the same state before them, or a
-shipped save behind them, which is waited for until it is whole (hashed, fsynced, with its manifest). Blocked
-is what training waited at the edges of steps, lost is what these steps took longer than the plain ones before
-and after. The first two saves of a kind, which take memory and start processes, are not counted.
+In turns it takes some plain steps, and steps with a save: `dcp.save` of the same state before them, or a
+shipped save behind them, until it is whole (hashed, fsynced, with its manifest). Blocked is what training
+waited at the edges of steps, lost is what these steps took longer than the plain ones before and after. The
+first two saves of a kind, which take memory and start processes, are not counted.
 
-On a machine that others use, a round is off by what they take: beside medians of the rounds stands what the
-quickest steps with a save took longer than the quickest without.
+On a machine that others use, a round is off by what they take: beside medians stands what the quickest round
+took longer than the quickest plain steps.
 
 Reads:      nothing
 Writes:     temporary checkpoints; with --json the figures on stdout
@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5, help="counted saves of each kind, in turns")
-    parser.add_argument("--steps", type=int, default=8, help="steps after each save")
+    parser.add_argument("--steps", type=int, default=6, help="steps after each save, at least")
     parser.add_argument("--tokens", type=int, default=256, help="tokens a step")
     parser.add_argument("--threads", type=int, help="of training; default: one a core")
     parser.add_argument("--modes", nargs="+", default=["async", "async_process"])
@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in range(WARM_UP + args.rounds):
             before = bench.plain()
             for kind in kinds:
-                seconds, blocked = bench.saving(kind)
+                seconds, steps, blocked = bench.saving(kind)
                 after = bench.plain()
                 if number >= WARM_UP:
-                    rounds[kind].append(Round(seconds, blocked, (before, after)))
+                    rounds[kind].append(Round(seconds, steps, blocked, (before, after)))
                 before = after
     peer = statistics.median(each.blocked for each in rounds["dcp.save"])
     result = {kind: summary(rounds[kind], peer) for kind in kinds}
@@ -77,22 +77,26 @@ class Round:
     """Steps with a save, in seconds."""
 
     seconds: float
+    steps: int
     blocked: float
     plain: tuple[float, float]
-    """As many steps without, before and after."""
+    """A step without, before and after."""
 
     @property
     def lost(self) -> float:
-        return self.seconds - sum(self.plain) / 2
+        return self.seconds - self.steps * sum(self.plain) / 2
 
 
 def summary(rounds: Sequence[Round], peer: float) -> dict[str, Any]:
     """Medians and spread of one kind; ratios are to `peer`, the median of what `dcp.save` blocks."""
     blocked, lost = [each.blocked for each in rounds], [each.lost for each in rounds]
-    best = min(each.seconds for each in rounds) - min(min(each.plain) for each in rounds)
+    plain = min(min(each.plain) for each in rounds)
+    best = min(each.seconds - each.steps * plain for each in rounds)
     return {
         "blocked_seconds": round(statistics.median(blocked), 4),
         "blocked_spread": [round(min(blocked), 4), round(max(blocked), 4)],
+        "steps": [min(each.steps for each in rounds), max(each.steps for each in rounds)],
+        "step_seconds_of_bests": round(plain, 3),
         "lost_seconds": round(statistics.median(lost), 3),
         "lost_spread": [round(min(lost), 3), round(max(lost), 3)],
         "lost_seconds_of_bests": round(best, 3),
@@ -137,35 +141,37 @@ class Bench:
             saver.__exit__(*failure)
 
     def plain(self) -> float:
-        """Seconds of some steps with nothing behind them."""
+        """Seconds of a step with nothing behind it."""
         start = time.perf_counter()
         for _ in range(self._args.steps):
             self._any_step.run()
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / self._args.steps
 
-    def saving(self, kind: str) -> tuple[float, float]:
-        """Save, and train as many steps: seconds of all, and of these that training waited."""
+    def saving(self, kind: str) -> tuple[float, int, float]:
+        """Save, and train until that is done: seconds of all, steps, and seconds that training waited."""
         if kind == "dcp.save":
             return self._dcp_save()
         saver, step, heard = self._savers[kind], self._steps[kind], self._parts.listener.waited
-        start = time.perf_counter()
+        start, steps, before = time.perf_counter(), 0, len(heard)
         saver.save()
-        for _ in range(self._args.steps):
+        while len(heard) == before or steps < self._args.steps:
             step.run()
             saver.poll()
+            steps += 1
+        seconds = time.perf_counter() - start
         saver.finish()
-        return time.perf_counter() - start, heard[-1]
+        return seconds, steps, heard[-1]
 
-    def _dcp_save(self) -> tuple[float, float]:
+    def _dcp_save(self) -> tuple[float, int, float]:
         import torch.distributed.checkpoint as dcp
 
         target = self._folder / "peer"
         start = time.perf_counter()
         dcp.save(self._parts.state.tensors(), checkpoint_id=target, no_dist=True)
         blocked = time.perf_counter() - start
-        seconds = blocked + self.plain()
+        seconds = blocked + self._args.steps * self.plain()
         shutil.rmtree(target)
-        return seconds, blocked
+        return seconds, self._args.steps, blocked
 
     def _build(self) -> Any:
         from trainyard.run.directory import RunDirectory
@@ -234,6 +240,8 @@ class Heard:
 
 class Batches:
     """Random tokens."""
+
+    steps_per_epoch = 10**6
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
