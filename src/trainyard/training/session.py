@@ -18,6 +18,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.lock import locked
+from trainyard.training.before_torch import started
 from trainyard.training.checkpoint import load_checkpoint
 from trainyard.training.hang import ended_when_hung
 from trainyard.training.hardware import hardware_facts, prepare_device
@@ -92,8 +93,9 @@ class _Session:
             if state.data_position is not None:
                 self.batches.restore(state.data_position)
             with self._tracked(parts) as tracked:
-                started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
-                listener.on_event("started", started)
+                facts = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
+                listener.on_event("started", facts)
+                started()
                 with ended_when_hung(tracked, recorder, leave=request.leave):
                     _run(tracked)
                     with tracked.watchdog.slow_work():

@@ -15,6 +15,7 @@ import torch
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.lock import locked
+from trainyard.training.before_torch import started
 from trainyard.training.checkpoint import load_checkpoint
 from trainyard.training.grpo.arithmetic import evaluate
 from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, fill
@@ -93,8 +94,9 @@ class _Session:
                 load_checkpoint(point.path, state)
             continue_records(directory, state, point)
             with self._segment(run_id, state, (stop, listener)) as segment:
-                started = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
-                listener.on_event("started", started)
+                facts = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
+                listener.on_event("started", facts)
+                started()
                 with ended_when_hung(segment, recorder, leave=request.leave):
                     self._train(segment, state, weights)
                     with segment.watchdog.slow_work():
