@@ -2,7 +2,8 @@
 """Give a stored checkpoint a name (best, production) that restore takes and retention keeps.
 
 The checkpoint is verified first. A name means one checkpoint in the whole store and moves at once: who reads
-it sees the old one or the new one. Of two who move it in the same moment, one is told so.
+it sees the old one or the new one. Of two who move it in the same moment, one is told so. With --withdraw
+nothing has the name any longer; to give it back to what had it before, promote that one.
 
 Reads:  --store: the run's manifests and the checkpoint's objects, to --depth; AWS_* (credentials, …);
         GITHUB_ACTOR, else the user's name, unless --by is given
@@ -29,15 +30,19 @@ DEPTHS = ("listing", "sample", "full")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", required=True, help="the run's number")
-    parser.add_argument("--step", required=True, help="a step, or newest")
+    parser.add_argument("--run-number", help="the run's number")
+    parser.add_argument("--step", help="a step, or newest")
+    parser.add_argument("--withdraw", action="store_true", help="take the name back from what has it")
     parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
     parser.add_argument("--depth", choices=DEPTHS, default="full", help="how much to read back before, full")
     parser.add_argument("--by", help="who promotes; default: the actor of the workflow, else the user")
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, and change nothing")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.withdraw == bool(args.run_number or args.step) or bool(args.run_number) != bool(args.step):
+        parser.error("give --run-number and --step of what gets the name, or --withdraw alone")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.promotion import promotable, promote, require_name
     from trainyard.gateways import open_store
 
+    if args.withdraw:
+        return _withdraw(args)
     number, step = parse_run_number(args.run_number), None
     if number is None:
         raise ConfigError("--run-number auto: which run? Give its number")
@@ -62,14 +69,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         command.announce("promoted", f"{what}; nothing was changed", "ok")
         return ExitCode.DONE
-    by = args.by or os.environ.get("GITHUB_ACTOR") or getpass.getuser()
-    pointer = promote(store, args.name, checkpoint, run_id=run_id, by=by, depth=depth)
+    pointer = promote(store, args.name, checkpoint, run_id=run_id, by=_by(args), depth=depth)
     was = pointer.previous
     before = f", before: step {was['step']} of run {was['run_number']}" if was else ""
     command.announce("promoted", what + before, "ok")
     if args.json:
         print(json.dumps(pointer.to_json(), indent=2))
     return ExitCode.DONE
+
+
+def _withdraw(args: argparse.Namespace) -> int:
+    from trainyard.artifacts.promotion import read_promotion, withdraw
+    from trainyard.gateways import open_store
+
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    had = read_promotion(store, args.name)
+    pointer = had if args.dry_run and had else withdraw(store, args.name, by=_by(args))
+    end = "would be taken back; nothing was changed" if args.dry_run else "taken back"
+    command.announce(
+        "promoted", f"{args.name} of step {pointer.step} of run {pointer.run_number}: {end}", "ok"
+    )
+    if args.json:
+        print(json.dumps(pointer.to_json(), indent=2))
+    return ExitCode.DONE
+
+
+def _by(args: argparse.Namespace) -> str:
+    return str(args.by or os.environ.get("GITHUB_ACTOR") or getpass.getuser())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 What arrives is hashed as it lands. The directory appears when all of it is whole, or not at all; a restore
 that was cut short goes on where it was when the same command runs again.
 
-Reads:  --store: the run's manifests and objects; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
+Reads:  --store: the run's manifests and objects; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL);
+        --public-key: whose signature the run's manifest must have, checked before anything is fetched
 Writes: --to: a run directory (run.json, config.yaml, metrics.jsonl, …, checkpoints/step-NNNNNNNN), new or
         empty before; .NAME.restoring beside it while it works; with --json a report on stdout
 Exit codes: 0 restored; 1 something is not what the manifest says, each thing named, or the disk is full;
@@ -29,6 +30,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", help="the run's number; not needed with a promoted name")
     parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
     parser.add_argument("--to", type=Path, required=True, help="the new run directory")
+    parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, write nothing")
@@ -41,14 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts import restore
     from trainyard.artifacts.selection import select
     from trainyard.gateways import open_store
+    from trainyard.gateways.signing import KeyVerifier
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     selection = select(store, _run_number(args.run_number), args.step)
+    verifier = KeyVerifier(args.public_key) if args.public_key else None
     if args.dry_run:
-        plan = restore.plan_restore(store, selection, args.to)
+        plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
         print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
         return ExitCode.DONE
-    report = restore.restore(store, selection, args.to)
+    report = restore.restore(store, selection, args.to, verifier=verifier)
     command.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
         command.announce("go on", report.go_on)

@@ -88,6 +88,14 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     ):
         assert program(*line, *wrong).returncode == 2
     assert program(*line, "--step", "11").returncode == 1
+    withdraw = ("promote_artifact.py", "--store", store, "--name", "production", "--withdraw", "--by", "ada")
+    assert "would be taken back; nothing was changed" in program(*withdraw, "--dry-run").stderr
+    assert "production of step 20 of run 7: taken back" in program(*withdraw).stderr
+    assert program(*withdraw, "--json").returncode == 2
+    assert program(*withdraw, "--step", "10").returncode == 2
+    assert program(*line).returncode == 2
+    unsigned = ("restore_artifact.py", "--store", store, "--run-number", "7", "--to", "signed")
+    assert program(*unsigned, "--public-key", "none.pub").returncode == 2
 
 
 def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp_path: Path) -> None:

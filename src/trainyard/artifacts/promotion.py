@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainyard.artifacts.chain import newest_manifest
@@ -32,7 +32,7 @@ class Promotion:
     run_id: str
     step: int
     digest: str
-    """The SHA-256 of the checkpoint's own manifest."""
+    """The SHA-256 of the checkpoint's own manifest; empty when the name was taken back and nothing has it."""
     time: float
     """Unix seconds."""
     by: str
@@ -50,15 +50,16 @@ def read_promotion(store: Store, name: str) -> Promotion | None:
     if not _NAME.fullmatch(name):
         return None
     content = read_object(store, promotion_key(name))
-    return None if content is None else _parse(content, promotion_key(name))
+    found = None if content is None else _parse(content, promotion_key(name))
+    return found if found and found.digest else None
 
 
 def promotions(store: Store) -> Iterator[Promotion]:
     """Every name of the store. Raises VerificationError for a torn pointer."""
     for found in store.list_objects(PROMOTED):
         content = read_object(store, found.key)
-        if content is not None:
-            yield _parse(content, found.key)
+        if content is not None and (promotion := _parse(content, found.key)).digest:
+            yield promotion
 
 
 def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth) -> tuple[str, Checkpoint]:
@@ -96,9 +97,6 @@ def promote(
     Raises ConfigError for a name that is none, RunConflictError when somebody moved it in the same moment.
     """
     require_name(name)
-    key = promotion_key(name)
-    old = read_object(store, key)
-    before = _parse(old, key) if old is not None else None
     assert checkpoint.step is not None
     promotion = Promotion(
         name=name,
@@ -109,10 +107,32 @@ def promote(
         time=time.time(),
         by=by,
         depth=str(depth),
-        previous={field: getattr(before, field) for field in ("run_number", "step", "digest")}
-        if before
-        else {},
     )
+    moved = _move(store, promotion)
+    _require_listed(store, checkpoint)
+    return moved
+
+
+def withdraw(store: Store, name: str, *, by: str) -> Promotion:
+    """Take the name back: no checkpoint has it any longer. What had it stays on record as `previous`.
+
+    The pointer is replaced and not deleted, which takes no right to delete. Raises ConfigError when no
+    checkpoint has the name, RunConflictError when somebody moved it in the same moment.
+    """
+    had = read_promotion(store, name)
+    if had is None:
+        raise ConfigError(f"--name {name}: no checkpoint has this name, so there is nothing to take back")
+    return _move(store, replace(had, digest="", time=time.time(), by=by, depth=""))
+
+
+def _move(store: Store, promotion: Promotion) -> Promotion:
+    """Put the pointer, with the one before in it."""
+    key = promotion_key(promotion.name)
+    old = read_object(store, key)
+    before = _parse(old, key) if old is not None else None
+    if before and before.digest:
+        fields = ("run_number", "step", "digest")
+        promotion = replace(promotion, previous={field: getattr(before, field) for field in fields})
     content = (json.dumps(promotion.to_json(), indent=2, ensure_ascii=False) + "\n").encode()
     if old is None:
         store.put_new(key, content, metadata={})
@@ -121,9 +141,8 @@ def promote(
     # What counts is what is there: our own put whose answer was lost, or that of somebody else.
     if read_object(store, key) != content:
         raise RunConflictError(
-            f"{name} was given to another checkpoint meanwhile. Look at it, then try again."
+            f"{promotion.name} was moved by somebody else meanwhile. Look at it, then try again."
         )
-    _require_listed(store, checkpoint)
     return promotion
 
 

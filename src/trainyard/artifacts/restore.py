@@ -23,6 +23,7 @@ from trainyard.artifacts.landing import Landing, require_distinct
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.places import places_of, records_of
 from trainyard.artifacts.selection import Selection, chosen
+from trainyard.artifacts.signature import Verifier, require_signed
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync_report import size_text
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
@@ -93,9 +94,11 @@ class RestorePlan:
         )
 
 
-def plan_restore(store: Store, selection: Selection, target: Path) -> RestorePlan:
+def plan_restore(
+    store: Store, selection: Selection, target: Path, *, verifier: Verifier | None = None
+) -> RestorePlan:
     """What `restore` would bring; of the newest that verifies, the newest. Nothing is read but manifests."""
-    manifest = _manifest(store, selection.run_number)[1]
+    manifest = _manifest(store, selection.run_number, verifier)[1]
     candidates = chosen(manifest, selection)
     wanted = candidates[:1] if selection.newest else candidates
     places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
@@ -110,9 +113,12 @@ def plan_restore(store: Store, selection: Selection, target: Path) -> RestorePla
     )
 
 
-def restore(store: Store, selection: Selection, target: Path) -> RestoreReport:
+def restore(
+    store: Store, selection: Selection, target: Path, *, verifier: Verifier | None = None
+) -> RestoreReport:
     """Make `target`, which must not exist or be empty, the directory of the stored run.
 
+    With a `verifier`, the run's manifest must be signed as that one demands, before anything is fetched.
     Raises VerificationError naming each object that is not what the manifest says, ServiceError when the
     store gives up, ConfigError when the directory is in use, TrainyardError when the disk is full. Nothing is
     then under the name of `target`, and what arrived is kept for the next attempt.
@@ -121,7 +127,7 @@ def restore(store: Store, selection: Selection, target: Path) -> RestoreReport:
     _require_free(target)
     work = target.with_name(f".{target.name}.restoring")
     with _held(work), _way_on(work), Landing(store, work) as landing:
-        manifest, wanted, passed_over = _bring(store, selection, landing, work)
+        manifest, wanted, passed_over = _bring(store, selection, landing, work=work, verifier=verifier)
         places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
         require_distinct(work, places)
         _keep_only(work, places)
@@ -147,11 +153,11 @@ def restore(store: Store, selection: Selection, target: Path) -> RestoreReport:
 
 
 def _bring(
-    store: Store, selection: Selection, landing: Landing, work: Path
+    store: Store, selection: Selection, landing: Landing, *, work: Path, verifier: Verifier | None
 ) -> tuple[RunManifest, list[Checkpoint], list[str]]:
     """Land what was asked for; once more where a sync put a newer manifest while it was read."""
     for _ in range(_TIMES_OVERTAKEN):
-        key, manifest = _manifest(store, selection.run_number)
+        key, manifest = _manifest(store, selection.run_number, verifier)
         candidates = chosen(manifest, selection)
         places = places_of([*records_of(manifest), *_objects(candidates)], manifest.run_number)
         _keep_only(work, places)
@@ -201,10 +207,12 @@ def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> 
     return wrong or landing.land(last)
 
 
-def _manifest(store: Store, run_number: int) -> tuple[str, RunManifest]:
+def _manifest(store: Store, run_number: int, verifier: Verifier | None) -> tuple[str, RunManifest]:
     key, manifest, problems = newest_manifest(store, run_number)
     if manifest is None or problems:
         raise VerificationError("\n".join(problems))
+    if verifier is not None:
+        require_signed(store, key, manifest, verifier=verifier)
     return key, manifest
 
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.hashing import sha256_of_chunks
 from trainyard.artifacts.layout import signature_key, signature_prefix
-from trainyard.artifacts.manifest import RunManifest
+from trainyard.artifacts.manifest import RunManifest, parse_manifest
 from trainyard.artifacts.store import Store, read_object
+from trainyard.errors import VerificationError
 
 Digests = Mapping[str, str]
 """SHA-256 in hex by key."""
@@ -85,8 +86,24 @@ def check_signature(store: Store, run_number: int, verifier: Verifier | None) ->
     A manifest that is not signed is a problem only for a verifier.
     """
     key, manifest, _ = newest_manifest(store, run_number)
+    if manifest is None:
+        return SignatureVerdict(key, "", False, ())
+    return _signature_of(store, key, manifest, verifier=verifier)
+
+
+def require_signed(store: Store, key: str, manifest: RunManifest, *, verifier: Verifier) -> None:
+    """Raise VerificationError unless the verifier vouches for this very manifest, read from `key` before."""
+    verdict = _signature_of(store, key, manifest, verifier=verifier)
+    if not verdict.checked or verdict.problems:
+        raise VerificationError("\n".join(verdict.problems) or f"{key}: missing in the store")
+
+
+def _signature_of(
+    store: Store, key: str, manifest: RunManifest, *, verifier: Verifier | None
+) -> SignatureVerdict:
+    run_number = manifest.run_number
     content = read_object(store, key)
-    if manifest is None or content is None:
+    if content is None:
         return SignatureVerdict(key, "", False, ())  # verifying the objects says what is wrong
     sha256, _ = sha256_of_chunks([content])
     where = signature_key(run_number, sha256)
@@ -96,6 +113,8 @@ def check_signature(store: Store, run_number: int, verifier: Verifier | None) ->
     if verifier is None:
         return SignatureVerdict(key, where, False, ())
     problem = verifier.problem(bundle, signed_digests(manifest, key, sha256))
+    if problem is None and parse_manifest(content, key) != manifest:
+        problem = "of another manifest than was read before"
     return SignatureVerdict(key, where, True, (f"{where}: {problem}",) if problem else ())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.comparison import Depth
-from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion
+from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion, withdraw
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.selection import select
 from trainyard.artifacts.store import Store
@@ -86,6 +86,23 @@ def test_a_pointer_under_another_name_is_none(store: Store, run: RunDirectory, f
         read_promotion(store, "production")
 
 
+def test_a_name_that_was_taken_back_is_nobodys_until_it_is_given_again(
+    store: Store, run: RunDirectory
+) -> None:
+    first = give(store, "production", 100)
+    give(store, "best", 100)
+    gone = withdraw(store, "production", by="bob")
+    assert (gone.by, gone.previous["digest"]) == ("bob", first.digest)
+    assert read_promotion(store, "production") is None
+    assert [promotion.name for promotion in promotions(store)] == ["best"]
+    with pytest.raises(ConfigError, match="neither a step, nor newest, nor a name that was promoted"):
+        select(store, None, "production")
+    with pytest.raises(ConfigError, match="no checkpoint has this name, so there is nothing to take back"):
+        withdraw(store, "production", by="bob")
+    assert give(store, "production", 200).previous == {}
+    assert select(store, None, "production").step == 200
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_who_loses_the_race_for_a_name_is_told(folder: Path, run: RunDirectory, first: bool) -> None:
     class Raced(LocalStore):
@@ -99,7 +116,7 @@ def test_who_loses_the_race_for_a_name_is_told(folder: Path, run: RunDirectory, 
 
     if not first:
         give(LocalStore(folder), "best", 100)
-    with pytest.raises(RunConflictError, match="given to another checkpoint meanwhile"):
+    with pytest.raises(RunConflictError, match="moved by somebody else meanwhile"):
         give(Raced(folder), "best", 100)
     found = read_promotion(LocalStore(folder), "best")
     assert found is not None

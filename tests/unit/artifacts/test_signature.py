@@ -20,10 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 from trainyard.artifacts.following import Patience, follow_run
 from trainyard.artifacts.layout import signature_key
+from trainyard.artifacts.restore import plan_restore, restore
+from trainyard.artifacts.selection import Selection
 from trainyard.artifacts.signature import check_signature
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, VerificationError
+from trainyard.gateways.local_store import LocalStore
 from trainyard.gateways.signing import KEY, KEY_FILE, METHOD, PASSWORD, KeyVerifier, signer_from
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import write_outcome
@@ -66,6 +69,37 @@ def test_a_signed_run_holds_with_the_public_key_alone(signed: Any, store: Store,
     assert (verdict.ok, verdict.checked) == (True, True)
     assert verdict.text() == f"{MANIFEST} and every object that it lists are signed"
     assert check_signature(store, 1, None).text() == f"{MANIFEST} is signed; give --public-key to check it"
+
+
+def test_a_restore_that_demands_a_signature_gets_it_or_nothing(
+    signed: Any, store: Store, pair: Pair, tmp_path: Path, make_run: Any
+) -> None:
+    verifier = KeyVerifier(pair.public)
+    assert restore(store, Selection(1), tmp_path / "back", verifier=verifier).steps == (100, 200)
+    sync_run(store, make_run("other"), 2)
+    for attempt in (restore, plan_restore):
+        with pytest.raises(VerificationError, match=r"manifests/run-2-manifest\.json: not signed as it is"):
+            attempt(store, Selection(2), tmp_path / "none", verifier=verifier)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_store_that_gives_one_manifest_to_use_and_another_to_check_is_noticed(
+    signed: Any, folder: Path, pair: Pair, tmp_path: Path
+) -> None:
+    """The first answer is forged, the later ones are what was signed."""
+
+    class TwoFaced(LocalStore):
+        reads = 0
+
+        def read_chunks(self, key: str, **rest: Any) -> Any:
+            content = b"".join(super().read_chunks(key, **rest))
+            if key == MANIFEST:
+                self.reads += 1
+                content = content.replace(b"3f2c1ab", b"evil1ab") if self.reads == 1 else content
+            yield content
+
+    with pytest.raises(VerificationError, match="of another manifest than was read before"):
+        restore(TwoFaced(folder), Selection(1), tmp_path / "back", verifier=KeyVerifier(pair.public))
 
 
 def test_a_copy_of_the_store_holds_with_model_signings_own_tool(
