@@ -11,12 +11,14 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainyard.run.files import sync_directory
 
 _TEMPORARY = ".tmp"
+_POLL_SECONDS = 0.1
 
 
 def make_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
@@ -33,6 +35,23 @@ def make_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Pa
     sync_directory(path.parent)
 
 
+def wait_for_maker(path: Path, *, seconds: float) -> None:
+    """Wait while a living process makes `path`; for at most `seconds` until one begins."""
+    deadline = time.monotonic() + seconds
+    while not path.exists() and (_is_being_made(path) or time.monotonic() < deadline):
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_being_made(path: Path) -> bool:
+    return any(_is_held(folder) for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"))
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a living process has locked `folder`."""
+    with _locked(folder) as locked:
+        return not locked and folder.is_dir()
+
+
 @contextlib.contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
     """A folder beside `path`, locked as long as this process works on it, and gone afterwards."""
@@ -40,7 +59,8 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         temporary.mkdir()
         with _locked(temporary) as locked:
-            if not locked:  # another process cleaned up between the two lines above
+            if not locked:  # another process looked or cleaned up between the two lines above
+                shutil.rmtree(temporary, ignore_errors=True)
                 continue
             try:
                 yield temporary

@@ -10,6 +10,7 @@ Drawing samples is the affair of `batches`.
 
 import contextlib
 import logging
+import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -22,7 +23,7 @@ from trainyard.errors import DataError
 from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
 from trainyard.training.document_starts import encoded, starts_in
 from trainyard.training.documents import read_pieces
-from trainyard.training.folders import make_folder
+from trainyard.training.folders import make_folder, wait_for_maker
 from trainyard.training.megatron_index import read_index
 from trainyard.training.preparation import Preparation, plan_preparation
 from trainyard.training.prepared import PreparedData, fingerprint_of, read_prepared, write_index
@@ -30,6 +31,8 @@ from trainyard.training.skipped import Skipped, SkipTally, passed_over
 from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
 _PROGRESS_SECONDS = 10.0
+_OTHERS_SECONDS = 5.0
+"""How long the other processes of a machine wait for the first to begin, before each prepares for itself."""
 _STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
@@ -43,6 +46,9 @@ def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
     start = time.monotonic()
     plan = plan_preparation(data, model)
     prepared = _find(plan.directory)
+    if prepared is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the first process of this machine
+        prepared = _find(plan.directory)
     reused = prepared is not None
     if not reused:
         _make(plan)

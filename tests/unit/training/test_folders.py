@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.training.folders import make_folder
+from trainyard.training.folders import make_folder, wait_for_maker
 
 KILLED = """
 import sys, time
@@ -151,3 +151,26 @@ def test_what_one_found_broken_is_not_taken_from_another_who_replaced_it(tmp_pat
     make_folder(path, filling("first"), slowly_judged)
     second.join(timeout=120)
     assert seen_by_second == [(path / "content").read_text()]
+
+
+def test_who_waits_for_a_maker_finds_what_it_made_and_without_one_goes_on(tmp_path: Path) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(folder: Path) -> None:
+        filling("theirs")(folder)
+        begun.set()
+        assert go.wait(60)
+
+    maker = threading.Thread(target=make_folder, args=(tmp_path / "a", slowly, is_whole))
+    maker.start()
+    assert begun.wait(60)
+    waiter = threading.Thread(target=wait_for_maker, args=(tmp_path / "a",), kwargs={"seconds": 0})
+    waiter.start()
+    waiter.join(0.4)
+    assert waiter.is_alive(), "however short the time for one to begin"
+    go.set()
+    waiter.join(60)
+    assert is_whole(tmp_path / "a")
+    maker.join(60)
+    wait_for_maker(tmp_path / "nobody", seconds=0.2)
+    assert names(tmp_path) == ["a"]

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.files import sha256_of_file
-from trainyard.training import prepared, token_files
+from trainyard.training import prepared, token_files, tokens
 from trainyard.training.preparation import plan_preparation
 from trainyard.training.prepared import PreparedData
 from trainyard.training.tokens import prepare_data
@@ -526,3 +526,20 @@ def test_what_is_passed_over_on_both_sides_is_on_record(folder: Path) -> None:
     assert [str(skipped) for skipped in prepared.skipped] == [
         "2 files with another suffix (notes.exe, w.exe)"
     ]
+
+
+def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def the_first_prepares(_path: Path, *, seconds: float) -> None:
+        assert seconds > 0
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        assert not prepare(folder).reused
+
+    monkeypatch.setattr(tokens, "wait_for_maker", the_first_prepares)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert prepare(folder).reused
+    monkeypatch.setattr(tokens, "wait_for_maker", lambda *_, **__: None)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    shutil.rmtree(folder / "prepared")
+    assert not prepare(folder).reused, "without a first one each prepares for itself"
