@@ -1,18 +1,23 @@
 """scripts/notify_slack.py with a local server as Slack: it tells what is on record, and never fails a run."""
 
+import importlib.util
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard import command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import append_event
 
 Program = Callable[..., Any]
+ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = {
     "GITHUB_ACTIONS": "true",
     "GITHUB_SERVER_URL": "https://github.com",
@@ -23,6 +28,38 @@ WORKFLOW = {
     "GITHUB_REF": "refs/heads/main",
     "GITHUB_SHA": "3f2c1ab" + "0" * 33,
 }
+
+
+@dataclass(frozen=True)
+class Done:
+    """How the script ended, in the words of a process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
+    """Runs the script in this process, which spares the start of forty; in an empty folder, outside CI."""
+    spec = importlib.util.spec_from_file_location("notify_slack", ROOT / "scripts" / "notify_slack.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
+        monkeypatch.delenv(name)
+
+    def run(_name: str, *arguments: str | Path, **variables: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            code = command.exit_code_of(lambda: script.main([str(argument) for argument in arguments]))
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return run
 
 
 class FakeSlack(ThreadingHTTPServer):

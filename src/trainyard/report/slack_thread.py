@@ -11,6 +11,7 @@ the same event from being told twice.
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, ServiceError
 from trainyard.report.facts import RunFacts
 from trainyard.report.slack_message import (
     Moment,
@@ -33,6 +34,7 @@ from trainyard.run.files import write_json_atomically
 FILE_NAME = "slack.json"
 _ADDRESS = re.compile(r"([A-Z0-9]{2,40}):(\d{1,20}\.\d{1,20})")
 _REMEMBERED = 500
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ def tell(
 ) -> SlackThread | None:
     """Send `event` and remember it in the file `memory`; the thread now, None when nothing can be sent by.
 
-    Raises what `messenger` raises, and OSError when the file cannot be written.
+    Raises what `messenger.post` raises, and OSError when the file cannot be written. A first message that
+    cannot be changed, because it was removed, is a warning: what was to be told has been.
     """
     message, thread = event.message, event.thread
     how: dict[str, Any] = {"channel": channel, "thread": thread, "broadcast": event.moment.ends}
@@ -163,7 +166,10 @@ def tell(
     after = thread.after(event.key, channel=posted.channel, ts=posted.ts, about=message.about)
     write_thread(memory, after)
     if thread.ts:
-        messenger.edit(thread, event.first.text, event.first.blocks)
+        try:
+            messenger.edit(thread, event.first.text, event.first.blocks)
+        except ServiceError as error:
+            _logger.warning("The first message of the thread stays as it was: %s", error)
     return after
 
 
