@@ -147,13 +147,15 @@ def _between(moment: Moment, facts: RunFacts | None, around: Surroundings) -> st
 
 
 def degradation(facts: RunFacts | None) -> str:
-    """The newest trouble on record that did not end the run; empty when there is none."""
+    """The newest trouble on record of this segment that did not end it; empty when there is none."""
     troubles = {
         "checkpoint_failed": "checkpoint not saved",
         "checkpoint_rejected": "checkpoint passed over",
         "hang_suspected": "nothing moves",
     }
     for event in reversed(facts.events if facts is not None else []):
+        if event.get("event") in ("started", "resumed"):
+            break
         if (trouble := troubles.get(str(event.get("event")))) is not None:
             step, reason = number(event.get("step")), event.get("reason")
             at = "" if step is None else f", step {step:,.0f}"
