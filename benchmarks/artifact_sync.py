@@ -7,7 +7,7 @@ the checkpoint, each object carries its SHA-256, metrics and records go too, the
 more, with nothing changed. The others are as they come, aws and s5cmd in a process of their own, and left out
 where they are not found. All take turns; each sends to a new place.
 
-Reads:   --rounds, --files, --size-kib (of each file), --s5cmd and --aws (programs; else those in PATH)
+Reads:   --rounds, --files, --size-kib (of each file), --sparse, --s5cmd and --aws (else those in PATH)
 Writes:  a temporary checkpoint; a table, or JSON, on stdout
 Exit codes: 0 the goals are met, 1 one is not
 Example: benchmarks/artifact_sync.py --rounds 5 --files 8 --size-kib 524288 --s5cmd ~/.venv/bin/s5cmd
@@ -190,7 +190,7 @@ def serve(script: str) -> Iterator[str]:
         server.wait()
 
 
-def write_run(path: Path, files: int, size: int) -> RunDirectory:
+def write_run(path: Path, files: int, size: int, *, sparse: bool = False) -> RunDirectory:
     directory = RunDirectory(path)
     directory.create()
     write_identity(directory.run_file, "benchmark", {})
@@ -201,6 +201,9 @@ def write_run(path: Path, files: int, size: int) -> RunDirectory:
     checkpoint.mkdir()
     for number in range(files):
         with (checkpoint / f"__{number}_0{Sink.DATA}").open("wb") as file:
+            if sparse:
+                file.truncate(size)
+                continue
             for start in range(0, size, MIB):
                 file.write(os.urandom(min(MIB, size - start)))
     manifest = CheckpointManifest(500, "benchmark", time.time(), describe_files(checkpoint))
@@ -212,7 +215,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     size = args.size_kib << 10
     with tempfile.TemporaryDirectory() as folder, serve(__file__) as url:
         credentials(url)
-        run = write_run(Path(folder) / "run", args.files, size)
+        run = write_run(Path(folder) / "run", args.files, size, sparse=args.sparse)
 
         def ours(place: str) -> None:
             report = sync_run(open_store(f"s3://bench/{place}"), run, 1)
@@ -299,6 +302,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--files", type=int, default=1)
     parser.add_argument("--size-kib", type=int, default=1 << 20)
+    parser.add_argument("--sparse", action="store_true", help="files of nothing, which take no room here")
     parser.add_argument("--s5cmd")
     parser.add_argument("--aws")
     parser.add_argument("--json", action="store_true")
