@@ -231,7 +231,7 @@ def test_the_plan_hands_on_all_that_it_resolves_and_nothing_else(training: Any) 
 def test_a_commit_of_the_segment_before_is_checked_before_any_of_its_code_runs(training: Any) -> None:
     checkout, check, setup = training.jobs["plan"]["steps"][:3]
     assert checkout["with"]["fetch-depth"] == "0"
-    assert check["run"] == 'git merge-base --is-ancestor HEAD "$GITHUB_SHA"'
+    assert check["run"].startswith('git merge-base --is-ancestor HEAD "$GITHUB_SHA" ||')
     assert setup["uses"] == "./.github/actions/setup"
     for name in ("train", "continue"):
         steps = training.jobs[name]["steps"]

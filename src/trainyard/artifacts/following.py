@@ -108,7 +108,7 @@ def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Ev
     deadline = time.monotonic() + patience.silence_seconds
     while not directory.run_file.is_file():
         nothing = f"{directory.run_file}: no trainer has written it, so there is nothing to follow"
-        if stop.wait(min(patience.poll_seconds, 1.0)):
+        if stop.wait(min(patience.poll_seconds, 1.0)) and not directory.run_file.is_file():
             raise StoppedError(f"{nothing}; asked to stop")
         if time.monotonic() > deadline:
             raise WaitTimeoutError(nothing)

@@ -316,3 +316,16 @@ def test_a_pace_is_kept_over_time() -> None:
     for _ in range(4):
         pace(500)
     assert sum(slept) == pytest.approx(1.4)
+
+
+def test_a_run_that_begins_while_we_are_asked_to_stop_is_not_lost(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+
+    class AskedWhileWaiting(threading.Event):
+        """The trainer writes its first record in the pause in which we are asked to stop."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            directory.run_file.write_text("{}")
+            return True
+
+    wait_for_run(directory, Patience(), AskedWhileWaiting())

@@ -1,0 +1,125 @@
+"""The watchdog's workflow against the code it calls and the workflow it watches."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainyard.watch import rounds, runners
+
+
+@pytest.fixture(scope="module")
+def watching(root: Path) -> dict[str, Any]:
+    text = (root / ".github" / "workflows" / "watch_runners.yml").read_text()
+    content: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
+    return content
+
+
+def test_an_outage_is_named_within_fifteen_minutes(watching: dict[str, Any]) -> None:
+    minutes = watching["on"]["schedule"][0]["cron"].split()[0]
+    assert re.fullmatch(r"[1-9]-59/10", minutes), "every ten minutes, off the hour"
+    assert runners.WAITING_SECONDS + 10 * 60 <= 15 * 60
+
+
+def test_it_knows_the_job_that_trains_by_its_name_and_its_limit(training: Any) -> None:
+    job = training.jobs["train"]
+    assert job["name"] == rounds.TRAINING_JOB
+    assert float(job["timeout-minutes"]) * 60 == runners.LIMIT_SECONDS
+
+
+def test_it_finds_the_plan_and_the_later_segments_of_a_lineage(training: Any, expressions: Any) -> None:
+    steps = training.jobs["plan"]["steps"]
+    [kept] = [s for s in steps if s.get("uses", "").startswith("actions/upload-artifact@")]
+    assert kept["with"]["name"].startswith("plan-")
+    assert kept["with"]["path"].endswith("/plan.json")
+    continues = '{"lineage":"4711","number":3}'
+    title = expressions.value(training.content["run-name"], inputs={"continues": continues})
+    match = rounds._LATER.fullmatch(title)
+    assert match is not None
+    assert match.groups() == ("4711", "3")
+
+
+def test_two_looks_never_overlap_and_none_is_cut_off(watching: dict[str, Any]) -> None:
+    assert watching["concurrency"] == {"group": "watch-runners", "cancel-in-progress": "false"}
+    assert {job["runs-on"] for job in watching["jobs"].values()} == {"ubuntu-24.04"}
+
+
+@pytest.mark.parametrize(
+    ("fork", "switch", "looks"), [(False, None, True), (True, None, False), (False, "off", False)]
+)
+def test_a_fork_and_a_switch_keep_it_from_looking(
+    watching: dict[str, Any], expressions: Any, fork: bool, switch: str | None, looks: bool
+) -> None:
+    github = {"event": {"repository": {"fork": fork}}}
+    variables = {} if switch is None else {"TRAINYARD_WATCH": switch}
+    assert expressions.holds(watching["jobs"]["watch"]["if"], github=github, vars=variables) is looks
+
+
+@pytest.mark.parametrize(
+    ("status", "alerts", "told"),
+    [("failure", "gpu-1 is offline", True), ("success", "", False), ("cancelled", "gpu-1", False)],
+)
+def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
+    watching: dict[str, Any], expressions: Any, status: str, alerts: str, told: bool
+) -> None:
+    needs = {"watch": {"outputs": {"alerts": alerts}}}
+    assert expressions.holds(watching["jobs"]["tell"]["if"], status=status, needs=needs) is told
+
+
+@pytest.mark.parametrize(
+    ("role", "fetch", "follow", "reads", "follows"),
+    [
+        ("arn", "true", "true", True, False),
+        ("arn", "false", "true", False, False),
+        ("", "true", "true", False, True),
+        ("", "false", "", False, False),
+    ],
+)
+def test_the_role_is_read_with_where_the_store_is_needed_and_a_run_is_followed_without_one(
+    training_job: dict[str, Any],
+    expressions: Any,
+    role: str,
+    fetch: str,
+    follow: str,
+    reads: bool,
+    follows: bool,
+) -> None:
+    by_name = {step["name"]: step.get("if") for step in training_job["steps"]}
+    variables = {"TRAINYARD_AWS_ROLE": role, "TRAINYARD_FOLLOW": follow}
+    context = {"vars": variables, "needs": {"plan": {"outputs": {"fetch": fetch}}}}
+    assert expressions.holds(by_name["Assume the AWS role for reading"], **context) is reads
+    follower = by_name["Store each checkpoint while training goes on"]
+    assert expressions.holds(follower, vars=variables) is follows
+
+
+def git(folder: Path, *arguments: str) -> str:
+    person = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    line = ["git", "-C", str(folder), *person, *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+def test_a_commit_that_is_not_of_the_branch_is_refused_by_name(training: Any, tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    for message in ("first", "second"):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", message)
+    tip, first = git(tmp_path, "rev-parse", "HEAD"), git(tmp_path, "rev-parse", "HEAD~1")
+    git(tmp_path, "checkout", "--quiet", "-b", "fork", first)
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "of a fork")
+    [step] = [s for s in training.jobs["plan"]["steps"] if "merge-base" in s.get("run", "")]
+
+    def judged(commit: str) -> subprocess.CompletedProcess[str]:
+        git(tmp_path, "checkout", "--quiet", "--detach", commit)
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        environment = {"PATH": os.environ["PATH"], "GITHUB_SHA": tip}
+        return subprocess.run(
+            shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    assert judged(first).returncode == judged(tip).returncode == 0
+    refused = judged("fork")
+    assert refused.returncode == 1
+    assert f"::error::{git(tmp_path, 'rev-parse', 'fork')} is not of this branch" in refused.stdout
