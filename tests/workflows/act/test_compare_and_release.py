@@ -76,7 +76,9 @@ def test_a_change_that_makes_it_worse_is_red_and_said_in_the_comment(
     assert [each["path"] for each in played.dispatched] == ["/repos/stage/trainyard/issues/57/comments"]
     assert played.summary.strip().split("\n\n")[1] in played.dispatched[0]["body"]
     record = json.loads((played.record / "artifacts" / "comparison" / "comparison.json").read_text())
-    assert record["head"]["runs"][0]["loss"] > record["base"]["runs"][0]["loss"]
+    (base_run,), (head_run,) = record["base"]["runs"], record["head"]["runs"]
+    assert head_run["loss"] > base_run["loss"]
+    assert all(run["tokens_per_second"] > 0 and run["memory_bytes"] > 50e6 for run in (base_run, head_run))
     assert (played.record / "upload-artifact").read_text() == "comparison 30\n"
 
 
