@@ -283,7 +283,7 @@ def test_reports_and_messages_come_after_failures_and_never_decide(training_job:
     assert all(step["continue-on-error"] == "true" for step in (*told, summary))
     assert "always()" in summary["if"]
     verdicts = {calls(step["run"])[0][1][0]: step.get("if") for step in told}
-    assert set(verdicts) == {"$MOMENT", "succeeded", "stopped", "failed"}
+    assert set(verdicts) == {"$MOMENT", "degraded", "succeeded", "stopped", "failed"}
     assert verdicts["succeeded"] == "${{ success() }}"
 
 
