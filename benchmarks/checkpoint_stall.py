@@ -3,9 +3,10 @@
 
 One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step and saver.
 In turns it takes some plain steps, and steps with a save: `dcp.save` of the same state before them, or a
-shipped save behind them, until it is whole (hashed, fsynced, with its manifest). Blocked is what training
-waited at the edges of steps, lost is what these steps took longer than the plain ones before and after. The
-first two saves of a kind, which take memory and start processes, are not counted.
+shipped save behind them, until it is whole (hashed, fsynced, with its manifest) and the one before it is
+removed. Blocked is what training waited at the edges of steps, lost is what these steps took longer than the
+plain ones before and after. The first two saves of a kind, which take memory and start processes, are not
+counted.
 
 On a machine that others use, a round is off by what they take: beside medians stands what the quickest round
 took longer than the quickest plain steps.
@@ -124,6 +125,8 @@ class Bench:
         )
         self._parts = self._build()
         self._savers: dict[str, Any] = {}
+        self._saved: set[str] = set()
+        """The modes that have a checkpoint, which the next one has removed."""
 
     def __enter__(self) -> "Bench":
         from trainyard.training.saving import Saver
@@ -151,16 +154,18 @@ class Bench:
         """Save, and train until that is done: seconds of all, steps, and seconds that training waited."""
         if kind == "dcp.save":
             return self._dcp_save()
-        saver, step, heard = self._savers[kind], self._steps[kind], self._parts.listener.waited
-        start, steps, before = time.perf_counter(), 0, len(heard)
+        saver, step, heard = self._savers[kind], self._steps[kind], self._parts.listener
+        done = (len(heard.waited) + 1, heard.removed + (kind in self._saved))
+        self._saved.add(kind)
+        start, steps = time.perf_counter(), 0
         saver.save()
-        while len(heard) == before or steps < self._args.steps:
+        while (len(heard.waited), heard.removed) != done or steps < self._args.steps:
             step.run()
             saver.poll()
             steps += 1
         seconds = time.perf_counter() - start
         saver.finish()
-        return seconds, steps, heard[-1]
+        return seconds, steps, heard.waited[-1]
 
     def _dcp_save(self) -> tuple[float, int, float]:
         import torch.distributed.checkpoint as dcp
@@ -230,12 +235,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.waited: list[float] = []
+        self.removed = 0
 
     def on_row(self, row: dict[str, Any]) -> None: ...
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
         if event == "checkpoint_saved":
             self.waited.append(fields["seconds"])
+        self.removed += event == "checkpoint_removed"
 
 
 class Batches:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HOUSE = Path(__file__).resolve().parent.parent
-GOAL = 0.97
+GOAL = 0.99
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
