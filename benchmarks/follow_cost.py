@@ -14,6 +14,7 @@ Example:    benchmarks/follow_cost.py --rounds 5
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -95,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             taken, count = seconds_of(args.steps, args.save_steps, f"s3://bench/{number}")
             followed.append(taken)
             stored += count
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # the server has not ended yet
     costs = [with_one / without - 1 for with_one, without in zip(followed, alone, strict=True)]
     result = {
         "alone_seconds": round(statistics.median(alone), 2),
@@ -103,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "spread": [round(min(costs), 3), round(max(costs), 3)],
         "cost_of_bests": round(min(followed) / min(alone) - 1, 3),
         "checkpoints_stored_meanwhile": stored,
+        "processor_seconds_of_a_follower": round((used.ru_utime + used.ru_stime) / args.rounds, 2),
         "goal": GOAL,
     }
     print(

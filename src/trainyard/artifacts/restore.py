@@ -265,15 +265,22 @@ def _held(work: Path) -> Iterator[None]:
 @contextmanager
 def _way_on(work: Path) -> Iterator[None]:
     """Name what the disk refused, and say where the part that arrived is."""
-    kept = f"Nothing is under the final name. What arrived is kept in {work}: the same command goes on."
     try:
         yield
     except (ServiceError, VerificationError) as error:
-        raise type(error)(f"{error}\n{kept}") from error
+        raise type(error)(f"{error}\n{_what_is_left(work)}") from error
     except OSError as error:
         free = size_text(shutil.disk_usage(work).free)
         name = error.filename or work
-        raise TrainyardError(f"{name}: {error.strerror} ({free} free there).\n{kept}") from error
+        text = f"{name}: {error.strerror} ({free} free there).\n{_what_is_left(work)}"
+        raise TrainyardError(text) from error
+
+
+def _what_is_left(work: Path) -> str:
+    nothing = "Nothing is under the final name"
+    if not any(work.iterdir()):
+        return f"{nothing}, and nothing arrived."
+    return f"{nothing}. What arrived is kept in {work}: the same command goes on."
 
 
 def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:

@@ -11,7 +11,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.gateways.s3.bucket import Bucket
@@ -151,6 +151,19 @@ def test_nothing_is_sent_twice_where_it_never_works(server: Server, bucket: Buck
     assert [is_ours(request) for request in server.requests] == [False]
 
 
+def test_objects_that_are_not_there_do_not_speak_against_the_short_way(
+    server: Server, bucket: Bucket
+) -> None:
+    good, missing = server.answers[0], b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+    server.answers = [missing]
+    for _ in range(_HOPELESS + 1):
+        assert bucket.call("head_object", "k", unless=("404",)) is None
+    server.answers = [good]
+    server.requests.clear()
+    put(bucket)
+    assert [is_ours(request) for request in server.requests] == [True]
+
+
 def test_an_object_comes_in_chunks_and_the_connection_is_used_again(server: Server, bucket: Bucket) -> None:
     server.answers = [b"HTTP/1.1 206 OK\r\nETag: x\r\nContent-Length: 5\r\n\r\n12345"]
     for _ in range(2):
@@ -245,6 +258,7 @@ NAMES = st.from_regex(r"x-amz-meta-[a-z0-9-]{1,12}", fullmatch=True)
 VALUES = st.from_regex(r"[!-~]([ -~]{0,20}[!-~])?", fullmatch=True)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.dictionaries(NAMES, VALUES),
     st.from_regex(r"[a-zA-Z0-9/_.~-]{1,30}(\?partNumber=[0-9]+&uploadId=[a-z0-9]+)?", fullmatch=True),

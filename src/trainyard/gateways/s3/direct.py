@@ -40,6 +40,8 @@ _ONE_PACKET = 1 << 16
 """Bytes that are cheaper copied than sent by themselves."""
 _HOPELESS = 20
 """After so many failures in a row it is no chance any more, and nothing is asked twice from then on."""
+_SOUND = (404, 412, 416)
+"""Refusals that say nothing against this way of asking; botocore words them."""
 _PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _SPECIAL_BUCKET = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
 
@@ -93,6 +95,7 @@ class Direct:
             undo.callback(response.close)
             response.begin()
             if response.status not in (200, 206):
+                self._failures = 0 if response.status in _SOUND else self._failures
                 return None
             answer = _answer(response)
             if method == "GET":
