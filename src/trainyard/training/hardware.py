@@ -5,6 +5,8 @@ Whether the machine is good enough is judged by `cluster.preflight`.
 
 import os
 import platform
+import resource
+import sys
 from typing import Any
 
 import torch
@@ -82,9 +84,13 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:
-    """Of a GPU, for a row of metrics: what is taken of its memory, by whomever, and torch's own peak."""
+    """For a row of metrics, in bytes: of a GPU what is taken, by whomever, and torch's own peak.
+
+    Without a GPU it is the most main memory that the process has had.
+    """
     if device.type != "cuda":
-        return {}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"memory_peak_bytes": peak if sys.platform == "darwin" else peak * 1024}
     free, total = torch.cuda.mem_get_info(device)
     return {
         "gpu_memory_bytes": total - free,

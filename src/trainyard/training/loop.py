@@ -71,7 +71,7 @@ class Loop:
             self._parts.event("profiled", step=steps[-1], files=files)
 
     def _speed(self, seconds: float) -> Row:
-        length, fastest = self._parts.length, self._parts.peak_tokens_per_second
+        length, fastest = self._parts.length, self._parts.peak_tokens_per_second()
         speed = length.tokens_per_step / seconds
         row: Row = {
             "tokens": self._state.step * length.tokens_per_step,

@@ -66,7 +66,7 @@ class Parts(Segment):
     """The state's model on the devices of the world."""
     batches: Batches
     validation: Validation | None
-    peak_tokens_per_second: float | None
-    """What all devices together could train at their peak; None when that is not known."""
+    peak_tokens_per_second: Callable[[], float | None]
+    """What all devices together could train at their peak, measured once on a CPU; None when not known."""
     profile: StepProfile
     """Records the steps that a trace was asked of."""

@@ -8,6 +8,7 @@ The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.lock import locked
 from trainyard.training.before_torch import started
 from trainyard.training.checkpoint import load_checkpoint
+from trainyard.training.cpu_peak import cpu_peak_flops
 from trainyard.training.hang import ended_when_hung
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
@@ -126,7 +128,7 @@ class _Session:
             stop=stop,
             listener=listener,
             gpu_facts=self._request.gpu_facts,
-            peak_tokens_per_second=self._peak_tokens_per_second(),
+            peak_tokens_per_second=cache(self._peak_tokens_per_second),
             profile=StepProfile(self._profiled, self._request.directory.logs, self._world.rank),
             watchdog=Watchdog(self._request.config.monitoring),
         )
@@ -176,8 +178,12 @@ class _Session:
         return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
 
     def _peak_tokens_per_second(self) -> float | None:
-        peak, each = self._peak_flops(), self._request.flops_per_token
-        return self._world.size * peak / each if peak and each else None
+        if (each := self._request.flops_per_token) is None:
+            return None
+        peak = self._peak_flops()
+        if peak is None and self._device.type == "cpu":
+            peak = cpu_peak_flops(getattr(torch, self._request.config.model.dtype))
+        return self._world.size * peak / each if peak else None
 
 
 def describe(request: Request, world_size: int = 1) -> dict[str, Any]:

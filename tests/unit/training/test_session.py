@@ -394,6 +394,7 @@ def test_metrics_are_json_that_any_reader_takes(
         assert row["tokens"] == row["step"] * 64
         assert row["samples"] == row["step"] * 4
         assert row["tokens_per_second"] == pytest.approx(64 / row["step_seconds"])
+        assert row["memory_peak_bytes"] > 1_000_000
         assert not {"gpu_memory_bytes", "mfu", "gpu_utilization_percent"} & row.keys()
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from trainyard.config.schema import Config
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
+from trainyard.training.cpu_peak import cpu_peak_flops
 from trainyard.training.timing import GpuClock, HostClock
 
 PARTS = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
@@ -95,5 +97,32 @@ def test_mfu_is_the_share_of_the_peak_of_all_devices(
     run = read_run(tmp_path / "known" / "run.json")
     assert (run["plan"]["flops_per_token"], run["hardware"]["peak_flops"]) == (1000, 4e9)
     assert set(asked) == {"cpu"}
-    run_training(config, "unknown", flops_per_token=1000, peak_flops=lambda _name: None)
+    run_training(config, "unknown", peak_flops=peak)
     assert not any("mfu" in row for row in read_rows(tmp_path / "unknown" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_peak_of_a_cpu_is_measured_once_in_the_precision_of_the_run(
+    dtype: str,
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[torch.dtype] = []
+
+    def peak(dtype: torch.dtype) -> float:
+        measured.append(dtype)
+        return 4e9
+
+    monkeypatch.setattr("trainyard.training.session.cpu_peak_flops", peak)
+    run_training(tiny_config(training={"max_steps": 3}, model={"dtype": dtype}), flops_per_token=1000)
+    assert measured == [getattr(torch, dtype)]
+    for row in read_rows(tmp_path / "run" / "metrics.jsonl"):
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
+
+
+def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.25, 2.25])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
+    assert cpu_peak_flops(torch.float32) == 2 * 1024**3 / 0.25
