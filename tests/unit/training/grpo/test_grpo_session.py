@@ -23,7 +23,14 @@ from trainyard.training.stop import StopRequest
 MakeConfig = Callable[..., Config]
 Train = Callable[..., dict[str, Any]]
 PARTS = {f"{part}_seconds" for part in ("data", "forward", "backward", "optimizer")}
-CLOCK = {"time", "step_seconds", "checkpoint_seconds", "tokens_per_second", "samples_per_second"} | PARTS
+CLOCK = {
+    "time",
+    "step_seconds",
+    "checkpoint_seconds",
+    "tokens_per_second",
+    "samples_per_second",
+    "memory_peak_bytes",
+} | PARTS
 
 
 class Spy:
