@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.plan.run_plan import resolve
-    from trainyard.report.run_plan import markdown_plan
+    from trainyard.report.run_plan import expected, markdown_plan
     from trainyard.run.files import write_json_atomically
     from trainyard.run.segment import first_segment, read_segment
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(json.dumps(plan.outputs(), indent=2) if args.json else markdown_plan(planned))
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
         annotate(Level.WARNING, "It seems not to fit on the machine; the summary says what to change.")
-    set_outputs(plan.outputs())
+    set_outputs({**plan.outputs(), "expected": expected(planned)})
     return ExitCode.DONE
 
 

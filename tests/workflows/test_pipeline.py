@@ -223,7 +223,9 @@ def test_the_plan_hands_on_all_that_it_resolves_and_nothing_else(training: Any) 
     config = load_config(training.path.parents[2] / "configs" / "training_configuration.yaml").config
     plan = resolve(Asked("x.yaml"), config, first_segment(variables), variables=variables)
     declared = training.jobs["plan"]["outputs"]
-    assert declared == {name: f"${{{{ steps.plan.outputs.{name} }}}}" for name in plan.outputs()}
+    assert declared == {
+        name: f"${{{{ steps.plan.outputs.{name} }}}}" for name in (*plan.outputs(), "expected")
+    }
     used = set(re.findall(r"needs\.plan\.outputs\.(\w+)", training.text))
     assert used == set(declared)
 

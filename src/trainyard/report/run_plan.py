@@ -3,6 +3,7 @@
 It reads what `plan.run_plan` and `plan.training_plan` give as plain data; what is not known is said to be so.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,14 @@ def markdown_plan(planned: Planned) -> str:
     if only:
         parts.append("Nothing was started.")
     return "\n\n".join(parts) + "\n"
+
+
+def expected(planned: Planned) -> str:
+    """Time and cost, as `notify_slack.py --plan` reads them; empty where they are not known."""
+    estimate = dict(planned.plan.get("estimate", {}))
+    if planned.usd_per_hour is not None and "seconds" in estimate:
+        estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour
+    return json.dumps({"estimate": estimate}) if estimate else ""
 
 
 def _rows(planned: Planned) -> Iterator[tuple[str, str]]:

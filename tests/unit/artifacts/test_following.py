@@ -20,6 +20,7 @@ from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, StoppedError, WaitTimeoutError
 from trainyard.gateways.local_store import LocalStore, LocalUpload
+from trainyard.run import identity
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 
@@ -279,14 +280,21 @@ def test_a_damaged_checkpoint_is_named_once_and_the_others_are_stored(store: Sto
 def test_an_old_outcome_is_waited_upon_before_the_run_counts_as_over(
     store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_run(steps=(100,))
+    run, seen = make_run(steps=(100,)), []
+
+    def read_run(path: Path) -> dict[str, Any]:
+        value = identity.read_run(path)
+        seen.append("outcome" in value)
+        return value
+
     write_outcome(run.run_file, {"status": "stopped"})
-    monkeypatch.setattr(following, "_SETTLE_SECONDS", 20.0)
+    monkeypatch.setattr(following, "_SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr(following, "read_run", read_run)
     follower = Follower(store, run)
-    time.sleep(0.1)
+    wait_until(lambda: seen.count(True) > 1)
     assert follower.result is None
     write_outcome(run.run_file, None)  # the trainer goes on
-    time.sleep(0.1)
+    wait_until(lambda: False in seen)
     write_outcome(run.run_file, {"status": "succeeded"})
     assert follower.end().ending is Ending.OUTCOME
 

@@ -12,7 +12,8 @@ from trainyard.errors import ConfigError
 from trainyard.plan.machine_plan import plan_on, usd_per_hour
 from trainyard.plan.run_plan import Asked, RunPlan, resolve
 from trainyard.plan.target import Machine, Target
-from trainyard.report.run_plan import Planned, markdown_plan
+from trainyard.report.plan_text import read_plan
+from trainyard.report.run_plan import Planned, expected, markdown_plan
 from trainyard.run.segment import Segment, manifest_place, read_handover
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -109,12 +110,23 @@ def test_the_number_of_segments_is_a_number(smoke: Config, text: str) -> None:
         planned(smoke, variables=STORE | {"TRAINYARD_MAX_SEGMENTS": text})
 
 
-def summary(config: Config, plan: RunPlan, **more: Any) -> str:
+def about_to_start(config: Config, plan: RunPlan, **more: Any) -> Planned:
     figures = plan_on(plan.machine, config)
     facts = {"parameters": 803_968, "config_sha256": "77d0" * 16, **vars(figures), **more}
-    return markdown_plan(
-        Planned(plan.outputs(), str(plan.asked.target), plan.machine.labels, config.model.name, **facts)
-    )
+    return Planned(plan.outputs(), str(plan.asked.target), plan.machine.labels, config.model.name, **facts)
+
+
+def summary(config: Config, plan: RunPlan, **more: Any) -> str:
+    return markdown_plan(about_to_start(config, plan, **more))
+
+
+def test_slack_is_told_the_time_and_the_cost_that_the_plan_expects(smoke: Config) -> None:
+    known = planned(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
+    by_catalogue = read_plan(expected(about_to_start(smoke, known)))["estimate"]
+    assert by_catalogue["seconds"] > 0 and by_catalogue["usd"] > 0
+    by_owner = read_plan(expected(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
+    assert by_owner["usd"] == pytest.approx(by_owner["seconds"] / 3600 * 2.5)
+    assert expected(about_to_start(smoke, planned(smoke))) == ""
 
 
 def test_the_summary_shows_the_cost_by_the_catalogue_or_by_the_owner(smoke: Config) -> None:
