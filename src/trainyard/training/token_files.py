@@ -6,6 +6,7 @@ It writes and checks them; what the tokens mean is the vocabulary's affair, whic
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,8 +61,11 @@ class TokenFile:
     @property
     def is_whole(self) -> bool:
         """Whether the file is there and has its size; the content is not read."""
-        size = self.tokens * np.dtype(self.dtype).itemsize
-        whole = self.path.is_file() and self.path.stat().st_size == size
+        try:
+            found = self.path.stat()
+        except OSError:  # another process may be putting a new one in its place
+            return False
+        whole = stat.S_ISREG(found.st_mode) and found.st_size == self.tokens * np.dtype(self.dtype).itemsize
         return whole and (self.documents is None or self.documents.is_whole)
 
     def verified(self) -> "TokenFile | None":
@@ -71,11 +75,14 @@ class TokenFile:
         """
         if not self.is_whole or (self.documents and not self.documents.verified()):
             return None
-        # Before the content is read: what is written meanwhile is noticed the next time.
-        state = FileState.of(self.path.stat())
-        if self.is_large and state == self.seen:
-            return self
-        return replace(self, seen=state) if sha256_of_file(self.path) == self.sha256 else None
+        try:
+            # Before the content is read: what is written meanwhile is noticed the next time.
+            state = FileState.of(self.path.stat())
+            if self.is_large and state == self.seen:
+                return self
+            return replace(self, seen=state) if sha256_of_file(self.path) == self.sha256 else None
+        except FileNotFoundError:  # gone since
+            return None
 
     def open(self) -> "np.memmap[Any, np.dtype[np.integer[Any]]]":
         """The tokens `[tokens]`, memory-mapped, read only. Raises DataError when the file is not whole."""
