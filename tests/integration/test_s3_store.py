@@ -1,6 +1,7 @@
 """The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree."""
 
 import base64
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -78,7 +79,8 @@ def test_the_short_way_is_understood_by_real_servers(server: Any, bucket: str, k
     assert (head["ContentLength"], head["ETag"], head["ChecksumSHA256"]) == (4, answer["ETag"], digest)
     found = direct.ask("get_object", {"Key": key, "Range": "bytes=1-2"})
     assert found is not None
-    assert b"".join(found["Body"].iter_chunks(1 << 20)) == b"23"
+    with contextlib.closing(found["Body"]) as body:
+        assert b"".join(body.iter_chunks(1 << 20)) == b"23"
     assert server.client.get_object(Bucket=bucket, Key=key)["Body"].read() == b"1234"
 
 

@@ -198,7 +198,7 @@ def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(
     assert verify_run(bucket.store, 7, depth=Depth.LISTING, run_directory=run).ok
     assert sync_run(bucket.store, run, 7).sent == 0
     bucket.client.delete_object(Bucket=bucket.name, Key="manifests/run-7-manifest.json")
-    assert sync_run(bucket.store, run, 7).sent == 0, "known by its CRC64NVME"
+    assert sync_run(bucket.store, run, 7).sent == 0, "read back and not sent"
     bucket.put("run-7/checkpoint-500/__0_0.distcp", os.urandom(34_000_000))
     assert not verify_run(bucket.store, 7, depth=Depth.LISTING).ok
 

@@ -44,6 +44,11 @@ class StoredObject(Protocol):
         """When the store last received it, in Unix seconds by the store's clock; 0 where it does not say."""
         ...
 
+    @property
+    def encrypted_as_asked(self) -> bool:
+        """False where `describe` is told of another encryption than new objects are given."""
+        ...
+
 
 class Upload(Protocol):
     """A file that was read and hashed, and is not visible in the store until `commit`."""
@@ -119,7 +124,10 @@ class Store(Protocol):
         ...
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
-        """Whether a checksum of a kind that only this store knows is that of the file."""
+        """Whether a checksum of a kind that only this store knows is that of the file.
+
+        It tells damage, and may be one that can be forged.
+        """
         ...
 
     def sweep(self, older_than_seconds: float) -> int:

@@ -35,6 +35,7 @@ class LocalObject:
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
+    encrypted_as_asked: bool = True
 
 
 class LocalStore:

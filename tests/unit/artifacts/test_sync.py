@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +222,62 @@ def test_bytes_that_change_on_the_way_are_noticed_without_checksums(folder: Path
     report = sync_run(SilentStore(folder), make_run(), 2)
     assert len(report.problems) == 1
     assert "run-2/checkpoint-200/.metadata: read back with SHA-256" in report.problems[0]
+
+
+class ForgeableStore(LocalStore):
+    """Computes a checksum that any bytes can be made to have, as CRC64NVME is."""
+
+    encrypted_as_asked = True
+
+    def describe(self, key: str) -> LocalObject | None:
+        found = super().describe(key)
+        if found is None:
+            return None
+        forgeable = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "forged"}
+        etag = found.checksum["value"]
+        return LocalObject(key, found.size, etag, forgeable, encrypted_as_asked=self.encrypted_as_asked)
+
+    def list_objects(self, prefix: str) -> Iterator[LocalObject]:
+        for found in super().list_objects(prefix):
+            described = self.describe(found.key)
+            assert described is not None
+            yield LocalObject(found.key, found.size, described.etag)
+
+    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
+        return str(checksum["value"]) == "forged"
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_an_object_replaced_behind_our_back_is_not_known_by_a_checksum_that_can_be_forged(
+    has_manifest: bool, folder: Path, make_run: Any
+) -> None:
+    store, run = ForgeableStore(folder), make_run()
+    sync_run(store, run, 1)
+    if not has_manifest:
+        (folder / "manifests/run-1-manifest.json").unlink()
+    flip(folder / "run-1/checkpoint-200/__0_0.distcp")
+    assert sync_run(store, run, 1).sent == 1
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_what_a_sync_left_without_a_manifest_is_read_back_and_not_sent_again(
+    folder: Path, make_run: Any
+) -> None:
+    store, run = ForgeableStore(folder), make_run()
+    sync_run(store, run, 1)
+    (folder / "manifests/run-1-manifest.json").unlink()
+    assert sync_run(store, run, 1).sent == 0
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_what_no_manifest_lists_and_is_encrypted_in_another_way_is_sent_again(
+    folder: Path, make_run: Any
+) -> None:
+    store, run = ForgeableStore(folder), make_run()
+    sent = sync_run(store, run, 1).sent
+    (folder / "manifests/run-1-manifest.json").unlink()
+    store.encrypted_as_asked = False
+    assert sync_run(store, run, 1).sent == sent
 
 
 def test_a_run_without_a_checkpoint_stores_its_records(store: Store, folder: Path, make_run: Any) -> None:

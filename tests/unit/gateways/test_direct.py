@@ -141,14 +141,81 @@ def test_what_is_not_known_here_is_left_to_botocore(
     assert server.requests == []
 
 
-def test_nothing_is_sent_twice_where_it_never_works(server: Server, bucket: Bucket) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 403 No\r\nContent-Length: 34\r\n\r\n<Code>SignatureDoesNotMatch</Code>\n",
+    ],
+)
+def test_nothing_is_sent_twice_where_it_never_works(answer: bytes, server: Server, bucket: Bucket) -> None:
     good = server.answers[0]
     for _ in range(_HOPELESS):
-        server.answers = [b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", good]
+        server.answers = [answer, good]
         put(bucket)
     server.requests.clear()
     put(bucket)
     assert [is_ours(request) for request in server.requests] == [False]
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_what_says_nothing_of_the_short_way_does_not_end_it(
+    status: int, server: Server, bucket: Bucket
+) -> None:
+    good = server.answers[0]
+    for _ in range(_HOPELESS + 1):
+        server.answers = [b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status, good]
+        put(bucket)
+    server.requests.clear()
+    put(bucket)
+    assert [is_ours(request) for request in server.requests] == [True]
+
+
+def test_a_kept_connection_that_breaks_does_not_speak_against_the_short_way(
+    server: Server, bucket: Bucket
+) -> None:
+    good = server.answers[0]
+    put(bucket)
+    bucket._direct._failures = _HOPELESS - 1
+    server.answers = [b"", good]  # hangs up when it is asked again
+    put(bucket)
+    assert bucket._direct._failures == _HOPELESS - 1
+    put(bucket)
+    assert is_ours(server.requests[-1])
+
+
+def test_a_connection_that_ended_while_it_was_idle_is_not_used(server: Server, bucket: Bucket) -> None:
+    near, far = socket.socketpair()
+    far.close()
+    bucket._direct._idle.append(near)
+    assert put(bucket)["ETag"] == "x"
+    assert near.fileno() == -1
+    assert all(is_ours(request) for request in server.requests)
+
+
+class Counting:
+    """A connection that keeps the sizes of what is sent."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line, self.sizes = line, list[int]()
+
+    def sendall(self, data: bytes | memoryview) -> None:
+        self.sizes.append(len(data))
+        self._line.sendall(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._line, name)
+
+
+def test_a_large_body_goes_in_pieces_each_with_the_whole_time_limit(
+    server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, direct = bytes(range(256)) * 4096 * 2 + b"end", bucket._direct
+    line = Counting(direct._connected())
+    monkeypatch.setattr(direct, "_kept", lambda: line)
+    assert put(bucket, Body=body)["ETag"] == "x"
+    assert line.sizes[1:] == [1 << 20, 1 << 20, 3]
+    assert server.requests[0].endswith(b"\r\n\r\n" + body)
 
 
 def test_objects_that_are_not_there_do_not_speak_against_the_short_way(

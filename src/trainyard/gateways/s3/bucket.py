@@ -76,11 +76,24 @@ class Bucket:
 
     def require_encrypted(self, key: str, answer: Mapping[str, Any]) -> None:
         """Raise VerificationError when S3 says of a new object that it is not encrypted as asked."""
-        told, asked = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
-        if told and asked and told != asked:
+        if not self.is_encrypted_as_asked(answer):
             raise VerificationError(
-                f"{key}: encrypted by {told}, asked for {asked}: an upload that was begun so was gone on with"
+                f"{key}: encrypted by {answer['ServerSideEncryption']}, asked for "
+                f"{self._encryption['ServerSideEncryption']}: an upload that was begun so was gone on with"
             )
+
+    def is_encrypted_as_asked(self, answer: Mapping[str, Any]) -> bool:
+        """Whether S3 does not say of an object that it is encrypted in another way than was asked for."""
+        told, asked = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
+        return not told or not asked or told == asked
+
+    @property
+    def goes_on_with_uploads(self) -> bool:
+        """Whether an upload that was cut off may be gone on with: not where a key is asked for.
+
+        Nothing tells with what encryption it was begun, and its ETags tell nothing of its parts then.
+        """
+        return self._encryption.get("ServerSideEncryption", "AES256") == "AES256"
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """S3's answer to `operation` on the bucket itself, and no code; or None and the code of its refusal.

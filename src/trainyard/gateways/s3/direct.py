@@ -8,6 +8,7 @@ which asks again: retries, errors and their wording are in one place.
 import contextlib
 import http.client
 import re
+import select
 import socket
 import ssl
 import weakref
@@ -38,10 +39,15 @@ _QUERY = {"PartNumber": "partNumber", "UploadId": "uploadId"}
 """In the order of their names, as they are signed."""
 _ONE_PACKET = 1 << 16
 """Bytes that are cheaper copied than sent by themselves."""
+PIECE_BYTES = 1 << 20
+"""Of a body, sent at once: Python's time limit is one of the whole of each `sendall`."""
 _HOPELESS = 20
 """After so many failures in a row it is no chance any more, and nothing is asked twice from then on."""
-_SOUND = (404, 412, 416)
-"""Refusals that say nothing against this way of asking; botocore words them."""
+_SOUND = (200, 206, 404, 412, 416)
+"""Answers that speak for this way of asking; botocore words the refusals."""
+_NO_VERDICT = (403, 503)
+"""Refusals that say nothing of it: no permission, a session that is over, a store that is busy."""
+_REFUSAL_BYTES = 1 << 12
 _PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _SPECIAL_BUCKET = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
 
@@ -71,46 +77,60 @@ class Direct:
         if (headers := _headers(arguments)) is None or (body := _whole(arguments.get("Body", b""))) is None:
             return None
         path = f"{self._place.path}/{quote(arguments['Key'], safe='/-._~')}{_query(arguments)}"
-        try:
-            answer = self._send(method, path, headers, body)
-        except (OSError, http.client.HTTPException, ValueError):
-            answer = None
-        self._failures = self._failures + 1 if answer is None else 0
+        status, answer, kept = 0, None, None
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            lines = "".join(f"{n}: {v}\r\n" for n, v in self._signer.signed(method, path, headers).items())
+            head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
+            kept = self._kept()
+            status, answer = self._send(kept or self._connected(), head.encode("ascii"), body)
+        if status in _SOUND:
+            self._failures = 0
+        elif kept is None and status not in _NO_VERDICT:
+            self._failures += 1
         return answer
 
     def _send(
-        self, method: str, path: str, headers: dict[str, str], body: bytes | memoryview
-    ) -> dict[str, Any] | None:
-        signed, line = self._signer.signed(method, path, headers), self._connected()
-        lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
-        head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
+        self, line: socket.socket, head: bytes, body: bytes | memoryview
+    ) -> tuple[int, dict[str, Any] | None]:
+        """The status, 0 where our signature is refused, and the answer to a request that was hoped for."""
+        method = head.partition(b" ")[0].decode()
         with contextlib.ExitStack() as undo:
             undo.callback(line.close)
             if len(body) <= _ONE_PACKET:
-                line.sendall(head.encode("ascii") + body)
+                line.sendall(head + body)
             else:
-                line.sendall(head.encode("ascii"))
-                line.sendall(body)
+                line.sendall(head)
+                for start in range(0, len(body), PIECE_BYTES):
+                    line.sendall(memoryview(body)[start : start + PIECE_BYTES])
             response = http.client.HTTPResponse(line, method=method)
             undo.callback(response.close)
             response.begin()
             if response.status not in (200, 206):
-                self._failures = 0 if response.status in _SOUND else self._failures
-                return None
+                refused = response.status == 403 and b"SignatureDoesNotMatch" in response.read(_REFUSAL_BYTES)
+                return 0 if refused else response.status, None
             answer = _answer(response)
             if method == "GET":
                 answer["Body"] = _Body(response, line, self._idle)
             else:
                 response.read()
                 if response.will_close:
-                    return answer
+                    return response.status, answer
                 self._idle.append(line)
             undo.pop_all()
-        return answer
+        return response.status, answer
+
+    def _kept(self) -> socket.socket | None:
+        """A connection of before on which nothing waits: before anything is asked, that is its end."""
+        with contextlib.suppress(IndexError):
+            while True:
+                line, poll = self._idle.pop(), select.poll()
+                poll.register(line, select.POLLIN)
+                if not poll.poll(0):
+                    return line
+                line.close()
+        return None
 
     def _connected(self) -> socket.socket:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
         host, port = str(self._place.hostname), self._place.port or (443 if self._tls else 80)
         line = socket.create_connection((host, port), timeout=self._seconds)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

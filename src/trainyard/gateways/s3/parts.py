@@ -23,6 +23,7 @@ from typing import Any
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text
+from trainyard.gateways.s3.direct import PIECE_BYTES
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
 from trainyard.gateways.s3.uploads import Pace, S3Object, confirmed, object_of, part_bytes
 
@@ -80,6 +81,8 @@ class Parts:
         self._sent: list[_Sent] = []
         self._there: Mapping[int, StoredPart] = {}
         self._upload_id = ""
+        self._held = contextlib.ExitStack()
+        """The file and the lock on it, until the upload is no more."""
 
     def send(
         self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, buffers: Buffers
@@ -88,8 +91,9 @@ class Parts:
 
         What was sent is given up when one fails for good.
         """
-        with path.open("rb", buffering=0) as file, contextlib.ExitStack() as undo:
-            if _is_ours_alone(file):
+        with contextlib.ExitStack() as undo:
+            file = undo.enter_context(path.open("rb", buffering=0))
+            if _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
                 self._take_up(algorithm)
             if not self._upload_id and not self._begin(algorithm, metadata):
                 return False
@@ -97,6 +101,7 @@ class Parts:
             undo.callback(self.abort)
             self._sent = list(self._send_parts(file, buffers))
             undo.pop_all()
+            self._held.callback(file.close)
         return True
 
     def commit(self) -> S3Object:
@@ -116,10 +121,12 @@ class Parts:
         )
         self._bucket.require_encrypted(self._key, answer or {})
         stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
-        return confirmed(self._bucket, stored, self._algorithm, as_text(whole))
+        stored = confirmed(self._bucket, stored, self._algorithm, as_text(whole))
+        self._held.close()
+        return stored
 
     def abort(self) -> None:
-        with contextlib.suppress(ServiceError, VerificationError):
+        with self._held, contextlib.suppress(ServiceError, VerificationError):
             self._bucket.call(
                 "abort_multipart_upload", self._key, unless=("NoSuchUpload",), UploadId=self._upload_id
             )
@@ -187,7 +194,7 @@ class Parts:
     def _send_part(self, part: _Slice) -> _Sent:
         checksum = self._algorithm.of(part.content)
         there = self._there.get(part.number)
-        if there is not None and there.holds(part.content, checksum):
+        if there is not None and there.holds(part.content, checksum, self._algorithm):
             return _Sent(there.etag, checksum, len(part.content))
         arguments: dict[str, Any] = self._algorithm.sent(checksum)
         answer = self._bucket.call(
@@ -202,9 +209,10 @@ class Parts:
 
 
 class _Whole:
-    """A buffer as a file whose every read gives all that is left.
+    """A buffer as a file whose every read gives a piece, or all that is left where no size is asked for.
 
     Handed over as bytes, the signer copies it; handed over as a plain file, it is sent in pieces of 16 KiB.
+    In pieces, because a time limit is one of each piece.
     """
 
     def __init__(self, content: memoryview) -> None:
@@ -213,9 +221,10 @@ class _Whole:
     def __len__(self) -> int:
         return len(self._content)
 
-    def read(self, _size: int = -1) -> memoryview:
-        rest, self._at = self._content[self._at :], len(self._content)
-        return rest
+    def read(self, size: int = -1) -> memoryview:
+        start, left = self._at, len(self._content) - self._at
+        self._at += min(left, PIECE_BYTES) if size > 0 else left
+        return self._content[start : self._at]
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._content)}[whence]

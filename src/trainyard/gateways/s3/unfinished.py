@@ -26,10 +26,15 @@ class StoredPart:
     checksum: bytes
     """Of the algorithm of the upload; empty where S3 does not tell."""
 
-    def holds(self, content: bytes | memoryview, checksum: bytes) -> bool:
-        """Whether it is `content`: by its checksum, or else by an ETag that is its MD5."""
-        if self.checksum:
-            return self.checksum == checksum
+    def holds(self, content: bytes | memoryview, checksum: bytes, algorithm: Algorithm) -> bool:
+        """Whether it is `content`: by a SHA-256, else by an ETag that is its MD5.
+
+        Anyone who may write can have begun the upload, and a CRC64NVME can be forged.
+        """
+        if self.checksum and self.checksum != checksum:
+            return False
+        if self.checksum and algorithm is Algorithm.SHA256:
+            return True
         return self.etag.strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
@@ -46,9 +51,9 @@ def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
 
 
 def stored_parts(bucket: Bucket, key: str, upload_id: str, algorithm: Algorithm) -> dict[int, StoredPart]:
-    """What S3 has of an upload, by number; nothing where the role may not look."""
+    """What S3 has of an upload, by number; nothing where the role may not look or the answer is damaged."""
     found: dict[int, StoredPart] = {}
-    with contextlib.suppress(ServiceError, VerificationError):
+    with contextlib.suppress(ServiceError, VerificationError, ValueError):  # a checksum that is no base64
         further: dict[str, int] = {}
         while True:
             page = bucket.call(

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,16 @@ class S3Object:
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
+    encrypted_as_asked: bool = field(default=True, compare=False)
 
 
 def describe(bucket: Bucket, key: str) -> S3Object | None:
     """The object with the checksum that S3 computed, None if there is no such object."""
     answer = bucket.call("head_object", key, unless=MISSING, ChecksumMode="ENABLED")
-    return None if answer is None else object_of(key, int(answer["ContentLength"]), answer)
+    if answer is None:
+        return None
+    found = object_of(key, int(answer["ContentLength"]), answer)
+    return replace(found, encrypted_as_asked=bucket.is_encrypted_as_asked(answer))
 
 
 def sha256_of(path: Path, pace: Pace) -> str:

@@ -1,0 +1,176 @@
+"""Files in parts, without a server: which parts are kept, how long the lock is held, how they are read."""
+
+import fcntl
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ServiceError
+from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.checksums import Algorithm, as_text
+from trainyard.gateways.s3.parts import Buffers, Parts, _Whole
+from trainyard.gateways.s3.unfinished import StoredPart, stored_parts
+from trainyard.gateways.s3.uploads import describe
+
+MIB = 1 << 20
+CRC = Algorithm.CRC64NVME
+
+
+class ScriptedBucket(Bucket):
+    """Has one upload with the parts in `parts`, and takes all that is sent."""
+
+    def __init__(self, encryption: str = "AES256") -> None:
+        self.prefix, self.attempts = "", 1
+        self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
+        self.parts: list[dict[str, Any]] = []
+        self.sent: list[int] = []
+        self.asked: list[str] = []
+        self.head: dict[str, Any] = {}
+        self.refused: tuple[str, ...] = ()
+
+    def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
+        return {"Uploads": [{"Key": "k", "UploadId": "old", "Initiated": 1}]}, ""
+
+    def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
+        self.asked.append(operation)
+        if operation in self.refused:
+            raise ServiceError("refused")
+        if operation == "list_parts":
+            return {"Parts": self.parts}
+        if operation == "upload_part":
+            self.sent.append(arguments["PartNumber"])
+            return {"ETag": "new"}
+        if operation == "create_multipart_upload":
+            return {"UploadId": "new", "ChecksumAlgorithm": "CRC64NVME"}
+        if operation == "complete_multipart_upload":
+            return {"ETag": "joined", "ChecksumCRC64NVME": arguments["ChecksumCRC64NVME"]}
+        return self.head
+
+
+def part_of(number: int, content: bytes, etag: str = "") -> dict[str, Any]:
+    etag = etag or hashlib.md5(content, usedforsecurity=False).hexdigest()
+    crc = as_text(CRC.of(content))
+    return {"PartNumber": number, "ETag": f'"{etag}"', "Size": len(content), "ChecksumCRC64NVME": crc}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_bytes(b"a" * 16 * MIB + b"b" * 16 * MIB + b"c")
+    return tmp_path / "file"
+
+
+def send(bucket: Bucket, file: Path) -> Parts:
+    upload = Parts(bucket, "k", file.stat().st_size, lambda _count: None)
+    assert upload.send(file, {}, CRC, buffers=Buffers())
+    return upload
+
+
+def test_a_part_is_kept_for_its_bytes_and_not_for_a_checksum_that_can_be_forged(file: Path) -> None:
+    bucket = ScriptedBucket()
+    bucket.parts = [part_of(1, b"a" * 16 * MIB), part_of(2, b"b" * 16 * MIB, etag="of-forged-bytes-or-kms")]
+    send(bucket, file).commit()
+    assert sorted(bucket.sent) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("checksum", "etag", "algorithm", "held"),
+    [
+        (b"crc", "md5", CRC, True),
+        (b"crc", "other", CRC, False),
+        (b"other", "md5", CRC, False),
+        (b"", "md5", CRC, True),
+        (b"crc", "other", Algorithm.SHA256, True),
+    ],
+)
+def test_what_a_part_is_known_by(checksum: bytes, etag: str, algorithm: Algorithm, held: bool) -> None:
+    md5 = hashlib.md5(b"bytes", usedforsecurity=False).hexdigest()
+    part = StoredPart(f'"{etag.replace("md5", md5)}"', 5, checksum)
+    assert part.holds(b"bytes", b"crc", algorithm) is held
+
+
+def test_parts_whose_checksums_arrive_damaged_are_none() -> None:
+    bucket = ScriptedBucket()
+    bucket.parts = [part_of(1, b"a"), part_of(2, b"b") | {"ChecksumCRC64NVME": "abcde"}]
+    assert stored_parts(bucket, "k", "old", CRC) == {}
+
+
+@pytest.mark.parametrize(
+    ("encryption", "sent"), [("none", [2, 3]), ("AES256", [2, 3]), ("aws:kms", [1, 2, 3])]
+)
+def test_no_upload_is_gone_on_with_where_a_key_is_asked_for(
+    encryption: str, sent: list[int], file: Path
+) -> None:
+    bucket = ScriptedBucket(encryption)
+    bucket.parts = [part_of(1, b"a" * 16 * MIB)]
+    send(bucket, file).commit()
+    assert sorted(bucket.sent) == sent
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "as_asked"),
+    [
+        ("AES256", "aws:kms", False),
+        ("aws:kms", "aws:kms", True),
+        (None, "aws:kms", True),
+        ("aws:kms", "none", True),
+    ],
+)
+def test_an_object_tells_whether_it_is_encrypted_as_asked(
+    told: str | None, asked: str, as_asked: bool
+) -> None:
+    bucket = ScriptedBucket(asked)
+    bucket.head = {"ContentLength": 1, "ETag": "x"} | ({"ServerSideEncryption": told} if told else {})
+    found = describe(bucket, "k")
+    assert found is not None
+    assert found.encrypted_as_asked is as_asked
+
+
+def is_locked(file: Path) -> bool:
+    with file.open("rb") as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_the_file_is_ours_until_the_upload_is_an_object(file: Path) -> None:
+    upload = send(ScriptedBucket(), file)
+    assert is_locked(file)
+    upload.commit()
+    assert not is_locked(file)
+
+
+def test_the_file_is_ours_until_the_upload_is_given_up(file: Path) -> None:
+    bucket = ScriptedBucket()
+    upload = send(bucket, file)
+    bucket.refused = ("complete_multipart_upload",)
+    with pytest.raises(ServiceError):
+        upload.commit()
+    assert is_locked(file), "its caller gives it up now"
+    upload.abort()
+    assert bucket.asked[-1] == "abort_multipart_upload"
+    assert not is_locked(file)
+
+
+def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:
+    bucket = ScriptedBucket()
+    bucket.refused = ("upload_part",)
+    with pytest.raises(ServiceError):
+        send(bucket, file)
+    assert bucket.asked[-1] == "abort_multipart_upload"
+    assert not is_locked(file)
+
+
+def test_a_part_is_read_in_pieces_or_whole() -> None:
+    content = bytes(range(256)) * 4096 * 2 + b"end"
+    body, pieces = _Whole(memoryview(content)), []
+    while piece := body.read(16_384):
+        pieces.append(bytes(piece))
+    assert [len(piece) for piece in pieces] == [MIB, MIB, 3]
+    assert b"".join(pieces) == content
+    body.seek(0)
+    assert body.read() == content
+    assert not body.read()
