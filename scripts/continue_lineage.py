@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Dispatch the next segment of a run that stopped before its time was up, from what it stored.
 
-It goes on at the same commit with the same inputs, at most so many times, and only if the step moved on.
+It goes on at the same commit with the same inputs, at most so many times, and only if the step moved on. A
+segment that is there already, for this job was run again, is not dispatched twice.
 
 Reads:      what the plan job resolved and what the training job left, as flags; GITHUB_TOKEN,
             GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
 Writes:     one workflow dispatch, unless --dry-run; the job summary; --json prints the decision
-Exit codes: 0 dispatched; 1 the run is not done and yet nothing follows, with the reason; 2 wrong usage;
-            4 GitHub refuses
+Exit codes: 0 dispatched, or there already; 1 the run is not done and yet nothing follows, with the reason;
+            2 wrong usage; 4 GitHub refuses
 Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
 """
 
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github_api import github_from
     from trainyard.run.segment import read_handover
     from trainyard.watch.continuation import Ended, next_segment
+    from trainyard.watch.lineage import dispatch_once
 
     plan = read_handover(args.plan)
     step = int(args.step) if args.step.isdecimal() else None
@@ -60,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         print(json.dumps({"ref": plan.ref, "inputs": inputs}, indent=2))
         return ExitCode.DONE
-    address = github_from().dispatch(workflow_file(), ref=plan.ref, inputs=inputs)
-    text = f"segment {decision.next.number} of at most {plan.most_segments}: {decision.reason}"
+    api, file = github_from(), workflow_file()
+    address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
+    why = decision.reason if new else "it was dispatched before, and is not dispatched again"
+    text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Goes on: {text}\n\n{address}\n")
     command.announce("next", f"{text} {address}".rstrip(), "ok")
     return ExitCode.DONE

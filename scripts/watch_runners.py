@@ -31,11 +31,15 @@ if TYPE_CHECKING:
     from trainyard.watch.runners import Outage
 
 
+AGAIN = "look so much later once more, and keep only what is still so; default: 0, do not"
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--labels", default="", metavar="JSON", help='default: ["self-hosted","gpu"]')
     parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
     parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
+    parser.add_argument("--again", type=float, default=0, metavar="SECONDS", help=AGAIN)
     parser.add_argument("--dry-run", action="store_true", help="say what is wrong, and change nothing")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     return parser.parse_args(argv)
@@ -51,17 +55,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
-    seen = rounds.look(api, lister, labels_of(args.labels), now=now)
+    labels = labels_of(args.labels)
+    seen = rounds.look(api, lister, labels, now=now)
+    if args.again > 0 and (seen.outages or seen.orphans):
+        time.sleep(args.again)
+        seen = rounds.seen_twice(seen, rounds.look(api, lister, labels, now=time.time()))
     dead = rounds.find_dead(api, args.workflow, now=now)
     lost = tuple(rounds.given_up(each) for each in dead if each.following is None)
-    new, over = rounds.tell(api, (*seen.outages, *lost), dry_run=args.dry_run)
     swept = rounds.sweep(api, seen.orphans, dry_run=args.dry_run)
-    resumed = [each for each in dead if each.following is not None]
-    for each in () if args.dry_run else resumed:
-        rounds.resume(api, each, args.workflow)
+    resumed, left = rounds.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
+    outages = (*seen.outages, *lost, *left)
+    new, over = rounds.tell(api, outages, dry_run=args.dry_run)  # last: issues may be switched off
     report(new, over, swept, resumed)
     if args.json:
-        found = {"outages": [asdict(each) for each in (*seen.outages, *lost)], "over": over, "swept": swept}
+        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}
         print(json.dumps({**found, "resumed": [asdict(each) for each in resumed]}, indent=2))
     return ExitCode.NO if new else ExitCode.DONE
 

@@ -81,6 +81,10 @@ class ServiceError(TrainyardError):
     exit_code = ExitCode.REFUSED
 
 
+class ServiceTroubleError(ServiceError):
+    """An outside service failed or could not be reached: whether it did what it was asked is not known."""
+
+
 class WaitTimeoutError(TrainyardError):
     """Something did not happen in time."""
 

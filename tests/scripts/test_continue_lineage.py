@@ -1,14 +1,21 @@
 """The script that dispatches the next segment: what it asks GitHub for, and when it does not."""
 
+import http.server
 import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.gateways.github_api import GitHub
+from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.gateways import github_api
 from trainyard.run.segment import Segment
+from trainyard.watch import lineage
 
+ADDRESS = "https://github.com/o/r/actions/runs"
 FIRST = Segment("4711", 1, 812, "0123456789abcdef0123456789abcdef01234567")
 PLAN = {
     "inputs": {"target": "gpu-runner", "config": "x.yaml", "overrides": "", "epochs": "", "resume": "none"},
@@ -26,21 +33,73 @@ def continue_lineage(load_script: Any) -> Any:
     return load_script("continue_lineage")
 
 
+@dataclass
+class Actions:
+    """GitHub's runs of the workflow, as far as a dispatch needs them."""
+
+    url: str = ""
+    runs: list[dict[str, str]] = field(default_factory=list)
+    dispatched: list[dict[str, Any]] = field(default_factory=list)
+    troubles: list[tuple[int, bool]] = field(default_factory=list)
+    """Of the next dispatches: the status, and whether it was done all the same."""
+
+    def begin(self, title: str) -> dict[str, str]:
+        run = {"display_title": title, "html_url": f"{ADDRESS}/{len(self.runs) + 2}", "status": "completed"}
+        self.runs.insert(0, run)
+        return run
+
+    def dispatch(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        self.dispatched.append({"workflow": path.split("/")[-2], **body})
+        status, done = self.troubles.pop(0) if self.troubles else (200, True)
+        continues = json.loads(body["inputs"]["continues"])
+        title = f"lineage {continues['lineage']} segment {continues['number']}"
+        return status, self.begin(title) if done else {"message": "trouble"}
+
+
 @pytest.fixture
-def dispatched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
-    """What GitHub is asked for, in the place of GitHub."""
-    asked: list[dict[str, Any]] = []
+def actions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Actions]:
+    there = Actions()
 
-    def dispatch(_self: GitHub, workflow: str, *, ref: str, inputs: dict[str, str]) -> str:
-        asked.append({"workflow": workflow, "ref": ref, "inputs": inputs})
-        return "https://github.com/o/r/actions/runs/2"
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path.startswith("/repos/o/r/actions/workflows/training_ci.yml/runs?event=workflow_d")
+            self.answer(200, {"workflow_runs": there.runs})
 
-    monkeypatch.setattr(GitHub, "dispatch", dispatch)
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(*there.dispatch(self.path, body))
+
+        def answer(self, status: int, content: Any) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    there.url = f"http://127.0.0.1:{server.server_port}"
     for name, value in {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_ACTIONS": "true"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GITHUB_API_URL", there.url)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
-    return asked
+    monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(lineage, "PAUSES", (0.0, 0.0))
+    yield there
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def dispatched(actions: Actions) -> list[dict[str, Any]]:
+    """What GitHub is asked for."""
+    return actions.dispatched
 
 
 def test_the_next_segment_goes_on_from_what_was_stored(
@@ -88,3 +147,38 @@ def test_a_dry_run_dispatches_nothing(
     assert continue_lineage.main([*STORED, "--dry-run"]) == 0
     assert dispatched == []
     assert json.loads(capsys.readouterr().out)["ref"] == "main"
+
+
+def test_a_segment_that_is_there_already_is_not_dispatched_again(
+    continue_lineage: Any, actions: Actions, tmp_path: Path
+) -> None:
+    actions.begin("lineage 4711 segment 22")
+    actions.begin("lineage 47 segment 2")
+    assert continue_lineage.main(STORED) == 0
+    assert len(actions.dispatched) == 1
+    (tmp_path / "summary").unlink()
+    assert continue_lineage.main(STORED) == 0  # the job was run again
+    assert len(actions.dispatched) == 1
+    told = (tmp_path / "summary").read_text()
+    assert "is not dispatched again" in told
+    assert f"{ADDRESS}/4" in told
+
+
+@pytest.mark.parametrize(("did", "asked"), [(True, 1), (False, 2)])
+def test_a_server_in_trouble_is_asked_again_for_what_it_has_not_done(
+    continue_lineage: Any, actions: Actions, did: bool, asked: int
+) -> None:
+    actions.troubles = [(502, did)]
+    assert continue_lineage.main(STORED) == 0
+    assert len(actions.dispatched) == asked
+    assert len(actions.runs) == 1
+
+
+@pytest.mark.parametrize(("status", "kind", "asked"), [(503, ServiceTroubleError, 3), (422, ServiceError, 1)])
+def test_a_server_that_stays_in_trouble_or_refuses_is_not_asked_for_ever(
+    continue_lineage: Any, actions: Actions, status: int, kind: type[Exception], asked: int
+) -> None:
+    actions.troubles = [(status, False)] * 5
+    with pytest.raises(kind, match=str(status)):
+        continue_lineage.main(STORED)
+    assert len(actions.dispatched) == asked

@@ -11,6 +11,8 @@ import pytest
 
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import github_api, slack
+from trainyard.run.segment import Segment
+from trainyard.watch import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,11 +22,19 @@ class Repository:
 
     def __init__(self) -> None:
         self.issues: list[dict[str, Any]] = []
+        self.without_issues = False
+        self.looks: list[str] = []
+        """What the runner's status is at each look, where it changes."""
+        self.dispatched: list[str] = []
         self.runners = [
             {"name": "gpu-1", "status": "offline", "labels": [{"name": "self-hosted"}, {"name": "gpu"}]}
         ]
 
     def pages(self, path: str, key: str = "", **query: Any) -> Iterator[Any]:
+        if path == "/issues" and self.without_issues:
+            raise ServiceError("GitHub refused GET /issues: 410 Issues are disabled for this repo")
+        if path == "/actions/runners" and self.looks:
+            self.runners[0]["status"] = self.looks.pop(0)
         yield from {"/issues": self.issues, "/actions/runners": self.runners}.get(path, [])
 
     def get(self, path: str, **query: Any) -> Any:
@@ -35,6 +45,10 @@ class Repository:
 
     def patch(self, path: str, body: Any) -> Any:
         self.issues.clear()
+
+    def dispatch(self, workflow: str, *, ref: str, inputs: Any) -> str:
+        self.dispatched.append(f"{workflow}@{ref}")
+        return ""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +85,29 @@ def test_the_look_that_finds_an_outage_is_red_and_the_next_ones_are_green(
     (tmp_path / "summary").unlink()
     assert watch_runners.main([]) == 0
     assert "over: offline gpu-1" in (tmp_path / "summary").read_text()
+
+
+def test_a_runner_that_is_back_at_the_second_look_is_no_outage(
+    watch_runners: Any, repository: Repository
+) -> None:
+    repository.looks = ["offline", "online"]
+    assert watch_runners.main(["--again", "0.01"]) == 0
+    assert (repository.looks, repository.issues) == ([], [])
+    repository.looks = ["offline", "offline"]
+    assert watch_runners.main(["--again", "0.01"]) == 1
+    assert len(repository.issues) == 1
+
+
+def test_what_died_is_resumed_where_issues_are_switched_off(
+    watch_runners: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
+    dead = rounds.Dead(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
+    monkeypatch.setattr(rounds, "find_dead", lambda *_, **__: [dead])
+    repository.without_issues = True
+    with pytest.raises(ServiceError, match="Issues are disabled"):
+        watch_runners.main([])
+    assert repository.dispatched == ["training_ci.yml@main"]
 
 
 @pytest.mark.parametrize("text", ["gpu", "[]", "[1]"])

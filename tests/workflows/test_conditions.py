@@ -236,3 +236,4 @@ def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(
     number = group.rpartition("-${{")[2]
     names = [expressions.value("${{" + number, github=github) for github in (first, second)]
     assert (names[0] == names[1]) is same
+    assert "-${{ github.ref }}-" in group, "the same commit on two branches is judged on both"

@@ -25,6 +25,13 @@ def test_an_outage_is_named_within_fifteen_minutes(watching: dict[str, Any]) -> 
     assert runners.WAITING_SECONDS + 10 * 60 <= 15 * 60
 
 
+def test_it_looks_twice_within_its_time(watching: dict[str, Any]) -> None:
+    job = watching["jobs"]["watch"]
+    [again] = [m[1] for s in job["steps"] if (m := re.search(r"--again (\d+)", s.get("run", "")))]
+    assert int(again) == 90
+    assert int(again) <= float(job["timeout-minutes"]) * 60 / 4
+
+
 def test_it_knows_the_job_that_trains_by_its_name_and_its_limit(training: Any) -> None:
     job = training.jobs["train"]
     assert job["name"] == rounds.TRAINING_JOB
@@ -66,8 +73,10 @@ def test_a_fork_and_a_switch_keep_it_from_looking(
 def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
     watching: dict[str, Any], expressions: Any, status: str, alerts: str, told: bool
 ) -> None:
-    needs = {"watch": {"outputs": {"alerts": alerts}}}
-    assert expressions.holds(watching["jobs"]["tell"]["if"], status=status, needs=needs) is told
+    needs, condition = {"watch": {"outputs": {"alerts": alerts}}}, watching["jobs"]["tell"]["if"]
+    for inputs in ({"dry_run": None}, {"dry_run": False}):
+        assert expressions.holds(condition, status=status, needs=needs, inputs=inputs) is told
+    assert expressions.holds(condition, status=status, needs=needs, inputs={"dry_run": True}) is False
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 
 CALL_SECONDS = 20
 PAUSES = (1.0, 4.0)
@@ -62,7 +62,10 @@ class GitHub:
         return self._json("PATCH", path, body=body, again=True)
 
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str:
-        """Start `workflow` on a branch or tag; returns the new run's address, empty where it is not told."""
+        """Start `workflow` on a branch or tag; returns the new run's address, empty where it is not told.
+
+        Raises ServiceTroubleError where it may have been started nevertheless.
+        """
         body = {"ref": ref, "inputs": dict(inputs), "return_run_details": True}
         answer = self.post(f"/actions/workflows/{quote(workflow, safe='')}/dispatches", body)
         return str((answer or {}).get("html_url") or "")
@@ -98,11 +101,13 @@ class GitHub:
                 return self._once(method, path, body)
             except HTTPError as error:
                 if pause is None or error.code not in _HEALS:
-                    raise ServiceError(_refusal(method, path, error)) from None
+                    kind = ServiceTroubleError if error.code in _HEALS else ServiceError
+                    raise kind(_refusal(method, path, error)) from None
             except (URLError, OSError, HTTPException) as error:
                 if pause is None:
                     cause = getattr(error, "reason", None) or error
-                    raise ServiceError(f"GitHub could not be reached ({method} {path}): {cause}") from None
+                    text = f"GitHub could not be reached ({method} {path}): {cause}"
+                    raise ServiceTroubleError(text) from None
             time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 

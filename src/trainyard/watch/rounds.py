@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.run.segment import Segment, read_handover
 from trainyard.watch.continuation import Ended, next_segment
 from trainyard.watch.runners import Job, Orphan, Outage, Runner, orphans, outages
@@ -24,8 +24,11 @@ BOT = "github-actions[bot]"
 RESUME_SECONDS = 24 * 3600.0
 """A run that died longer ago is left to people."""
 TRAINING_JOB = "Train and prove"
+_DEAD = "dead "
 _MARK = "<!-- trainyard-watch: {} -->"
 _DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
+_CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
+"""A person did; the watchdog itself cancels as github-actions[bot]."""
 _LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
 _logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
@@ -71,15 +74,34 @@ def look(api: Api, runners_api: Api | None, labels: frozenset[str], *, now: floa
     return Seen(tuple(found), tuple(orphans(jobs, labels, now=now)))
 
 
+def seen_twice(first: Seen, second: Seen) -> Seen:
+    """What the second look saw again: a job that was queued just now or a runner that restarts is no outage."""
+    outages_before = {outage.key for outage in first.outages}
+    orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
+    return Seen(
+        tuple(each for each in second.outages if each.key in outages_before),
+        tuple(each for each in second.orphans if (each.job.run, each.job.name) in orphans_before),
+    )
+
+
 def tell(api: Api, found: tuple[Outage, ...], *, dry_run: bool) -> tuple[list[Outage], list[str]]:
-    """Open an issue for each outage that has none, close those that are over; what is new, what is over."""
+    """Open an issue for each outage that has none, close those that are over; what is new, what is over.
+
+    That of a training that died stays open until a person closes it: nothing shows that somebody has acted.
+    """
     told = {key: issue for issue in _issues(api) if (key := _key_of(issue))}
     new = [outage for outage in found if outage.key not in told]
-    over = [key for key in told if key not in {outage.key for outage in found}]
+    lasting = {outage.key for outage in found}
+    over = [key for key in told if key not in lasting and not key.startswith(_DEAD)]
     for outage in () if dry_run else new:
         mark = _MARK.format(outage.key)
-        body = f"{outage.title}.\n\n{outage.next_step}\n\nThis issue is closed when it is over.\n\n{mark}\n"
-        api.post("/issues", {"title": outage.title, "body": body})
+        end = (
+            "Close this issue then"
+            if outage.key.startswith(_DEAD)
+            else "This issue is closed when it is over"
+        )
+        body = f"{outage.title}.\n\n{outage.next_step}\n\n{end}.\n\n{mark}\n"
+        api.post("/issues", {"title": outage.title[:250], "body": body})
     for key in () if dry_run else over:
         number = told[key]["number"]
         api.post(f"/issues/{number}/comments", {"body": "It is over."})
@@ -106,28 +128,53 @@ def find_dead(api: Api, workflow: str, *, now: float) -> list[Dead]:
     for run in recent:
         if run.get("status") != "completed" or run.get("conclusion") == "success":
             continue
-        if now - _seconds(run["updated_at"]) > RESUME_SECONDS or not _died(api, run["id"]):
+        if now - _seconds(run["updated_at"]) > RESUME_SECONDS:
             continue
-        if (dead := _after(api, run, later)) is not None:
+        try:
+            dead = _after(api, run, later) if _died(api, run["id"]) else None
+        except ServiceError as error:  # of this run alone; the next look asks again
+            _logger.warning("%s: %s", run["html_url"], error)
+            continue
+        if dead is not None:
             found.append(dead)
     return found
 
 
 def given_up(dead: Dead) -> Outage:
     """What a person is told of a training that nothing goes on with."""
-    return Outage(f"dead {dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed")
+    return Outage(
+        f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
+    )
 
 
 def resume(api: Api, dead: Dead, workflow: str) -> str:
-    """Dispatch the next segment; the new run's address."""
+    """Dispatch the next segment; the new run's address. Raises ServiceError."""
     return api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
+
+
+def resume_all(
+    api: Api, found: list[Dead], workflow: str, *, dry_run: bool
+) -> tuple[list[Dead], list[Outage]]:
+    """Resume each that something follows; those that go on, and what is to be told of those that do not."""
+    resumed, left = [], []
+    for dead in (each for each in found if each.following is not None):
+        try:
+            if not dry_run:
+                resume(api, dead, workflow)
+            resumed.append(dead)
+        except ServiceError as error:
+            text = f"A training died, and run {dead.run} could not be resumed"
+            left.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run} --failed"))
+    return resumed, left
 
 
 def _after(api: Api, run: Json, later: set[tuple[str, ...]]) -> Dead | None:
     """What follows a training that died; None where a next segment is there already."""
     try:
         plan = read_handover(_plan_of(api, run))
-    except ConfigError as error:
+    except ServiceTroubleError:
+        raise
+    except (ConfigError, ServiceError) as error:  # GitHub has no such artifact any more
         return Dead(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
     segment = plan.segment
     if (segment.lineage, str(segment.number + 1)) in later:
@@ -151,8 +198,9 @@ def _died(api: Api, run: int) -> bool:
     for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
         ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"
         if ended_badly and str(job["name"]).endswith(TRAINING_JOB):
-            notes = api.pages(f"/check-runs/{job['id']}/annotations")
-            return any(_DEATH.search(str(note.get("message"))) for note in notes)
+            notes = [str(each.get("message")) for each in api.pages(f"/check-runs/{job['id']}/annotations")]
+            by_hand = any(map(_CANCELLED.search, notes))
+            return not by_hand and any(map(_DEATH.search, notes))
     return False
 
 

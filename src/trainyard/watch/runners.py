@@ -44,7 +44,7 @@ class Job:
 
     @property
     def on_codebuild(self) -> bool:
-        return any(label.startswith(_CODEBUILD) for label in self.labels)
+        return any(label.casefold().startswith(_CODEBUILD) for label in self.labels)
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def outages(
     runners: Sequence[Runner] | None, jobs: Iterable[Job], labels: frozenset[str], *, now: float
 ) -> list[Outage]:
     """What is wrong with the runners that have `labels`; `runners` is None where they may not be listed."""
-    ours = [job for job in jobs if labels <= job.labels and not job.on_codebuild]
+    ours = [job for job in jobs if _has(job, labels) and not job.on_codebuild]
     waiting = [job for job in ours if not job.running and now - job.since > WAITING_SECONDS]
     if any(job.running for job in ours):
         waiting = []  # they wait for their turn
     if runners is None:
         return list(_unseen(waiting, labels, now))
-    fitting = [runner for runner in runners if labels <= runner.labels]
+    fitting = [runner for runner in runners if _has(runner, labels)]
     found = [_offline(runner) for runner in fitting if not runner.online]
     if waiting and not fitting:
         found.append(_missing(labels, waiting[0], now))
@@ -89,13 +89,18 @@ def orphans(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Itera
     """The jobs to be cancelled; those that wait for your own runner are left to it."""
     for job in jobs:
         age = now - job.since
-        ours = labels <= job.labels or job.on_codebuild
+        ours = _has(job, labels) or job.on_codebuild
         if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:
             late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS
             yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480", late)
         elif job.on_codebuild and not job.running and age > MACHINE_SECONDS:
-            late = age > MACHINE_SECONDS + GRACE_SECONDS
-            yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", late)
+            # Never by force: its age counts from when it was created, and it may have been held back since.
+            yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", force=False)
+
+
+def _has(thing: Runner | Job, labels: frozenset[str]) -> bool:
+    """Whether it has all the labels; GitHub does not tell capitals from small letters."""
+    return {label.casefold() for label in labels} <= {label.casefold() for label in thing.labels}
 
 
 def _offline(runner: Runner) -> Outage:
@@ -106,7 +111,8 @@ def _offline(runner: Runner) -> Outage:
 
 def _missing(labels: frozenset[str], job: Job, now: float) -> Outage:
     wanted = ", ".join(sorted(labels))
-    text = f"No runner has the labels {wanted}; a job waits since {_minutes(now - job.since)}"
+    long = _minutes(now - job.since)
+    text = f"No runner registered in this repository has the labels {wanted}; a job waits for {long}"
     return Outage("missing", text, "Register the runner again, or set TRAINYARD_RUNNER_LABELS")
 
 

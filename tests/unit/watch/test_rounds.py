@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from trainyard.errors import ServiceError
+from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.run.segment import Segment
 from trainyard.watch import rounds
 from trainyard.watch.continuation import MOST_DEATHS
@@ -46,6 +46,7 @@ class Memory:
     plan: str = json.dumps(PLAN)
     changed: list[tuple[str, Any]] = field(default_factory=list)
     refuses: bool = False
+    downloads: list[Exception] = field(default_factory=list)
 
     def pages(self, path: str, key: str = "", **query: Any) -> Iterator[Any]:
         status = f" {query['status']}" if "status" in query else ""
@@ -63,10 +64,14 @@ class Memory:
         self.changed.append((path, body))
 
     def dispatch(self, workflow: str, *, ref: str, inputs: Any) -> str:
+        if self.refuses:
+            raise ServiceError("422 No ref found")
         self.changed.append((f"{workflow}@{ref}", inputs))
         return "https://x/8"
 
     def artifact_file(self, artifact: int, name: str) -> bytes | None:
+        if self.downloads:
+            raise self.downloads.pop()
         return self.plan.encode() if (artifact, name) == (31, "plan.json") else None
 
 
@@ -112,6 +117,29 @@ def test_an_outage_is_told_once_and_its_end_too() -> None:
         ("/issues/5/comments", {"body": "It is over."}),
         ("/issues/5", {"state": "closed"}),
     ]
+
+
+def test_the_issue_of_a_training_that_died_stays_open_until_a_person_closes_it() -> None:
+    death = Outage("dead 7", "A training died: " + "x" * 300, "gh run rerun 7 --failed")
+    github = Memory()
+    rounds.tell(github, (death,), dry_run=False)
+    [(_, issue)] = github.changed
+    assert len(issue["title"]) <= 256
+    assert "Close this issue" in issue["body"]
+    github = Memory({"/issues": [{"number": 5, "body": issue["body"], "user": {"login": rounds.BOT}}]})
+    assert rounds.tell(github, (), dry_run=False) == ([], [])
+    assert github.changed == []
+
+
+def test_only_what_two_looks_saw_is_an_outage() -> None:
+    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
+    stays, passes = Orphan(job, "495 minutes", force=False), Orphan(replace(job, run=8), "", force=False)
+    other = Outage("stuck gpu-1", "", "")
+    first = rounds.Seen((OUTAGE, other), (stays, passes))
+    later = replace(stays, reason="497 minutes")
+    again = replace(OUTAGE, title="still")
+    second = rounds.Seen((again, Outage("missing", "", "")), (later,))
+    assert rounds.seen_twice(first, second) == rounds.Seen((again,), (later,))
 
 
 def test_an_issue_with_the_same_words_by_somebody_else_silences_nothing() -> None:
@@ -176,6 +204,46 @@ def test_one_that_failed_by_itself_or_was_cancelled_by_somebody_is_not_resumed()
     github = dead_run()
     github.lists["/actions/runs/7/jobs"].pop()
     assert rounds.find_dead(github, "training_ci.yml", now=NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("by", "resumed"), [("octocat", 0), ("github-actions-fan", 0), ("github-actions[bot]", 1)]
+)
+@pytest.mark.parametrize("word", ["canceled", "Cancelled"])
+def test_one_that_a_person_cancelled_is_left_although_its_runner_was_shut_down_too(
+    by: str, resumed: int, word: str
+) -> None:
+    github = dead_run(conclusion="cancelled")
+    github.lists["/check-runs/70/annotations"].append({"message": f"The run was {word} by @{by}."})
+    assert len(rounds.find_dead(github, "training_ci.yml", now=NOW)) == resumed
+
+
+def test_trouble_with_one_run_does_not_end_the_look() -> None:
+    github = dead_run()
+    github.runs = [{**github.runs[0], "id": 6}, *github.runs]
+    for path in ("/actions/runs/{}/jobs", "/actions/runs/{}/artifacts"):
+        github.lists[path.format(6)] = github.lists[path.format(7)]
+    github.downloads = [ServiceError("GitHub refused GET /actions/artifacts/31/zip: 410 Gone")]
+    gone, dead = rounds.find_dead(github, "training_ci.yml", now=NOW)
+    assert (gone.run, gone.following) == (6, None)
+    assert "410 Gone" in gone.reason
+    assert dead.following is not None
+    github.downloads = [ServiceTroubleError("502")]  # the next look asks again
+    assert [each.run for each in rounds.find_dead(github, "training_ci.yml", now=NOW)] == [7]
+
+
+def test_a_training_that_cannot_be_resumed_is_told_of() -> None:
+    github = dead_run()
+    found = rounds.find_dead(github, "training_ci.yml", now=NOW)
+    assert rounds.resume_all(github, found, "training_ci.yml", dry_run=True) == (found, [])
+    assert github.changed == []
+    github.refuses = True
+    resumed, [outage] = rounds.resume_all(github, found, "training_ci.yml", dry_run=False)
+    assert (resumed, outage.key) == ([], "resume 7")
+    assert "422 No ref found" in outage.next_step
+    github.refuses = False
+    assert rounds.resume_all(github, found, "training_ci.yml", dry_run=False) == (found, [])
+    assert len(github.changed) == 1
 
 
 def test_one_that_goes_on_already_is_not_resumed_twice() -> None:

@@ -43,6 +43,18 @@ def test_a_runner_that_nobody_registered_is_named_by_its_labels() -> None:
     other = Runner("cpu-1", online=False, busy=False, labels=frozenset({"self-hosted"}))
     assert named(job(6), runners=(other,)) == ["missing"]
     assert named(runners=(other,)) == []
+    [outage] = outages((other,), [job(6)], GPU, now=NOW)
+    assert outage.title.startswith("No runner registered in this repository has the labels gpu, self-hosted;")
+
+
+def test_capitals_make_no_other_label() -> None:
+    capitals = frozenset({"Self-Hosted", "GPU"})
+    box = Runner("gpu-1", online=False, busy=False, labels=capitals)
+    assert named(runners=(box,)) == ["offline gpu-1"]
+    assert named(job(6, labels=capitals), runners=None) == ["waiting"]
+    assert [o.key for o in outages(None, [job(6)], capitals, now=NOW)] == ["waiting"]
+    assert len(list(orphans([job(500, running=True, labels=capitals)], GPU, now=NOW))) == 1
+    assert job(6, labels=frozenset({"CodeBuild-trainyard-7-1"})).on_codebuild
 
 
 def test_without_leave_to_list_runners_the_jobs_tell() -> None:
@@ -65,7 +77,7 @@ def test_a_job_that_outlives_its_limit_is_ended_at_last_by_force(waits: Job, for
 def test_a_machine_that_codebuild_never_starts_is_not_waited_for() -> None:
     [orphan] = orphans([job(61, labels=CODEBUILD)], GPU, now=NOW)
     assert "no machine of CodeBuild has come for 61 minutes" in orphan.reason
-    assert [each.force for each in orphans([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [True]
+    assert [each.force for each in orphans([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [False]
 
 
 def test_what_waits_for_your_own_runner_or_is_none_of_ours_is_left_alone() -> None:

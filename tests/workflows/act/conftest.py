@@ -247,7 +247,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lowered(text: str) -> str:
-    """The workflow without the three keys that act 0.2.89 cannot read."""
+    """The workflow without the three keys that act 0.2.89 cannot read, and without waiting to look again."""
+    text = re.sub(r"--again \d+", "--again 0", text)
     return re.sub(r"^ +(queue: max|deployment: false|artifact-metadata: write.*)\n", "", text, flags=re.M)
 
 
