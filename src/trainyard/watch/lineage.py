@@ -1,6 +1,6 @@
 """Dispatch a segment of a lineage once, whatever GitHub's answer: it is looked for before it is asked for.
 
-A job that is run again comes here a second time, and a server that answers 502 may have done what it was asked.
+A job that is run again comes here a second time, and a server that answers 502 may have done what was asked.
 """
 
 import time

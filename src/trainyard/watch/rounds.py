@@ -75,7 +75,7 @@ def look(api: Api, runners_api: Api | None, labels: frozenset[str], *, now: floa
 
 
 def seen_twice(first: Seen, second: Seen) -> Seen:
-    """What the second look saw again: a job that was queued just now or a runner that restarts is no outage."""
+    """What the second look saw again: a job queued just now or a runner that restarts is no outage."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
     return Seen(
