@@ -6,7 +6,8 @@ segment that is there already, for this job was run again, is not dispatched twi
 
 Reads:      what the plan job resolved and what the training job left, as flags; GITHUB_TOKEN,
             GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
-Writes:     one workflow dispatch, unless --dry-run; the job summary; --json prints the decision
+Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` where nothing
+            follows; --json prints the decision
 Exit codes: 0 dispatched, or there already; 1 the run is not done and yet nothing follows, with the reason;
             2 wrong usage; 4 GitHub refuses
 Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
@@ -38,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.gateways.github import Level, annotate, append_summary
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
     from trainyard.run.segment import read_handover
     from trainyard.watch.continuation import Ended, next_segment
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         append_summary(
             f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `gh run rerun RUN_ID --failed`\n"
         )
+        set_output("reason", f"nothing follows: {decision.reason}")
         command.announce("next", decision.reason, "failed")
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)

@@ -87,6 +87,7 @@ def actions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Actions
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GITHUB_API_URL", there.url)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
     monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(lineage, "PAUSES", (0.0, 0.0))
@@ -139,6 +140,7 @@ def test_what_does_not_go_on_is_red_and_says_why(
     assert "::error title=The run is not done%2C and nothing follows::" in told.err
     assert reason in json.loads(told.out)["reason"]
     assert reason in (tmp_path / "summary").read_text()
+    assert reason in (tmp_path / "output").read_text().partition("reason<<")[2]
 
 
 def test_a_dry_run_dispatches_nothing(

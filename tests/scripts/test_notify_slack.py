@@ -322,9 +322,7 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Progr
     why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
     done = program("notify_slack.py", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
-    assert slack.bodies[0]["text"] == (
-        "❌ Training 7 failed, and left no run directory · the runner was lost"
-    )
+    assert slack.bodies[0]["text"] == "❌ Training 7 failed · the runner was lost"
     assert (
         slack.bodies[0]["blocks"][1]["text"]["text"] == "the runner was lost\nNext: gh run rerun 99 --failed"
     )

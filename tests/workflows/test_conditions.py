@@ -110,8 +110,110 @@ def test_only_a_plan_that_says_so_trains(
 def test_what_stopped_early_goes_on_and_what_somebody_cancelled_does_not(
     training: Any, expressions: Any, status: str, code: str | None, follows: bool
 ) -> None:
-    needs = {"train": {"outputs": {} if code is None else {"exit_code": code}}}
-    assert expressions.holds(training.jobs["continue"]["if"], status=status, needs=needs) is follows
+    outputs = {"attempt": "2"} | ({} if code is None else {"exit_code": code})
+    condition, github = training.jobs["continue"]["if"], {"run_attempt": "2"}
+    now = {"train": {"outputs": outputs}}
+    assert expressions.holds(condition, status=status, needs=now, github=github) is follows
+    # What an earlier attempt said is dispatched already.
+    for old in ("1", ""):
+        before = {"train": {"outputs": outputs | {"attempt": old}}}
+        assert not expressions.holds(condition, status=status, needs=before, github=github)
+
+
+@pytest.mark.parametrize(
+    ("plan", "after", "told"),
+    [
+        ("failure", "skipped", True),
+        ("success", "failure", True),
+        ("success", "success", False),
+        ("success", "skipped", False),
+        ("success", "cancelled", False),
+        ("skipped", "skipped", False),
+    ],
+)
+def test_slack_is_told_when_nothing_follows(
+    training: Any, expressions: Any, plan: str, after: str, told: bool
+) -> None:
+    job = training.jobs["tell"]
+    assert job["needs"] == ["plan", "train", "continue"]
+    needs = {"plan": {"result": plan}, "train": {"result": "failure"}, "continue": {"result": after}}
+    for status in ("success", "failure"):
+        assert expressions.holds(job["if"], status=status, needs=needs) is told
+
+
+@pytest.mark.parametrize(
+    ("plan", "said", "reason"),
+    [
+        ("failure", None, "the plan was refused, and nothing was started"),
+        ("success", "nothing follows: it did not move on", "nothing follows: it did not move on"),
+        ("success", None, "the next segment could not be dispatched"),
+    ],
+)
+def test_slack_is_told_why_nothing_follows(
+    training: Any, expressions: Any, plan: str, said: str | None, reason: str
+) -> None:
+    told = step_called(training.jobs["tell"], "Tell Slack")["env"]
+    outputs = {} if said is None else {"reason": said}
+    needs = {"plan": {"result": plan}, "continue": {"outputs": outputs}}
+    context = {"needs": needs, "github": {"run_id": "99"}}
+    assert expressions.value(told["REASON"], **context) == reason
+    again = expressions.value(told["NEXT"], **context) == "gh run rerun 99 --failed"
+    assert again is (plan == "success")
+    said_by = training.jobs["continue"]
+    assert said_by["outputs"]["reason"] == "${{ steps.dispatch.outputs.reason }}"
+    assert step_called(said_by, "Dispatch the next segment")["id"] == "dispatch"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "fetch", "resume", "found"),
+    [
+        ("1", "false", "none", ("none", "false")),
+        ("1", "true", "auto", ("auto", "true")),
+        ("2", "false", "none", ("auto", "true")),
+        ("2", "false", "auto", ("auto", "true")),
+        ("2", "true", "s3://b/manifests/run-1-manifest.json", None),
+    ],
+)
+def test_a_job_that_is_run_again_goes_on_although_the_plan_did_not_know_of_it(
+    training_job: Any, expressions: Any, attempt: str, fetch: str, resume: str, found: Any
+) -> None:
+    given = step_called(training_job, "Bring what it goes on from")["env"]
+    needs = {"plan": {"outputs": {"fetch": fetch, "resume": resume}}}
+    context = {"github": {"run_attempt": attempt}, "needs": needs}
+    values = tuple(expressions.value(given[name], **context) for name in ("RESUME", "FETCH"))
+    assert values == (found or (resume, "true"))
+    reader = step_called(training_job, "Assume the AWS role for reading")["if"]
+    role = {"TRAINYARD_AWS_ROLE": "arn"}
+    assert expressions.holds(reader, vars=role, **context) is (values[1] == "true")
+
+
+@pytest.mark.parametrize(
+    ("planned", "labels"),
+    [
+        ('["self-hosted", "gpu"]', ["self-hosted", "gpu"]),
+        ('["codebuild-p-7-{0}", "train-7-{0}"]', ["codebuild-p-7-2", "train-7-2"]),
+    ],
+)
+def test_the_labels_are_those_of_the_present_attempt(
+    training_job: Any, expressions: Any, planned: str, labels: list[str]
+) -> None:
+    needs = {"plan": {"outputs": {"runner": planned}}}
+    context = {"github": {"run_attempt": "2"}, "needs": needs}
+    assert expressions.value(training_job["runs-on"], **context) == labels
+
+
+@pytest.mark.parametrize(
+    ("trained", "stored", "attested"),
+    [("success", "success", True), ("failure", "success", False), ("success", "failure", False)],
+)
+def test_only_what_is_done_and_stored_is_attested(
+    training_job: Any, expressions: Any, trained: str, stored: str, attested: bool
+) -> None:
+    condition = step_called(training_job, "Attest the manifest")["if"]
+    steps = {"train": {"outcome": trained}, "store": {"outcome": stored}}
+    variables = {"TRAINYARD_ATTEST": "true"}
+    for status in ("success", "failure"):
+        assert expressions.holds(condition, status=status, steps=steps, vars=variables) is attested
 
 
 @pytest.mark.parametrize(

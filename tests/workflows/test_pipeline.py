@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.command import duration as seconds_of
 from trainyard.config.load import load_config
@@ -112,7 +113,8 @@ def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict
 
 
 def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:
-    assert training_job["steps"][0]["run"] == 'echo "TRAINYARD_JOB_STARTED=$(date +%s)" >> "$GITHUB_ENV"'
+    first = training_job["steps"][0]["run"].splitlines()[0]
+    assert first == 'echo "TRAINYARD_JOB_STARTED=$(date +%s)" >> "$GITHUB_ENV"'
 
 
 def test_no_step_before_training_can_be_skipped_but_what_only_some_runs_need(
@@ -231,14 +233,76 @@ def test_the_plan_hands_on_all_that_it_resolves_and_nothing_else(training: Any) 
 
 
 def test_a_commit_of_the_segment_before_is_checked_before_any_of_its_code_runs(training: Any) -> None:
-    checkout, check, setup = training.jobs["plan"]["steps"][:3]
+    checkout, check, newer, setup = training.jobs["plan"]["steps"][:4]
+    assert newer["run"].startswith("git diff ")
     assert checkout["with"]["fetch-depth"] == "0"
     assert check["run"].startswith('git merge-base --is-ancestor HEAD "$GITHUB_SHA" ||')
     assert setup["uses"] == "./.github/actions/setup"
+    told = next(step for step in training.jobs["tell"]["steps"] if "ref" in step.get("with", {}))
+    assert told["with"]["ref"] == "${{ needs.plan.outputs.commit || github.sha }}"
     for name in ("train", "continue"):
         steps = training.jobs[name]["steps"]
         found = next(step for step in steps if step.get("uses", "").startswith("actions/checkout@"))
         assert found["with"]["ref"] == "${{ needs.plan.outputs.commit }}"
+
+
+def shell(run: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A step's `run` as GitHub's bash runs it."""
+    line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", run]
+    given = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run(line, cwd=cwd, env=given, capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_a_workflow_that_is_newer_than_the_scripts_it_calls_is_named(training: Any, tmp_path: Path) -> None:
+    [step] = [s for s in training.jobs["plan"]["steps"] if "git diff" in s.get("run", "")]
+    person = "git -c user.name=A -c user.email=a@example.org -c commit.gpgsign=false commit --quiet"
+    workflow = ".github/workflows/training_ci.yml"
+    shell("git init --quiet && mkdir -p .github/workflows", tmp_path)
+    for changed in (workflow, "other", workflow):
+        shell(f"echo more >> {changed} && git add . && {person} --message {changed}", tmp_path)
+    tip = shell("git rev-parse HEAD", tmp_path).stdout.strip()
+    warned = []
+    for back in (0, 1, 2):
+        shell(f"git checkout --quiet --detach {tip}~{back}", tmp_path)
+        warned.append("::warning::" in shell(step["run"], tmp_path, GITHUB_SHA=tip).stdout)
+    assert warned == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("system", "version", "there"),
+    [
+        ('NAME="Amazon Linux"\nID="amzn"\n', (3, 11), True),
+        ("ID=amzn\n", (3, 13), True),
+        ('ID="amzn"\n', (3, 9), False),
+        ("ID=ubuntu\n", (3, 12), False),
+        ("", (3, 12), False),
+    ],
+)
+def test_amazon_linux_keeps_its_python_because_there_is_no_other_for_it(
+    root: Path, tmp_path: Path, system: str, version: tuple[int, int], there: bool
+) -> None:
+    action = yaml.load((root / ".github/actions/setup/action.yml").read_text(), Loader=yaml.BaseLoader)
+    look, python, _ = action["runs"]["steps"]
+    assert look["env"] == {"SYSTEM": "/etc/os-release"}
+    assert python["if"] == f"${{{{ steps.{look['id']}.outputs.there != 'true' }}}}"
+    if system:
+        (tmp_path / "os-release").write_text(system)
+    asked = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{asked}" "$2"\n')
+    (tmp_path / "python3").chmod(0o755)
+    output = tmp_path / "output"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    shell(look["run"], tmp_path, PATH=path, SYSTEM=str(tmp_path / "os-release"), GITHUB_OUTPUT=str(output))
+    assert (output.exists() and output.read_text() == "there=true\n") is there
+
+
+def test_a_job_says_which_attempt_its_outputs_are_of(training_job: dict[str, Any], tmp_path: Path) -> None:
+    step = training_job["steps"][0]
+    assert training_job["outputs"]["attempt"] == f"${{{{ steps.{step['id']}.outputs.attempt }}}}"
+    files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_ENV")}
+    shell(step["run"], tmp_path, GITHUB_RUN_ATTEMPT="3", **files)
+    assert (tmp_path / "GITHUB_OUTPUT").read_text() == "attempt=3\n"
+    assert re.fullmatch(r"TRAINYARD_JOB_STARTED=\d+\n", (tmp_path / "GITHUB_ENV").read_text())
 
 
 def test_called_and_dispatched_it_takes_the_same_inputs(training: Any) -> None:
@@ -266,7 +330,8 @@ def test_the_manifest_is_signed_by_the_step_that_stores_it_and_attested_after_it
     assert holders == [store["name"]]
     attest = next(step for step in steps if step.get("uses", "").startswith("actions/attest@"))
     assert steps.index(attest) > steps.index(store)
-    assert "vars.TRAINYARD_ATTEST == 'true' && steps.store.outcome == 'success'" in attest["if"]
+    asked = "vars.TRAINYARD_ATTEST == 'true'"
+    assert attest["if"].startswith(f"${{{{ always() && {asked} && steps.store.outcome == 'success'")
     assert attest["with"]["subject-digest"] == "sha256:${{ steps.store.outputs.manifest_sha256 }}"
 
 
@@ -277,6 +342,18 @@ def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dic
     assert upload["with"]["retention-days"] == "30"
     assert "always()" in upload["if"]
     assert "env.RUN_DIR" in upload["with"]["path"]
+
+
+def test_keeping_the_artifact_takes_nothing_of_the_time_for_storing(training_job: dict[str, Any]) -> None:
+    """It comes after all that must not be lost, ends soon, and packs nothing that does not get smaller."""
+    steps = training_job["steps"]
+    upload = next(s for s in steps if s.get("uses", "").startswith("actions/upload-artifact@"))
+    for script in ("training_artifact_sync", "prove_run", "training_dashboard"):
+        assert steps.index(upload) > steps.index(step_that_runs(training_job, script)), script
+    assert int(upload["timeout-minutes"]) <= (480 - seconds_of(DEADLINE) / 60) / 2
+    assert upload["with"]["compression-level"] == "0"
+    told = next(s for s in steps if "notify_slack.py degraded" in s.get("run", ""))
+    assert steps.index(upload) < steps.index(told), "that it was refused is part of the ending"
 
 
 def test_reports_and_messages_come_after_failures_and_never_decide(training_job: dict[str, Any]) -> None:

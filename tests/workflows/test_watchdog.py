@@ -99,7 +99,8 @@ def test_the_role_is_read_with_where_the_store_is_needed_and_a_run_is_followed_w
 ) -> None:
     by_name = {step["name"]: step.get("if") for step in training_job["steps"]}
     variables = {"TRAINYARD_AWS_ROLE": role, "TRAINYARD_FOLLOW": follow}
-    context = {"vars": variables, "needs": {"plan": {"outputs": {"fetch": fetch}}}}
+    context: dict[str, Any] = {"vars": variables, "needs": {"plan": {"outputs": {"fetch": fetch}}}}
+    context["github"] = {"run_attempt": "1"}
     assert expressions.holds(by_name["Assume the AWS role for reading"], **context) is reads
     follower = by_name["Store each checkpoint while training goes on"]
     assert expressions.holds(follower, vars=variables) is follows

@@ -19,6 +19,9 @@ GPU_SMALL_HARDWARE = "g5.xlarge"
 _CPU_SIZES = ("small", "medium", "large", "xlarge", "2xlarge")
 _CPU_DEFAULT = "large"
 _IMAGE = "linux-5.0"
+"""Amazon Linux 2023 with Python 3.11; CodeBuild lists GPU sizes for it."""
+_ATTEMPT = "{0}"
+"""In a label the place of the attempt: a job that is run again has the plan of an earlier one."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
 _LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
 
@@ -34,17 +37,23 @@ class Target(StrEnum):
 class Machine:
     """What a job is routed to."""
 
-    labels: tuple[str, ...]
-    """The runner must have all of them."""
+    templates: tuple[str, ...]
+    """The runner must have all of them, with the attempt in the place of each `{0}`."""
     queue: str
     """The concurrency group: jobs of one queue run one after the other."""
     hardware: str | None = None
     """The instance type of the catalogue that it is like; None when it is not known."""
+    attempt: str = "1"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the runner of this attempt must have."""
+        return tuple(label.replace(_ATTEMPT, self.attempt) for label in self.templates)
 
     @property
     def runs_on(self) -> str:
-        """The labels as JSON, for `runs-on: ${{ fromJSON(…) }}`."""
-        return json.dumps(list(self.labels))
+        """The labels as JSON, for `runs-on: ${{ fromJSON(format(…, github.run_attempt)) }}`."""
+        return json.dumps(list(self.templates))
 
 
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
@@ -81,7 +90,8 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
             f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is no name of a CodeBuild project. "
             "gh variable set TRAINYARD_CODEBUILD_PROJECT --body NAME, or train with target gpu-runner."
         )
-    run = f"{variables.get('GITHUB_RUN_ID', '')}-{variables.get('GITHUB_RUN_ATTEMPT', '')}"
+    attempt = variables.get("GITHUB_RUN_ATTEMPT", "1")
+    run = f"{variables.get('GITHUB_RUN_ID', '')}-{_ATTEMPT}"
     size = variables.get("TRAINYARD_CODEBUILD_COMPUTE") or (_CPU_DEFAULT if on_cpu else GPU_SMALL)
     image = variables.get("TRAINYARD_CODEBUILD_IMAGE") or _IMAGE
     if not _LABEL.fullmatch(image):
@@ -94,7 +104,8 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
         _size_label(size, on_cpu=on_cpu),
         f"train-{run}",
     )
-    return Machine(labels, f"trainyard-codebuild-{run}", GPU_SMALL_HARDWARE if size == GPU_SMALL else None)
+    queue = f"trainyard-codebuild-{run.replace(_ATTEMPT, attempt)}"
+    return Machine(labels, queue, GPU_SMALL_HARDWARE if size == GPU_SMALL else None, attempt)
 
 
 def _size_label(size: str, *, on_cpu: bool) -> str:

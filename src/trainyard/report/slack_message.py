@@ -80,7 +80,10 @@ def slack_message(moment: Moment, facts: RunFacts | None, around: Surroundings) 
     """The message; `facts` is None while there is no run directory."""
     head = headline(facts) if facts is not None else None
     name = around.lineage or around.ci.get("run_number") or _number(facts, around)
-    title = _title(moment, head, f"Training {name}", _between(moment, facts, around))
+    if head is None and moment.ends and around.reason:  # the caller knows better than an empty folder
+        title = f"{Verdict.FAILED.symbol} *{mrkdwn(f'Training {name} {moment}', 700)}*"
+    else:
+        title = _title(moment, head, f"Training {name}", _between(moment, facts, around))
     parts = _about(facts, around) if moment is Moment.STARTED else _result(moment, facts)
     if moment is Moment.FAILED and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]

@@ -1,5 +1,6 @@
 """What Slack is told: by the record, escaped, within Slack's limits."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,9 @@ def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
 def test_failed_before_there_is_a_run_directory() -> None:
     message = slack_message(Moment.FAILED, None, AROUND)
     assert message.text == "❌ Training 812 failed, and left no run directory"
+    told = dataclasses.replace(AROUND, reason="nothing follows: the store does not hold it")
+    message = slack_message(Moment.FAILED, None, told)
+    assert message.text == "❌ Training 812 failed · nothing follows: the store does not hold it"
 
 
 def test_a_step_that_fails_after_the_proof_takes_nothing_from_it(new_run: NewRun) -> None:
