@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard.run.directory import RunDirectory
@@ -18,13 +19,15 @@ from trainyard.run.files import sha256_of_file
 
 _CHUNK_BYTES = 16 << 20
 """Large: between two chunks the thread waits for the interpreter, which imports keep busy."""
-Signature = tuple[int, int, int, int]
+Signature = tuple[int, int, int, int, int]
 
 
 def digests_begun(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     """What `sha256_of_file` gives, sooner for the files of what `resume` (`none`, `auto` or a path) names."""
-    folder = _folder(run_dir, resume)
-    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder else []
+    files: list[Path] = []
+    with suppress(OSError):  # whoever looks for the checkpoint will say what is wrong
+        folder = _folder(run_dir, resume)
+        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder else []
     if not files:
         return sha256_of_file
     digests: dict[Path, Future[tuple[Signature, str]]] = {path.resolve(): Future() for path in files}
@@ -43,11 +46,17 @@ def _folder(run_dir: Path | None, resume: str) -> Path | None:
 
 
 def _hash_all(digests: dict[Path, "Future[tuple[Signature, str]]"]) -> None:
-    for path, digest in digests.items():
-        try:
-            digest.set_result(_hashed(path))
-        except OSError as error:
-            digest.set_exception(error)
+    """However it ends, nobody waits for a digest that does not come: those left fail."""
+    try:
+        for path, digest in digests.items():
+            try:
+                digest.set_result(_hashed(path))
+            except (OSError, MemoryError) as error:
+                digest.set_exception(error)
+    finally:
+        for path, digest in digests.items():
+            if not digest.done():
+                digest.set_exception(OSError(f"{path} was not hashed"))
 
 
 def _hashed(path: Path) -> tuple[Signature, str]:
@@ -72,4 +81,4 @@ def _digest_of(path: Path, digests: dict[Path, "Future[tuple[Signature, str]]"])
 
 def _signature(status: os.stat_result) -> Signature:
     """What differs once the file is another one or was written to."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,5 +1,7 @@
 """Digests made ahead of time are those of the files as they are when asked for."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,51 @@ def test_a_file_that_changed_since_is_hashed_again(
     (checkpoint / "a").write_bytes(b"b" * 100)
     assert digest_of(checkpoint / "a") == sha256_of_file(checkpoint / "a") != before
     assert asked == [checkpoint / "a"]
+
+
+def test_a_file_that_was_given_its_old_time_back_is_hashed_again(
+    tmp_path: Path, checkpoint: Path, asked: list[Path]
+) -> None:
+    digest_of = digests_begun(tmp_path, "auto")
+    path = checkpoint / "a"
+    digest_of(path)
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the kernel's clock for files is a coarse one
+        path.write_bytes(b"b" * 100)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert digest_of(path) == sha256_of_file(path)
+    assert asked == [path]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [MemoryError, ZeroDivisionError])
+def test_whatever_goes_wrong_ahead_nobody_waits_for_ever(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fails(path: Path) -> None:
+        raise error(path)
+
+    monkeypatch.setattr(early_digests, "_hashed", fails)
+    digest_of = digests_begun(tmp_path, "auto")
+    found: dict[Path, str] = {}
+    asking = threading.Thread(
+        target=lambda: found.update({path: digest_of(path) for path in checkpoint.iterdir()}), daemon=True
+    )
+    asking.start()
+    asking.join(30)
+    assert found == {path: sha256_of_file(path) for path in checkpoint.iterdir()}
+
+
+def test_a_folder_that_cannot_be_listed_is_left_to_who_looks_for_it(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert digests_begun(tmp_path, "auto") is sha256_of_file
+    assert digests_begun(None, str(checkpoint)) is sha256_of_file
 
 
 def test_a_file_that_cannot_be_read_fails_when_it_is_asked_for(tmp_path: Path, checkpoint: Path) -> None:
