@@ -4,6 +4,7 @@ What the work is belongs to `pending_save`. No work here speaks to the other pro
 """
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,8 +38,11 @@ class Engine(Protocol):
     """Does the work of one save at a time."""
 
     @property
-    def write_seconds(self) -> float | None:
-        """What the last write would have taken had it given way to nothing; None when nothing tells."""
+    def save_seconds(self) -> float | None:
+        """What the last save would have taken had it given way to nothing; None when nothing tells.
+
+        Staging, writing and what came after; of the process that asks, before it does any other work.
+        """
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
         """Make what is to be written safe from later steps; gives the name of one that is not finite."""
@@ -77,7 +81,7 @@ class _WhenAsked(Generic[Result]):
 class AtOnce:
     """Training waits for all of it, and what is written is not copied."""
 
-    write_seconds: float | None = None
+    save_seconds: float | None = None
 
     def __init__(self) -> None:
         self._staged: tuple[SavePlan, TensorOf] | None = None
@@ -117,12 +121,22 @@ class Behind:
         self._copier = ThreadPoolExecutor(1, "checkpoint-copier")
         self._writer = ThreadPoolExecutor(1, "checkpoint-writer")
         self._way = GivesWay(self._awaited.is_set)
-        self.write_seconds: float | None = None
+        self._preparing = self._copying = self._after_writing = 0.0
+        self._writing: float | None = None
+
+    @property
+    def save_seconds(self) -> float | None:
+        if self._writing is None:
+            return None
+        return self._preparing + self._copying + self._writing + self._after_writing
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
+        start = time.perf_counter()
+        self._copying = self._after_writing = 0.0
         if self._buffers is None or self._buffers.plan is not plan:
             self._buffers = Buffers(plan, self._process.memory if self._process else -1)
             self._layout = record(self._buffers)
+        self._preparing = time.perf_counter() - start
         return self._copier.submit(self._fill, self._buffers, tensor_of, _side_stream())
 
     def write(self, path: Path) -> Outcome[Written]:
@@ -130,7 +144,7 @@ class Behind:
         return self._writer.submit(self._write, path)
 
     def run(self, work: Callable[[], Result]) -> Outcome[Result]:
-        return self._writer.submit(lambda: self._way.run(in_one_piece(work)))
+        return self._writer.submit(self._run, work)
 
     def hurry(self) -> None:
         self._set_awaited(True)
@@ -144,10 +158,17 @@ class Behind:
             executor.shutdown(cancel_futures=at_once)
         self._way.close()
 
-    @staticmethod
-    def _fill(buffers: Buffers, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> str | None:
+    def _fill(self, buffers: Buffers, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> str | None:
+        start = time.perf_counter()
         with torch.cuda.stream(stream):
-            return buffers.fill(tensor_of)
+            bad = buffers.fill(tensor_of)
+        self._copying = time.perf_counter() - start
+        return bad
+
+    def _run(self, work: Callable[[], Result]) -> Result:
+        result = self._way.run(in_one_piece(work))
+        self._after_writing = self._way.seconds
+        return result
 
     def _write(self, path: Path) -> Written:
         assert self._buffers is not None
@@ -155,10 +176,10 @@ class Behind:
         files, memory = self._layout.files, self._buffers.memory
         if self._process is not None:
             written = self._process.write(path, files)
-            self.write_seconds = self._process.seconds
+            self._writing = self._process.seconds
         else:
             written = self._way.run(write_files(path, files, memory, goes_on=self._is_wanted))
-            self.write_seconds = self._way.seconds
+            self._writing = self._way.seconds
         return Written(self._layout.results, written)
 
     def _set_awaited(self, awaited: bool) -> None:

@@ -132,7 +132,7 @@ class PendingSave:
     def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
         size, manifest_sha256 = result
         seconds = time.perf_counter() - self._start
-        work = self._job.engine.write_seconds
+        work = self._job.engine.save_seconds
         return SavedCheckpoint(
             self._final, size, seconds, manifest_sha256, seconds if work is None else min(work, seconds)
         )

@@ -25,6 +25,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training import checkpoint, engines, pending_save, priority, saving, staging, step
 from trainyard.training.engines import Behind
+from trainyard.training.file_layout import FileLayout
 from trainyard.training.retention import whole_steps
 from trainyard.training.writer_process import WriterProcess
 
@@ -331,6 +332,58 @@ def test_what_is_reserved_does_not_count_how_long_a_save_gave_way(
     monkeypatch.setattr(saving.Saver, "_conclude", note)
     run_training(tiny_config(checkpointing={"mode": "async"}))
     assert 0.1 in reserved  # the least that is reserved: less than a hundred seconds were not waited for
+
+
+def test_what_is_reserved_counts_the_copy_and_what_comes_after_the_write(tmp_path: Path) -> None:
+    """By a clock that the work moves on: 3 s to prepare, 20 to copy, 100 to write, 1000 after it."""
+    clock = Clock()
+
+    def prepared(_buffers: Any) -> FileLayout:
+        clock.work(3)
+        return FileLayout((), [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engines, priority):
+            patch.setattr(module, "time", clock)
+        patch.setattr(engines, "Buffers", lambda plan, _descriptor: FakeBuffers(clock, plan))
+        patch.setattr(engines, "record", prepared)
+        patch.setattr(engines, "write_files", lambda *_, **__: priority.in_one_piece(lambda: clock.work(100)))
+        engine = Behind(None)
+        try:
+            plan: Any = object()
+            assert engine.save_seconds is None
+            engine.stage(plan, lambda _item: torch.zeros(1)).result()
+            engine.write(tmp_path).result()
+            engine.run(lambda: clock.work(1000)).result()
+            assert engine.save_seconds == pytest.approx(1123, abs=5)  # less what it waited for a processor
+            engine.stage(plan, lambda _item: torch.zeros(1)).result()
+            assert engine.save_seconds == pytest.approx(120, abs=5)
+        finally:
+            engine.close()
+
+
+class Clock:
+    """Stands for `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeBuffers:
+    memory = None
+
+    def __init__(self, clock: Clock, plan: Any) -> None:
+        self.plan = plan
+        self._clock = clock
+
+    def fill(self, _tensor_of: Any) -> None:
+        self._clock.work(20)
 
 
 @pytest.mark.parametrize("hurried_at", [0, 3, 9])
