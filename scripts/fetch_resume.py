@@ -2,7 +2,8 @@
 """Bring what a workflow's run goes on from to this machine, where it is not there already.
 
 A later segment finds the directory of the one before, or the newest checkpoint in the store, whichever is
-further. A manifest's address begins a new run from that run's newest checkpoint.
+further. A manifest's address begins a new run from that run's newest checkpoint. With --may-begin a later
+segment that finds nothing begins as --resume says: the ones before died and stored nothing.
 
 Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
 Writes:     the run's directory, or one beside it for another run's checkpoint; in GitHub Actions the step
@@ -30,6 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", type=int, required=True, metavar="N", help="its number there")
     parser.add_argument("--segment", type=int, default=1, metavar="N", help="of its lineage, from 1")
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="look into the store")
+    parser.add_argument("--may-begin", default="false", choices=("true", "false"), help="if nothing is found")
     parser.add_argument("--dry-run", action="store_true", help="say what is asked for, and fetch nothing")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     return parser.parse_args(argv)
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         *(RunDirectory(args.run_dir), args.run_dir.name, args.resume, args.store, args.run_number),
         segment=args.segment,
         look_in_store=args.fetch == "true",
+        may_begin=args.may_begin == "true",
     )
     found = Resumption(args.resume, "nothing was looked at") if args.dry_run else bring(wanted, open_store)
     command.announce("goes on", f"{found.resume}: {found.reason}")

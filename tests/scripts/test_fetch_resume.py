@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trainyard import command
 from trainyard.artifacts.sync import sync_run
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
@@ -36,3 +37,7 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     assert json.loads(capsys.readouterr().out)["resume"] == "auto"
     assert RunDirectory(there).checkpoint_steps() == [20]
     assert "resume<<" in (tmp_path / "output").read_text()
+    new = ["--run-dir", str(tmp_path / "gh-2"), "--resume", "none", "--store", store, "--run-number", "2"]
+    assert command.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
+    assert fetch_resume.main([*new, "--segment", "2", "--may-begin", "true"]) == 0
+    assert capsys.readouterr().out == "none\n"

@@ -1,24 +1,29 @@
 """What a run goes on from on a machine that may never have seen it: its own directory, or the store.
 
-    segment of a lineage     the directory if it is as far as the store, else the newest checkpoint stored
+    segment or attempt       the directory if it is as far as the store, else the newest checkpoint stored
     manifest of another run  that run's checkpoint in a directory of its own, as the parent of a new run
 
-The answer is what the trainer's `--resume` takes. Nothing is trained, and no directory is ever removed.
+The answer is what the trainer's `--resume` takes. Nothing is trained. A directory of this machine is moved at
+most, and only for one that was brought whole and is further.
 """
 
 import logging
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.checkpoints import checkpoints_of
+from trainyard.artifacts.layout import manifest_prefix
 from trainyard.artifacts.manifest import RunManifest, parse_manifest
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.selection import Selection
 from trainyard.artifacts.store import Store, read_object
-from trainyard.errors import ServiceError, VerificationError
-from trainyard.run.checkpoints import MANIFEST_NAME
+from trainyard.errors import CheckpointError, ServiceError, VerificationError
+from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sync_directory
 from trainyard.run.identity import read_run
 from trainyard.run.segment import ManifestPlace, manifest_place
 
@@ -37,8 +42,10 @@ class Wanted:
     store: str
     run_number: int
     segment: int
-    """From 1; a later one must find what the one before left."""
+    """From 1; a later one must find what the one before left, but for `may_begin`."""
     look_in_store: bool
+    may_begin: bool = False
+    """Whether a later segment may begin as it was asked to, since none before it is known to have stored."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,27 @@ class Resumption:
 def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
     """Have what the run goes on from on this machine.
 
-    Raises VerificationError when a later segment finds nothing, ServiceError when the store that holds it
-    cannot be reached.
+    Raises VerificationError when a later segment finds nothing though there was something, or what the store
+    says of the run cannot be trusted; ServiceError when the store that holds it cannot be reached.
     """
+    if wanted.segment > 1 or (wanted.look_in_store and wanted.resume != "none"):
+        own = _same_run(wanted, open_store)
+        if own is not None:
+            return own
+        if wanted.segment > 1 and not wanted.may_begin:
+            raise VerificationError(
+                f"Segment {wanted.segment} finds nothing to go on from: {wanted.directory.path} has no whole "
+                f"checkpoint on this machine, and {wanted.store} has none of run {wanted.run_number}. "
+                "Nothing was started."
+            )
+        if wanted.resume == "auto":
+            return Resumption("auto", "nothing is there yet")
+    return _as_asked(wanted, open_store)
+
+
+def _as_asked(wanted: Wanted, open_store: OpenStore) -> Resumption:
+    """What a run begins from that has nothing of its own."""
     place = manifest_place(wanted.resume)
-    if wanted.segment > 1 or (wanted.look_in_store and place is None and wanted.resume == "auto"):
-        return _same_run(wanted, open_store)
     if place is not None:
         return _parent(wanted, place, open_store(place.store))
     if wanted.resume in ("auto", "none"):
@@ -68,60 +90,93 @@ def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
     return Resumption(path, "the checkpoint that was named")
 
 
-def _same_run(wanted: Wanted, open_store: OpenStore) -> Resumption:
-    """The directory of the run, brought up to what the store has."""
+def _same_run(wanted: Wanted, open_store: OpenStore) -> Resumption | None:
+    """The directory of the run, brought up to what the store has; None where neither has a checkpoint.
+
+    A first segment that was told what to begin from is left to the trainer where the store has nothing.
+    """
     here = _newest_here(wanted.directory)
     try:
         stored = _newest_stored(wanted, open_store(wanted.store))
     except ServiceError as error:
         # A folder that is not there yet holds nothing; a bucket that does not answer may hold hours of work.
-        if here is None and (wanted.segment > 1 or not wanted.store.startswith("file://")):
+        must_exist = wanted.segment > 1 and not wanted.may_begin
+        if here is None and (must_exist or not wanted.store.startswith("file://")):
             raise
         _logger.warning("%s\nGoing on with what is on this machine.", error)
         stored = None
     if stored is not None and (here is None or here < stored):
-        return _restored(wanted, open_store(wanted.store), instead_of=here)
-    if here is not None:
+        return _restored(wanted, open_store(wanted.store), here=here, stored=stored)
+    if here is not None and (stored is not None or wanted.segment > 1 or wanted.resume == "auto"):
         return Resumption("auto", f"step {here} in {wanted.directory.path}")
-    if wanted.segment > 1:
-        raise VerificationError(
-            f"Segment {wanted.segment} finds nothing to go on from: {wanted.directory.path} is not on this "
-            f"machine, and {wanted.store} has no checkpoint of run {wanted.run_number}. Nothing was started."
-        )
-    return Resumption("auto", "nothing is there yet")
+    return None
 
 
 def _newest_here(directory: RunDirectory) -> int | None:
-    """The newest step that has a whole checkpoint on this machine."""
+    """The newest step that has a checkpoint on this machine that verifies; every byte of it is read."""
     if not directory.run_file.is_file():
         return None
-    steps = [s for s in directory.checkpoint_steps() if (directory.checkpoint(s) / MANIFEST_NAME).is_file()]
-    return max(steps, default=None)
+    for step in reversed(directory.checkpoint_steps()):
+        try:
+            verify_checkpoint(directory.checkpoint(step))
+        except (CheckpointError, OSError) as error:
+            _logger.warning("checkpoint of step %d passed over: %s", step, error)
+        else:
+            return step
+    return None
 
 
 def _newest_stored(wanted: Wanted, store: Store) -> int | None:
-    """The newest step that the store has of this very run; None when the number is another's or nobody's."""
-    _, manifest, _ = newest_manifest(store, wanted.run_number)
-    return _newest_step(manifest) if manifest is not None and manifest.run_id == wanted.run_id else None
+    """The newest step that the store has of this very run; None when the number is another's or nobody's.
+
+    Raises VerificationError for manifests that are damaged: they are not the same as none.
+    """
+    if next(iter(store.list_objects(manifest_prefix(wanted.run_number))), None) is None:
+        return None
+    _, manifest, problems = newest_manifest(store, wanted.run_number)
+    if manifest is None or problems:
+        raise VerificationError(
+            "\n".join(problems)
+            + f"\nWhat {wanted.store} has of run {wanted.run_number} cannot be trusted, and may "
+            "be ahead of this machine. Nothing was started. Mend it first: scripts/verify_artifact.py "
+            f"--store {wanted.store} --run-number {wanted.run_number} says what is wrong."
+        )
+    return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
 
 
 def _newest_step(manifest: RunManifest) -> int | None:
     return max((each.step for each in checkpoints_of(manifest) if each.step is not None), default=None)
 
 
-def _restored(wanted: Wanted, store: Store, *, instead_of: int | None) -> Resumption:
-    """The run from the store; what this machine has of it is older, and is moved aside."""
+def _restored(wanted: Wanted, store: Store, *, here: int | None, stored: int) -> Resumption:
+    """The run from the store, brought beside this machine's, which is then moved aside if it is older."""
     path = wanted.directory.path
-    if path.exists() and any(path.iterdir()):
-        aside = path.with_name(f"{path.name}.until-{instead_of or 0}")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = path.with_name(f"{path.name}.until-{instead_of or 0}-{number}")
-        _logger.warning("%s is older than the store: moved to %s", path, aside)
-        path.rename(aside)
-    report = restore(store, Selection(wanted.run_number, newest=True), path)
-    return Resumption("auto", report.summary())
+    beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
+    brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, brought earlier"
+    if brought is None or brought < stored:
+        _move_aside(beside.path, brought)
+        report = restore(store, Selection(wanted.run_number, newest=True), beside.path)
+        brought, how = max(report.steps), replace(report, directory=str(path)).summary()
+    if here is not None and brought <= here:
+        shutil.rmtree(beside.path)
+        return Resumption("auto", f"step {here} in {path}: nothing newer in the store verifies")
+    _move_aside(path, here)
+    beside.path.rename(path)
+    sync_directory(path.parent)
+    return Resumption("auto", how)
+
+
+def _move_aside(path: Path, step: int | None) -> None:
+    """Give what is under the name another one, if anything is."""
+    if not path.exists() or not any(path.iterdir()):
+        return
+    aside = path.with_name(f"{path.name}.until-{step or 0}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.until-{step or 0}-{number}")
+    _logger.warning("%s is older than the store: moved to %s", path, aside)
+    path.rename(aside)
 
 
 def _parent(wanted: Wanted, place: ManifestPlace, store: Store) -> Resumption:

@@ -95,6 +95,7 @@ class RunPlan:
             "segment": str(segment.number),
             "most_segments": str(self.most_segments),
             "resume": self.resume,
+            "may_begin": "true" if segment.may_begin else "false",
             "thread": segment.thread,
             "moment": "resumed" if segment.number > 1 else "started",
             "reason": _why_again(segment),

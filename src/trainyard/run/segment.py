@@ -45,6 +45,11 @@ class Segment:
         """The identity of the run that the lineage trains, and the name of its directory."""
         return f"gh-{self.lineage}"
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether it may find nothing to go on from: it is the first, or those before died without a step."""
+        return self.number == 1 or (self.step == 0 and self.deaths > 0)
+
     def next(self, *, step: int, died: bool) -> "Segment":
         """The segment after this one, of the same lineage at the same commit."""
         deaths = self.deaths + 1 if died else 0
@@ -104,9 +109,11 @@ class Handover:
     def inputs_of(self, following: Segment, *, manifest: str = "") -> dict[str, str]:
         """The inputs that the segment `following` is dispatched with; `manifest` is the stored one's name.
 
-        Without a manifest it looks for itself: on the runner first, then in the store.
+        Without a manifest it looks for itself: on the runner first, then in the store. Where no step was ever
+        told, it begins as this segment did if it finds nothing.
         """
-        resume = f"{self.store}/manifests/{manifest}" if manifest else "auto"
+        unknown = self.inputs.get("resume", "auto") if following.may_begin else "auto"
+        resume = f"{self.store}/manifests/{manifest}" if manifest else unknown
         return {**self.inputs, "resume": resume, "continues": following.to_text()}
 
 

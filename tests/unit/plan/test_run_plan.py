@@ -70,6 +70,9 @@ def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Co
     assert (outputs["moment"], outputs["reason"]) == ("resumed", "the time limit of a job")
     assert planned(smoke, FIRST.next(step=9, died=True)).outputs()["reason"] == "its runner died"
     assert outputs["run_dir"] == "runs/gh-4711"
+    assert outputs["may_begin"] == "false"
+    assert planned(smoke, FIRST.next(step=0, died=True)).outputs()["may_begin"] == "true"
+    assert planned(smoke, FIRST.next(step=9, died=True)).outputs()["may_begin"] == "false"
 
 
 def test_a_manifest_begins_a_run_from_that_runs_checkpoint(smoke: Config) -> None:
@@ -99,6 +102,10 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
     assert inputs["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
     assert json.loads(inputs["continues"])["thread"] == "C0123:1732140000.000100"
     assert handover.inputs_of(following)["resume"] == "auto"
+    died = handover.segment.next(step=0, died=True)
+    begun = read_handover(planned(smoke, resume=MANIFEST).outputs()["plan"])
+    assert begun.inputs_of(died)["resume"] == MANIFEST
+    assert begun.inputs_of(following)["resume"] == "auto"
     for wrong in ("", "[]", "{}", plan.outputs()["plan"].replace(COMMIT, "main")):
         with pytest.raises(ConfigError, match="plan"):
             read_handover(wrong)

@@ -185,7 +185,7 @@ def test_a_training_whose_runner_died_goes_on_in_the_next_segment() -> None:
     assert rounds.resume(github, dead, "training_ci.yml") == "https://x/8"
     [(asked, inputs)] = github.changed
     assert asked == "training_ci.yml@main"
-    assert (inputs["resume"], inputs["overrides"]) == ("auto", "a.b=1")
+    assert (inputs["resume"], inputs["overrides"]) == ("none", "a.b=1")  # no step was told: as it began
     assert json.loads(inputs["continues"])["number"] == 2
 
 
