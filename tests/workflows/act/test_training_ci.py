@@ -15,6 +15,7 @@ TINY = "configs/tiny.yaml"
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 UNTIL_TRAINING = [
     "Refuse a commit that is not of this branch",
+    "Say where this file is newer than the scripts",
     "Plan",
     "Keep the plan for the watchdog",
     "Note when the job started",
