@@ -86,6 +86,7 @@ CODES = {
     errors.VerificationError: 1,
     errors.RunConflictError: 1,
     errors.ServiceError: 4,
+    errors.ServiceTroubleError: 4,
     errors.WaitTimeoutError: 5,
     errors.StoppedError: 75,
 }
