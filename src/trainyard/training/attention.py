@@ -45,14 +45,20 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = N
 
 
 def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
-    """The same as `causal_attention`, by products and a softmax."""
+    """The same as `causal_attention`, by products and a softmax.
+
+    The shares are kept for the backward pass in the precision of the values, and nothing else of their size:
+    from float32 shares the compiler would rather compute the softmax of some layers again, which is slower.
+    """
     k, v = _ungrouped(q, k, v)
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if visible is None:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
     is_truth = visible.dtype == torch.bool
-    shares = (scores.masked_fill(~visible, -torch.inf) if is_truth else scores + visible).softmax(-1)
-    mixed: Tensor = shares.to(v.dtype) @ v
+    scores = scores.masked_fill(~visible, -torch.inf) if is_truth else scores + visible
+    with torch.autocast(q.device.type, enabled=False):
+        shares = scores.to(v.dtype).softmax(-1)
+    mixed: Tensor = shares @ v
     return mixed
 
 

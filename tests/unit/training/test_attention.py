@@ -41,6 +41,23 @@ def test_a_table_to_add_hides_the_same_keys_to_the_bit() -> None:
     torch.testing.assert_close(causal_attention(q, k, v, table), causal_attention(q, k, v))
 
 
+def test_of_the_scores_only_the_shares_are_kept_in_the_precision_of_the_values() -> None:
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    parts = heads(queries=4, keys=4, length=32, dtype=torch.bfloat16)
+    table = unseen_keys(32)
+    with torch.autograd.graph.saved_tensors_hooks(keep, keep), torch.autocast("cpu", torch.bfloat16):
+        written_out_attention(*parts, table)
+    of_pairs = [tensor for tensor in kept if tensor.numel() == 2 * 4 * 32 * 32]
+    assert of_pairs
+    assert {tensor.dtype for tensor in of_pairs} == {torch.bfloat16}
+    assert len({tensor.untyped_storage().data_ptr() for tensor in of_pairs}) == 1
+
+
 def test_a_query_sees_no_later_key() -> None:
     q, k, v = heads(queries=4, keys=2)
     changed = [torch.cat([part[:, :, :4], part[:, :, 4:] + 1], dim=2) for part in (k, v)]
