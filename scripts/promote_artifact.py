@@ -8,8 +8,8 @@ nothing has the name any longer; to give it back to what had it before, promote 
 Reads:  --store: the run's manifests and the checkpoint's objects, to --depth; AWS_* (credentials, …);
         GITHUB_ACTOR, else the user's name, unless --by is given
 Writes: promoted/NAME.json in the store; with --json the pointer on stdout
-Exit codes: 0 promoted; 1 the checkpoint does not verify, or the name was moved meanwhile; 2 wrong usage;
-        4 the store cannot be reached or refuses
+Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed meanwhile, or the name was moved;
+        2 wrong usage; 4 the store cannot be reached or refuses
 
 Example: scripts/promote_artifact.py --store s3://ml-runs --run-number 812 --step 4500 --name production
 """

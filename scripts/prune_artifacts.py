@@ -90,7 +90,7 @@ def _apply(store: Any, plans: Sequence[Any], rules: Any, by: str | None) -> list
     signer = signer_from()
     who, problems = by or os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
     for plan in plans:
-        if plan.doomed or plan.unfinished:
+        if plan.changes:
             problems += prune(store, plan, by=who, rules=rules, signer=signer)
     return problems
 

@@ -98,6 +98,31 @@ def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
     assert restore(store, select(store, None, "best"), tmp_path / "back").steps == (100,)
 
 
+def test_a_checkpoint_that_retention_removes_while_it_is_promoted_does_not_keep_the_name(
+    bucket: Bucket, stored: RunDirectory, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, rules, swap = bucket.store, Rules(keep_last=1, keep_promoted=False), bucket.store.swap
+    make_run(steps=(300,))
+    sync_run(store, stored, 1)
+    run_id, newest = promotable(store, 1, 300, depth=Depth.LISTING)
+    promote(store, "best", newest, run_id=run_id, by="ada", depth=Depth.LISTING)
+    before = bucket.get("promoted/best.json")
+
+    def swap_and_remove(key: str, old: bytes, new: bytes, **rest: Any) -> bool:
+        swapped = swap(key, old, new, **rest)
+        for plan in plan_pruning(store, [1], rules):
+            prune(store, plan, by="eve", rules=rules)
+        return swapped
+
+    monkeypatch.setattr(store, "swap", swap_and_remove)
+    _, other = promotable(store, 1, 100, depth=Depth.LISTING)
+    with pytest.raises(
+        RunConflictError, match=r"checkpoint-100/ was removed .* best is step 300 of run 1 again"
+    ):
+        promote(store, "best", other, run_id=run_id, by="bob", depth=Depth.LISTING)
+    assert bucket.get("promoted/best.json") == before
+
+
 def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory) -> None:
     before = {o.key: o.etag for o in bucket.store.list_objects("")}
     again = sync_run(bucket.store, stored, None)

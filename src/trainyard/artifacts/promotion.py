@@ -1,7 +1,8 @@
 """Names for checkpoints that matter (`best`, `production`): a small object that points at one by its digest.
 
 A name means one checkpoint of one run in the whole store. It moves with a conditional put: of two who move it
-at once, one is told so. The checkpoint is verified before it gets the name; the digest keeps it honest after.
+at once, one is told so. The checkpoint is verified before it gets the name, and looked for once more after,
+because retention may remove it meanwhile; the digest keeps it honest from then on.
 """
 
 import json
@@ -16,7 +17,7 @@ from trainyard.artifacts.checkpoints import Checkpoint, checkpoints_of, own_mani
 from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store import Store, read_object
-from trainyard.errors import ConfigError, RunConflictError, VerificationError
+from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 
 _SCHEMA = 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -44,13 +45,17 @@ class Promotion:
     def to_json(self) -> dict[str, Any]:
         return {"schema": _SCHEMA, **asdict(self)}
 
+    @property
+    def content(self) -> bytes:
+        """The pointer, as it is stored."""
+        return (json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n").encode()
+
 
 def read_promotion(store: Store, name: str) -> Promotion | None:
     """The checkpoint that has the name; None if none has. Raises VerificationError for a torn pointer."""
     if not _NAME.fullmatch(name):
         return None
-    content = read_object(store, promotion_key(name))
-    found = None if content is None else _parse(content, promotion_key(name))
+    _, found = _pointer(store, name)
     return found if found and found.digest else None
 
 
@@ -94,7 +99,8 @@ def promote(
 ) -> Promotion:
     """Give the name to a checkpoint that `promotable` returned.
 
-    Raises ConfigError for a name that is none, RunConflictError when somebody moved it in the same moment.
+    Raises ConfigError for a name that is none, RunConflictError when somebody moved it in the same moment, or
+    removed the checkpoint: the name is then what it was before.
     """
     require_name(name)
     assert checkpoint.step is not None
@@ -108,8 +114,14 @@ def promote(
         by=by,
         depth=str(depth),
     )
-    moved = _move(store, promotion)
-    _require_listed(store, checkpoint)
+    old, before = _pointer(store, name)
+    moved = _move(store, promotion, old=old, before=before)
+    if not _is_held(store, moved):
+        now = _undone(store, moved, old)
+        raise RunConflictError(
+            f"{checkpoint.prefix} was removed by retention, or stored anew, while it was given the name: "
+            f"{now}. Promote another one."
+        )
     return moved
 
 
@@ -119,40 +131,76 @@ def withdraw(store: Store, name: str, *, by: str) -> Promotion:
     The pointer is replaced and not deleted, which takes no right to delete. Raises ConfigError when no
     checkpoint has the name, RunConflictError when somebody moved it in the same moment.
     """
-    had = read_promotion(store, name)
-    if had is None:
+    old, had = _pointer(store, name) if _NAME.fullmatch(name) else (None, None)
+    if had is None or not had.digest:
         raise ConfigError(f"--name {name}: no checkpoint has this name, so there is nothing to take back")
-    return _move(store, replace(had, digest="", time=time.time(), by=by, depth=""))
+    return _move(store, replace(had, digest="", time=time.time(), by=by, depth=""), old=old, before=had)
 
 
-def _move(store: Store, promotion: Promotion) -> Promotion:
-    """Put the pointer, with the one before in it."""
-    key = promotion_key(promotion.name)
-    old = read_object(store, key)
-    before = _parse(old, key) if old is not None else None
+def _pointer(store: Store, name: str) -> tuple[bytes | None, Promotion | None]:
+    """The pointer as it is stored, and what it says."""
+    key = promotion_key(name)
+    content = read_object(store, key)
+    return content, None if content is None else _parse(content, key)
+
+
+def _move(store: Store, promotion: Promotion, *, old: bytes | None, before: Promotion | None) -> Promotion:
+    """Put the pointer where `old` is, with the checkpoint in it that had the name before."""
     if before and before.digest:
         fields = ("run_number", "step", "digest")
         promotion = replace(promotion, previous={field: getattr(before, field) for field in fields})
-    content = (json.dumps(promotion.to_json(), indent=2, ensure_ascii=False) + "\n").encode()
-    if old is None:
-        store.put_new(key, content, metadata={})
-    else:
-        store.swap(key, old, content, metadata={})
-    # What counts is what is there: our own put whose answer was lost, or that of somebody else.
-    if read_object(store, key) != content:
+    if not _put(store, promotion.name, old=old, new=promotion.content):
         raise RunConflictError(
             f"{promotion.name} was moved by somebody else meanwhile. Look at it, then try again."
         )
     return promotion
 
 
-def _require_listed(store: Store, checkpoint: Checkpoint) -> None:
-    """Retention reads the names after it has put its manifest; here the manifest is read after the name."""
-    _, manifest, _ = newest_manifest(store, checkpoint.run_number)
-    if manifest is None or checkpoint.digest not in {each.digest for each in checkpoints_of(manifest)}:
-        raise RunConflictError(
-            f"{checkpoint.prefix} was removed by retention, or stored anew, meanwhile. Promote another one."
-        )
+def _put(store: Store, name: str, *, old: bytes | None, new: bytes) -> bool:
+    """Whether the pointer is `new` now, which replaces `old` and nothing else."""
+    key = promotion_key(name)
+    if old is None:
+        store.put_new(key, new, metadata={})
+    else:
+        store.swap(key, old, new, metadata={})
+    # What counts is what is there: our own put whose answer was lost, or that of somebody else.
+    return read_object(store, key) == new
+
+
+def _is_held(store: Store, promotion: Promotion) -> bool:
+    """Whether the run's manifest lists the checkpoint, and its own manifest is there.
+
+    Retention reads the names after it has put its manifest; here the manifest is read after the name.
+    """
+    _, manifest, _ = newest_manifest(store, promotion.run_number)
+    listed = checkpoints_of(manifest) if manifest else []
+    match = [each for each in listed if each.digest == promotion.digest]
+    return any(each.marker is None or store.describe(each.marker.key) is not None for each in match)
+
+
+def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
+    """Take the name from a checkpoint that is gone; in words, what has it now.
+
+    It goes back to what had it, unless that went too while it had no name; then to nothing.
+    """
+    key, nothing = promotion_key(moved.name), replace(moved, digest="", depth="").content
+    now = moved.content
+    try:
+        for then in (nothing,) if old is None else (old, nothing):
+            if not _put(store, moved.name, old=now, new=then):
+                return f"{moved.name} was moved by somebody else since"
+            found = _parse(then, key)
+            if not found.digest:
+                break
+            if _is_held(store, found):
+                return f"{moved.name} is step {found.step} of run {found.run_number} again"
+            now = then
+    except ServiceError as error:
+        raise ServiceError(
+            f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
+            f"meanwhile. When the store answers: scripts/promote_artifact.py --withdraw --name {moved.name}"
+        ) from error
+    return f"nothing is {moved.name} now"
 
 
 def require_name(name: str) -> None:

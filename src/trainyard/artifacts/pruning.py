@@ -8,7 +8,7 @@ pruning removes it. The rules are `retention`'s affair.
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,12 +41,19 @@ class RunPlan:
     decisions: tuple[Decision, ...] = ()
     unfinished: tuple[str, ...] = ()
     """Objects of checkpoints that an earlier pruning removed from the manifest and not from the store."""
+    owed: tuple[Checkpoint, ...] = ()
+    """Whole ones that were promoted while a pruning, cut short since, took them from the manifest."""
     problem: str = ""
     """Why nothing of this run is removed."""
 
     @property
     def doomed(self) -> list[Decision]:
         return [each for each in self.decisions if not each.keep]
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.doomed or self.unfinished or self.owed)
 
     @property
     def bytes(self) -> int:
@@ -58,6 +65,7 @@ class RunPlan:
             "problem": self.problem,
             "bytes": self.bytes,
             "unfinished": list(self.unfinished),
+            "owed": [each.step for each in self.owed],
             "checkpoints": [
                 {
                     "step": each.checkpoint.step,
@@ -77,6 +85,9 @@ class RunPlan:
             verb = "keep  " if each.keep else "remove"
             size = size_text(each.checkpoint.size)
             found.append(f"{verb}  run {self.run_number}  {each.checkpoint.name}  {size}  {each.reason}")
+        found += [
+            f"keep    {each.prefix}  promoted during an earlier pruning; listed again" for each in self.owed
+        ]
         found += [f"remove  {key}  left over from an earlier pruning" for key in self.unfinished]
         return found
 
@@ -104,12 +115,15 @@ def _plan(
     chain = tuple(read_chain(store, number))
     listed = {found.key: found for found in store.list_objects(run_prefix(number))}
     checkpoints = checkpoints_of(manifest)
-    unfinished = _unfinished(manifest, listed)
+    owed = _owed(chain, listed, promoted) if rules.keep_promoted else ()
+    unfinished = _unfinished(manifest, listed, {each.step for each in owed})
     good = next((each for each in checkpoints if each.step is not None and _is_good(store, each)), None)
     if good is None or good.step is None:
-        return RunPlan(number, chain, unfinished=unfinished, problem="no checkpoint of it verifies")
+        return RunPlan(
+            number, chain, unfinished=unfinished, owed=owed, problem="no checkpoint of it verifies"
+        )
     facts = Facts(good.step, _ages(checkpoints, listed), promoted, children)
-    return RunPlan(number, chain, tuple(decide(checkpoints, rules, facts)), unfinished)
+    return RunPlan(number, chain, tuple(decide(checkpoints, rules, facts)), unfinished, owed)
 
 
 def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer | None = None) -> list[str]:
@@ -117,23 +131,25 @@ def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer 
 
     Raises RunConflictError, with nothing removed, when the run was stored again since it was planned.
     """
-    doomed = plan.doomed
+    doomed, kept = plan.doomed, list[str]()
     if doomed:
-        chain = _vouch_for_the_rest(store, plan.chain, doomed, by=by, signer=signer)
-        doomed, kept = _rescued(store, doomed, rules)
-        if kept:
-            _vouch_again(store, chain, kept, signer)
-    else:
-        kept = []
+        _vouch_for_the_rest(store, plan.chain, doomed, by=by, signer=signer)
     try:
         for each in doomed:
-            _delete(store, each.checkpoint)
+            # Right before its marker goes: who promotes it later looks for it after.
+            if rules.keep_promoted and each.checkpoint.digest in _promoted(store):
+                _vouch_again(store, plan.run_number, each.checkpoint, signer=signer)
+                kept.append(f"{each.checkpoint.prefix} was promoted meanwhile, and kept")
+            else:
+                _delete(store, each.checkpoint)
+        for owed in plan.owed:
+            _vouch_again(store, plan.run_number, owed, signer=signer)
         _delete_keys(store, plan.unfinished)
     except ServiceError as error:
         raise ServiceError(
             f"{error}\nThe manifest is right already; the same command finishes it."
         ) from error
-    return [f"{each.checkpoint.prefix} was promoted meanwhile, and kept" for each in kept]
+    return kept
 
 
 def _vouch_for_the_rest(
@@ -143,8 +159,8 @@ def _vouch_for_the_rest(
     *,
     by: str,
     signer: Signer | None,
-) -> list[StoredManifest]:
-    """Put the manifest without the doomed; the chain that ends with it."""
+) -> None:
+    """Put the manifest without the doomed."""
     newest, gone = chain[-1].manifest, {entry.key for each in doomed for entry in each.checkpoint.objects}
     now = time.time()
     records = [
@@ -160,46 +176,42 @@ def _vouch_for_the_rest(
     ]
     objects = tuple(entry for entry in newest.objects if entry.key not in gone)
     pruned = tuple(sorted((*newest.pruned, *records), key=lambda each: (each.step, each.time)))
-    return _put(store, chain, replace(newest, objects=objects, pruned=pruned), signer)
+    try:
+        _put(store, chain, replace(newest, objects=objects, pruned=pruned), signer=signer)
+    except RunConflictError:
+        raise RunConflictError(
+            f"run {newest.run_number} was stored again since this was planned. Nothing of it was removed; "
+            "run it again."
+        ) from None
 
 
-def _vouch_again(
-    store: Store, chain: list[StoredManifest], kept: list[Decision], signer: Signer | None
-) -> None:
-    """Take checkpoints back that are still there."""
-    newest, back = chain[-1].manifest, [entry for each in kept for entry in each.checkpoint.objects]
-    objects = tuple(sorted((*newest.objects, *back), key=lambda entry: entry.key))
-    digests = {each.checkpoint.digest for each in kept}
-    pruned = tuple(each for each in newest.pruned if each.digest not in digests)
-    _put(store, chain, replace(newest, objects=objects, pruned=pruned), signer)
+def _vouch_again(store: Store, run_number: int, checkpoint: Checkpoint, *, signer: Signer | None) -> None:
+    """Take a checkpoint back that is still there, in the manifest that holds by now."""
+    chain = read_chain(store, run_number)
+    newest = chain[-1].manifest
+    listed = {entry.key: entry for entry in checkpoint.objects} | newest.by_key()
+    objects = tuple(listed[key] for key in sorted(listed))
+    pruned = tuple(each for each in newest.pruned if each.digest != checkpoint.digest)
+    try:
+        _put(store, chain, replace(newest, objects=objects, pruned=pruned), signer=signer)
+    except RunConflictError:
+        raise RunConflictError(
+            f"{checkpoint.prefix} was promoted meanwhile and is whole, but its run was stored again just "
+            "then, so that no manifest lists it. The same command finishes it."
+        ) from None
 
 
 def _put(
-    store: Store, chain: Sequence[StoredManifest], manifest: RunManifest, signer: Signer | None
-) -> list[StoredManifest]:
+    store: Store, chain: Sequence[StoredManifest], manifest: RunManifest, *, signer: Signer | None
+) -> None:
+    """Raises RunConflictError when somebody else put a manifest there meanwhile."""
     newest = chain[-1]
     if signer is None and next(iter(store.list_objects(signature_prefix(manifest.run_number))), None):
         _logger.warning("run %d was signed, and its new manifest is not: no key is set", manifest.run_number)
     following = replace(
         manifest, created=time.time(), supersedes={"key": newest.key, "sha256": newest.sha256}
     )
-    try:
-        put_manifest(store, restated(following), Before(list(chain), {}, {}), signer)
-    except RunConflictError:
-        raise RunConflictError(
-            f"run {manifest.run_number} was stored again since this was planned. Nothing of it was removed; "
-            "run it again."
-        ) from None
-    return read_chain(store, manifest.run_number, tuple(chain))
-
-
-def _rescued(store: Store, doomed: list[Decision], rules: Rules) -> tuple[list[Decision], list[Decision]]:
-    """What is still to go, and what somebody promoted while the manifest was put."""
-    if not rules.keep_promoted:
-        return doomed, []
-    promoted = _promoted(store)
-    kept = [each for each in doomed if each.checkpoint.digest in promoted]
-    return [each for each in doomed if each not in kept], kept
+    put_manifest(store, restated(following), Before(list(chain), {}, {}), signer)
 
 
 def _delete(store: Store, checkpoint: Checkpoint) -> None:
@@ -252,8 +264,26 @@ def _ages(checkpoints: list[Checkpoint], listed: Mapping[str, StoredObject]) -> 
     return found
 
 
-def _unfinished(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> tuple[str, ...]:
+def _owed(
+    chain: Sequence[StoredManifest], listed: Mapping[str, StoredObject], promoted: Mapping[str, Sequence[str]]
+) -> tuple[Checkpoint, ...]:
+    """Promoted checkpoints that the newest manifest says were removed, and of which every object is there."""
+    newest = chain[-1].manifest
+    lost = promoted.keys() & {each.digest for each in newest.pruned if each.step in doomed_steps(newest)}
+    found = {
+        each.digest: each
+        for link in chain
+        for each in checkpoints_of(link.manifest)
+        if each.digest in lost and all(e.key in listed and listed[e.key].size == e.size for e in each.objects)
+    }
+    return tuple(found.values())
+
+
+def _unfinished(
+    manifest: RunManifest, listed: Mapping[str, StoredObject], owed: Set[int | None]
+) -> tuple[str, ...]:
     """Those that were stored before they were doomed: later ones belong to a step that is trained anew."""
-    since = {each.step: each.time for each in manifest.pruned if each.step in doomed_steps(manifest)}
+    doomed = doomed_steps(manifest) - owed
+    since = {each.step: each.time for each in manifest.pruned if each.step in doomed}
     found = ((key, checkpoint_step_of(key)) for key in listed)
     return tuple(sorted(key for key, step in found if step in since and listed[key].modified < since[step]))

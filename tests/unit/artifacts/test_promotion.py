@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from trainyard.artifacts.comparison import Depth
 from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion, withdraw
+from trainyard.artifacts.pruning import plan_pruning, prune
 from trainyard.artifacts.restore import restore
+from trainyard.artifacts.retention import Rules
 from trainyard.artifacts.selection import select
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
-from trainyard.errors import ConfigError, RunConflictError, VerificationError
+from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.local_store import LocalStore
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
@@ -121,3 +124,105 @@ def test_who_loses_the_race_for_a_name_is_told(folder: Path, run: RunDirectory, 
     found = read_promotion(LocalStore(folder), "best")
     assert found is not None
     assert found.by == "eve"
+
+
+class Meanwhile(LocalStore):
+    """Something happens elsewhere right after the pointer was put, and again each time it is put back."""
+
+    def __init__(self, folder: Path, *happens: Callable[[], object]) -> None:
+        super().__init__(folder)
+        self._happens = list(happens)
+
+    def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
+        done = super().put_new(key, content, **rest)
+        self._happens.pop(0)()
+        return done
+
+    def swap(self, key: str, old: bytes, new: bytes, **rest: Any) -> bool:
+        done = super().swap(key, old, new, **rest)
+        if self._happens:
+            self._happens.pop(0)()
+        return done
+
+
+@pytest.fixture
+def race(store: Store, make_run: Any, folder: Path) -> Callable[..., str]:
+    """Promotes step 200, while `happens` does, to `best`, which `had` it before; what the refusal says."""
+    sync_run(store, make_run(steps=(100, 200, 300)), 1)
+
+    def run(*happens: Callable[[], object], had: int | None) -> str:
+        if had:
+            give(store, "best", had)
+        with pytest.raises((RunConflictError, ServiceError)) as refused:
+            give(Meanwhile(folder, *happens), "best", 200)
+        return str(refused.value)
+
+    return run
+
+
+def remove(store: Store, **rules: Any) -> None:
+    """As in another process, which removes promoted ones too."""
+    chosen = Rules(keep_promoted=False, **rules)
+    for plan in plan_pruning(store, [1], chosen):
+        prune(store, plan, by="eve", rules=chosen)
+
+
+GONE = "run-1/checkpoint-200/ was removed by retention, or stored anew, while it was given the name: "
+
+
+@pytest.mark.parametrize("had", [None, 300])
+def test_a_checkpoint_that_is_removed_while_it_is_promoted_does_not_keep_the_name(
+    race: Callable[..., str], store: Store, had: int | None
+) -> None:
+    message = race(lambda: remove(store, keep_every=100_000), had=had)
+    words = "best is step 300 of run 1 again" if had else "nothing is best now"
+    assert message == f"{GONE}{words}. Promote another one."
+    found = read_promotion(store, "best")
+    assert (found and (found.step, found.by, found.previous)) == ((300, "ada", {}) if had else None)
+
+
+def test_its_own_manifest_that_is_gone_is_enough(race: Callable[..., str], folder: Path) -> None:
+    message = race((folder / "run-1/checkpoint-200/manifest.json").unlink, had=300)
+    assert "best is step 300 of run 1 again" in message
+
+
+def test_the_name_does_not_go_back_to_what_was_removed_too(race: Callable[..., str], store: Store) -> None:
+    assert "nothing is best now" in race(lambda: remove(store, keep_last=1), had=100)
+    assert read_promotion(store, "best") is None
+    assert give(store, "best", 300).previous == {}
+
+
+def test_a_name_that_nothing_had_is_not_given_back(race: Callable[..., str], store: Store) -> None:
+    give(store, "best", 100)
+    withdraw(store, "best", by="ada")
+    assert "nothing is best now" in race(lambda: remove(store, keep_last=1), had=None)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it is looked at", "while it is put back"])
+def test_a_name_that_somebody_moves_meanwhile_stays_with_what_it_was_moved_to(
+    race: Callable[..., str], store: Store, late: bool
+) -> None:
+    def move() -> None:
+        give(store, "best", 300, by="eve")
+
+    def remove_all() -> None:
+        remove(store, keep_every=100_000)
+        if not late:
+            move()
+
+    said = "best was moved by somebody else since" if late else "best was moved by somebody else meanwhile"
+    assert said in race(remove_all, move, had=100)
+    found = read_promotion(store, "best")
+    assert found is not None
+    assert (found.step, found.by) == (300, "eve")
+
+
+def test_a_store_that_fails_while_the_name_is_put_back_is_told_with_the_way_out(
+    race: Callable[..., str], store: Store
+) -> None:
+    def fail() -> None:
+        raise ServiceError("the store is down")
+
+    message = race(lambda: remove(store, keep_every=100_000), fail, had=300)
+    assert message.startswith("the store is down\nbest points at step 200 of run 1, which was removed")
+    assert message.endswith("scripts/promote_artifact.py --withdraw --name best")

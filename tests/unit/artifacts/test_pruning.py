@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 
 from trainyard.artifacts.comparison import Depth
 from trainyard.artifacts.numbers import runs_in_question
-from trainyard.artifacts.promotion import promotable, promote
+from trainyard.artifacts.promotion import Promotion, promotable, promote
 from trainyard.artifacts.pruning import plan_pruning, prune
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.retention import Rules
-from trainyard.artifacts.selection import Selection
+from trainyard.artifacts.selection import Selection, select
 from trainyard.artifacts.signature import check_signature
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
@@ -246,11 +247,76 @@ def test_what_is_promoted_in_the_very_moment_is_rescued(
     assert ok(store, run)
 
 
-def test_promoting_what_was_just_removed_is_refused(store: Store, run: RunDirectory) -> None:
+def test_the_names_are_read_again_before_every_single_checkpoint_goes(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
     run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
-    apply(store, Rules(keep_last=1))
-    with pytest.raises(RunConflictError, match="removed by retention"):
-        promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+
+    def promote_while_400_goes(key: str) -> None:
+        if key == "run-1/checkpoint-400/manifest.json":
+            with pytest.raises(RunConflictError):
+                promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+            # As of a promotion that is killed before it looks at the manifest again.
+            pointer = replace(read_old(folder), digest=checkpoint.digest, depth="listing")
+            (folder / "promoted/best.json").write_bytes(pointer.content)
+
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    told = prune(watched(folder, promote_while_400_goes), plan, by="ada", rules=Rules(keep_last=1))
+    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, and kept"]
+    assert steps_in(folder) == [300, 500]
+    assert ok(store, run)
+
+
+def read_old(folder: Path) -> Promotion:
+    """A pointer, also one that nothing has."""
+    content = json.loads((folder / "promoted/best.json").read_text())
+    return Promotion(**{name: value for name, value in content.items() if name != "schema"})
+
+
+def test_what_was_promoted_while_a_pruning_was_killed_is_listed_again_by_the_next(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+
+    class Killed(LocalStore):
+        def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
+            promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+            super().put_new(key, content, **rest)
+            raise KeyboardInterrupt
+
+    rules = Rules(keep_last=1)
+    with pytest.raises(KeyboardInterrupt):
+        apply(Killed(folder), rules)
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1, keep_promoted=False))
+    assert plan.owed == ()
+    [plan] = plan_pruning(store, [1], rules)
+    assert [each.step for each in plan.owed] == plan.to_json()["owed"] == [300]
+    assert "keep    run-1/checkpoint-300/  promoted during an earlier pruning; listed again" in plan.lines()
+    assert prune(store, plan, by="ada", rules=rules) == []
+    assert steps_in(folder) == [300, 500]
+    assert ok(store, run)
+    assert restore(store, select(store, None, "best"), folder.parent / "back").steps == (300,)
+
+
+def test_a_run_that_is_stored_while_a_promoted_checkpoint_is_taken_back_is_told(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
+
+    class Raced(LocalStore):
+        def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
+            if key == "manifests/run-1-manifest-3.json":
+                make_run(steps=(600,))
+                sync_run(store, run, 1)
+            return super().put_new(key, content, **rest)
+
+    with pytest.raises(RunConflictError, match="checkpoint-300/ was promoted meanwhile and is whole"):
+        prune(Raced(folder), plan, by="ada", rules=Rules(keep_last=1))
+    assert apply(store, Rules(keep_last=2)) == []
+    assert steps_in(folder) == [300, 500, 600]
+    assert ok(store, run)
 
 
 def test_a_run_whose_manifest_cannot_be_read_stops_everything(
