@@ -50,11 +50,13 @@ class ProgressDisplay:
         if event == "started":
             self._steps, self._first_step = int(fields["steps"]), int(fields["step"])
             self._started = time.monotonic()
-        if event == "hang_suspected":
+        if event in ("hang_suspected", "network_degraded"):
             self.close()  # its message follows on the terminal
         if (line := event_line(event, fields)) is None:
             return
-        if self._live is None:
+        if event == "network_degraded":
+            _logger.warning("%s", line)
+        elif self._live is None:
             _logger.log(logging.WARNING if event == "checkpoint_failed" else logging.INFO, "%s", line)
 
     def close(self) -> None:
@@ -134,6 +136,8 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
         return f"profile written to logs/: {', '.join(fields['files'])}"
     if event == "checkpoint_failed":
         return f"checkpoint {name} failed"
+    if event == "network_degraded":
+        return f"network: {fields['reason']}"
     return None
 
 

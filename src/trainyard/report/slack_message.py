@@ -21,6 +21,13 @@ from trainyard.run.commands import is_command
 from trainyard.run.identity import run_address
 
 SECTION_CHARACTERS = 3000
+_TROUBLES = {
+    "checkpoint_failed": "checkpoint not saved",
+    "checkpoint_rejected": "checkpoint passed over",
+    "hang_suspected": "nothing moves",
+    "network_degraded": "network",
+}
+"""Events of a run that goes on, but not as it should, and what they are called."""
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -150,20 +157,21 @@ def _between(moment: Moment, facts: RunFacts | None, around: Surroundings) -> st
 
 
 def degradation(facts: RunFacts | None) -> str:
-    """The newest trouble on record of this segment that did not end it; empty when there is none."""
-    troubles = {
-        "checkpoint_failed": "checkpoint not saved",
-        "checkpoint_rejected": "checkpoint passed over",
-        "hang_suspected": "nothing moves",
-    }
+    """The troubles on record of this segment that did not end it, the newest of each kind; empty: none."""
+    newest: dict[str, str] = {}
     for event in reversed(facts.events if facts is not None else []):
-        if event.get("event") in ("started", "resumed"):
+        kind = str(event.get("event"))
+        if kind in ("started", "resumed"):
             break
-        if (trouble := troubles.get(str(event.get("event")))) is not None:
-            step, reason = number(event.get("step")), event.get("reason")
-            at = "" if step is None else f", step {step:,.0f}"
-            return f"{trouble}{at}" + (f": {reason}" if isinstance(reason, str) else "")
-    return ""
+        if kind in _TROUBLES and kind not in newest:
+            newest[kind] = _trouble(kind, event)
+    return "; ".join(newest.values())
+
+
+def _trouble(kind: str, event: Mapping[str, Any]) -> str:
+    step, reason = number(event.get("step")), event.get("reason")
+    at = "" if step is None or kind == "network_degraded" else f", step {step:,.0f}"
+    return f"{_TROUBLES[kind]}{at}" + (f": {reason}" if isinstance(reason, str) else "")
 
 
 def _number(facts: RunFacts | None, around: Surroundings) -> str:

@@ -12,6 +12,7 @@ from trainyard.errors import StoppedError, TrainingFailedError
 from trainyard.run.commands import resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.hardware import memory_facts
+from trainyard.training.network import record_fallback
 from trainyard.training.parts import Parts
 from trainyard.training.profiling import trace_name
 from trainyard.training.resume import where_to_go_on
@@ -54,6 +55,8 @@ class Loop:
             row = self._step.run()
         seconds = time.perf_counter() - start
         self._parts.watchdog.step_done(seconds)
+        if not self._slowest_step:  # the first one opened the channels
+            record_fallback(self._parts)
         self._slowest_step = max(self._slowest_step, seconds)
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))

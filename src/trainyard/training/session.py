@@ -27,6 +27,7 @@ from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
 from trainyard.training.loop import Loop
 from trainyard.training.model import parameter_count
+from trainyard.training.network import keep_nccl_log
 from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
@@ -53,6 +54,7 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     request = request.pinned()
     device = prepare_device(request.config)
+    keep_nccl_log(request.directory.logs, device.type)
     with joined(device.type, request.config.compute.strategy) as world, ExitStack() as held:
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))

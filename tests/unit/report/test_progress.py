@@ -35,6 +35,18 @@ def test_events_that_people_want_are_sentences_and_others_are_silent() -> None:
     removed = event_line("checkpoint_removed", {"step": 100, "keep_last": 2})
     assert removed == "checkpoint step-00000100 removed (keep_last 2)"
     assert event_line("something_else", {}) is None
+    degraded = event_line("network_degraded", {"step": 1, "reason": "TCP between machines"})
+    assert degraded == "network: TCP between machines"
+
+
+@pytest.mark.parametrize("live", [None, io.StringIO()])
+def test_a_network_that_is_not_what_was_paid_for_is_a_warning_everywhere(
+    caplog: pytest.LogCaptureFixture, live: io.StringIO | None
+) -> None:
+    ProgressDisplay(live).on_event("network_degraded", {"step": 1, "reason": "TCP between machines"})
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("WARNING", "network: TCP between machines")
+    ]
 
 
 def test_the_summary_compares_and_leaves_out_what_is_unknown() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from trainyard.report.facts import RunFacts, read_facts
 from trainyard.report.slack_message import Moment, SlackMessage, Surroundings, mrkdwn, slack_message
+from trainyard.run.records import append_event
 
 NewRun = Callable[[], Any]
 CI = {
@@ -49,6 +50,21 @@ def test_started_before_there_is_a_run_directory() -> None:
         written(message) == f"*Training 812 started* · `main@3f2c1ab` by push · on gpu-runner · {LINK}\ngh-99"
     )
     assert message.text == "Training 812 started · main@3f2c1ab by push · on gpu-runner"
+
+
+def test_degraded_says_every_trouble_of_this_segment_the_newest_of_a_kind(new_run: NewRun) -> None:
+    run = new_run().train(100)
+    events = run.layout.events_file
+    append_event(events, "checkpoint_failed", step=10, reason="of the segment before")
+    append_event(events, "resumed", step=100)
+    append_event(events, "network_degraded", step=101, ranks=[0, 8], reason="TCP between machines")
+    for step, reason in ((120, "an older one"), (140, "no space left")):
+        append_event(events, "checkpoint_failed", step=step, reason=reason)
+    text = slack_message(Moment.DEGRADED, facts(run), AROUND).text
+    assert text == (
+        "⚠ Training 812 degraded at step 100 of 600: "
+        "checkpoint not saved, step 140: no space left; network: TCP between machines"
+    )
 
 
 def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> None:
