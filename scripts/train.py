@@ -112,7 +112,7 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
         peak_flops=lambda name: gpu(name, 0).peak(bfloat16=config.model.dtype == "bfloat16"),
         profile=args.profile or range(0),
         on_outcome=command.print_json if args.json else lambda _: None,
-        leave=lambda code: os._exit(left(command.exit_code_of(lambda: code))),
+        leave=lambda code: command.end_at_once(lambda: left(code)),
     )
 
 

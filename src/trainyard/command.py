@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
@@ -25,6 +25,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """No space left: the machine's trouble and no bug, wherever it is met."""
+_FLUSH_SECONDS = 3.0
 _logger = logging.getLogger("trainyard")
 
 
@@ -182,6 +183,17 @@ def exit_code_of(main: Callable[[], int]) -> int:
             _say(f"The output could not be written: {problem}\n")
             code = code or ExitCode.NO
     return code
+
+
+def end_at_once(answer: Callable[[], int]) -> NoReturn:
+    """End the process from any thread with what `answer` gives; no other thread can hold that up.
+
+    What the streams still hold is written if they take it within seconds: one that hangs takes nothing.
+    """
+    ending = threading.Thread(target=lambda: os._exit(exit_code_of(answer)), name="end", daemon=True)
+    ending.start()
+    ending.join(_FLUSH_SECONDS)
+    os._exit(ExitCode.NO)
 
 
 def _answer_of(main: Callable[[], int]) -> int:

@@ -210,6 +210,24 @@ def test_a_disk_that_fills_up_in_the_middle_is_a_no_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
+def test_the_end_at_once_waits_for_no_stream_that_another_thread_is_stuck_in() -> None:
+    reader, writer = os.pipe()
+    # The main thread fills the pipe that nobody reads, and holds the lock of the stream.
+    body = (
+        "import threading, time"
+        "\n    def end():"
+        "\n        time.sleep(0.2)"
+        "\n        command.end_at_once(lambda: print('left', flush=True) or 1)"
+        "\n    command._FLUSH_SECONDS = 0.5"
+        "\n    threading.Thread(target=end).start()"
+        "\n    sys.stderr.write('x' * 1_000_000)"
+    )
+    done = run(body, stderr=writer)
+    os.close(writer)
+    os.close(reader)
+    assert (done.returncode, done.stdout) == (1, "left\n")
+
+
 def test_a_script_without_a_stdout_still_answers() -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *program("return 1")]
     done = subprocess.run(closed, capture_output=True, text=True, timeout=240)

@@ -4,7 +4,8 @@
 
 The main thread may be stuck anywhere, in a collective too, and never come back: everything here happens in
 the watchdog's thread, and the process ends without asking the others. The main process removes
-`logs/hang-suspected` when all is on record, which tells the others to go.
+`logs/hang-suspected` when all is on record, which tells the others to go. What the main thread is stuck in
+may be what the end needs too, such as a terminal that takes nothing: each part has seconds, no more.
 """
 
 import faulthandler
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.errors import ExitCode, RecordError, TrainingFailedError
+from trainyard.errors import ExitCode, TrainingFailedError, TrainyardError
 from trainyard.run.files import write_bytes_atomically, write_json_atomically
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parts import Segment
@@ -35,8 +36,10 @@ _GATHER_SECONDS = 5.0
 """How long the main process waits for the stacks of the others."""
 _RECORD_SECONDS = 10.0
 """How long the others wait for the main process."""
-_END_SECONDS = 20.0
-"""After this the process ends, whatever keeps it from saying why."""
+_PART_SECONDS = 3.0
+"""How long any part of the end may take before it goes on without it."""
+_END_SECONDS = 25.0
+"""After this the process leaves, whatever keeps it from the rest; torchrun kills it a little later."""
 _POLL_SECONDS = 0.05
 
 
@@ -77,40 +80,35 @@ class Alarm:
 
     def ring(self, still: Standstill) -> None:
         """Leave the stacks, put the hang on record, end the process with exit code 1."""
-        last_resort = threading.Timer(_END_SECONDS, os._exit, (int(ExitCode.NO),))
+        last_resort = threading.Timer(_END_SECONDS, self._leave, (int(ExitCode.NO),))
         last_resort.daemon = True
         last_resort.start()
-        try:
-            noticed = self._call_the_others(still)
-            self._leave_stacks(noticed)
-            if self._parts.world.is_main:
-                self._record(noticed)
-            else:
-                _wait(_RECORD_SECONDS, lambda: not self.called())
-        finally:
-            kind, error, trace = sys.exc_info()
-            if kind is not None and error is not None:
-                sys.excepthook(kind, error, trace)
-            self._leave(int(ExitCode.NO))
-
-    def _call_the_others(self, still: Standstill) -> dict[str, Any]:
-        """Set the sign unless it is set; returns who noticed, after how long."""
         noticed: dict[str, Any] = {
             "rank": self._parts.world.rank,
             "seconds": round(still.seconds, 1),
             "limit_seconds": round(still.limit, 1),
         }
+        _in_time(lambda: self._call_the_others(noticed))
+        _in_time(lambda: self._leave_stacks(noticed))
+        _in_time(lambda: _leave_collectives(self._logs, self._parts.world.rank, self._parts.device))
+        if self._parts.world.is_main:
+            self._record(noticed)
+        else:
+            _wait(_RECORD_SECONDS, lambda: not self.called())
+        self._leave(int(ExitCode.NO))
+
+    def _call_the_others(self, noticed: dict[str, Any]) -> None:
+        """Set the sign; where it is set, `noticed` becomes what it says: who noticed, after how long."""
         try:
             if self.called():
-                noticed = json.loads(self._sign.read_bytes())
+                noticed.update(json.loads(self._sign.read_bytes()))
             else:
                 write_json_atomically(self._sign, noticed)
         except (OSError, ValueError) as error:
             _logger.warning("%s: %s", self._sign, error)
-        return noticed
 
     def _leave_stacks(self, noticed: dict[str, Any]) -> None:
-        """The stacks of all threads, then what the collectives' recorder knows; on a full disk, to stderr."""
+        """The stacks of all threads; on a full disk, to stderr."""
         rank = self._parts.world.rank
         try:
             with self._stacks(rank).open("a", encoding="utf-8") as file:
@@ -120,7 +118,6 @@ class Alarm:
                 )
                 file.flush()
                 faulthandler.dump_traceback(file)
-            _leave_collectives(self._logs, rank, self._parts.device)
         except OSError:
             faulthandler.dump_traceback(sys.stderr)
 
@@ -133,13 +130,10 @@ class Alarm:
             f"so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
             f"docs/runbooks/recovery.md#hung says how to read them. {where_to_go_on(self._parts.directory)}"
         )
-        try:
-            self._parts.event("hang_suspected", step=step, **noticed, files=files)
-        except RecordError as error:
-            _logger.warning("%s", error)
-        self._recorder.record(TrainingFailedError(message))
-        self.forget()
-        _logger.error("%s", message)
+        _in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
+        _in_time(lambda: self._recorder.record(TrainingFailedError(message)))
+        _in_time(self.forget)
+        _in_time(lambda: _logger.error("%s", message))
 
     def _stacks(self, rank: int) -> Path:
         return self._logs / f"hang-rank-{rank}.txt"
@@ -165,6 +159,20 @@ def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
     for name, dump in recorders.items():
         if hasattr(c10d, dump):
             write_bytes_atomically(folder / name, getattr(c10d, dump)())
+
+
+def _in_time(part: Callable[[], None]) -> None:
+    """Do a part of the end in a thread of its own; go on when it is done, has failed or takes too long."""
+
+    def work() -> None:
+        try:
+            part()
+        except (TrainyardError, OSError) as error:
+            _logger.warning("%s", error)
+
+    thread = threading.Thread(target=work, name="end", daemon=True)
+    thread.start()
+    thread.join(_PART_SECONDS)
 
 
 def _wait(seconds: float, until: Callable[[], bool]) -> None:

@@ -1,6 +1,8 @@
 """The end of a run that hangs, in this process: what it leaves, and that nothing else gives up before it."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -59,6 +61,46 @@ def test_a_hang_tells_its_outcome_and_leaves_with_its_code(
     assert [json.loads(line)["event"] for line in lines][:4] == [
         *("started", "checkpoint_saved", "hang_suspected", "finished")
     ]
+
+
+def test_what_the_end_is_stuck_in_costs_that_part_only(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, ends, over = list[dict[str, Any]](), list[tuple[int, str]](), threading.Event()
+    monkeypatch.setattr("trainyard.training.hang.threading.Timer", Never)
+    monkeypatch.setattr(hang, "_PART_SECONDS", 0.2)
+
+    def stuck(*_: Any) -> None:
+        over.wait(30)
+
+    def leave(code: int) -> None:
+        ends.append((code, (tmp_path / "run" / "run.json").read_text()))
+
+    class Stuck:
+        """A display on a terminal that takes nothing once it hangs."""
+
+        def on_row(self, _row: Any) -> None: ...
+
+        def on_event(self, event: str, _fields: Any) -> None:
+            if event == "hang_suspected":
+                stuck()
+
+    def never(_batches: TokenBatches, _step: int) -> Any:
+        monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
+        hang._wait(60, lambda: bool(ends))
+        over.set()
+        raise Left
+
+    monkeypatch.setattr(TokenBatches, "batch", never)
+    monkeypatch.setattr(hang, "_leave_collectives", stuck)
+    start = time.monotonic()
+    with pytest.raises(Left):
+        run_training(tiny_config(), listener=Stuck(), on_outcome=told.append, leave=leave)
+    assert time.monotonic() - start < 25
+    ((code, record),) = ends
+    assert (code, told[0]["status"], json.loads(record)["outcome"]) == (1, "failed", told[0])
+    assert "hang_suspected" in (tmp_path / "run" / "events.jsonl").read_text()
+    assert not (tmp_path / "run" / "logs" / "hang-suspected").exists()
 
 
 def test_no_collective_gives_up_while_the_steps_are_watched() -> None:
