@@ -48,10 +48,9 @@ def test_of_the_scores_only_the_shares_are_kept_in_the_precision_of_the_values()
         kept.append(tensor)
         return tensor
 
-    parts = heads(queries=4, keys=4, length=32, dtype=torch.bfloat16)
-    table = unseen_keys(32)
+    q, k, v = heads(queries=4, keys=4, length=32, dtype=torch.bfloat16)
     with torch.autograd.graph.saved_tensors_hooks(keep, keep), torch.autocast("cpu", torch.bfloat16):
-        written_out_attention(*parts, table)
+        written_out_attention(q, k, v, unseen_keys(32))
     of_pairs = [tensor for tensor in kept if tensor.numel() == 2 * 4 * 32 * 32]
     assert of_pairs
     assert {tensor.dtype for tensor in of_pairs} == {torch.bfloat16}
