@@ -71,6 +71,10 @@ class VerificationError(TrainyardError):
     """What is in the store is not what the trainer wrote."""
 
 
+class ObjectChangedError(VerificationError):
+    """An object became another one while it was read: somebody else writes to the store."""
+
+
 class RunConflictError(TrainyardError):
     """The run number is taken by another run."""
 

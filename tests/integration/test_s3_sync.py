@@ -174,6 +174,23 @@ def test_a_flipped_byte_is_named(bucket: Bucket, stored: RunDirectory, depth: De
     assert found.objects_verified == found.objects_total - 1
 
 
+def test_an_object_that_is_replaced_while_it_is_verified_is_named(
+    bucket: Bucket, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = bucket.store.describe
+
+    def describe_and_replace(key: str) -> Any:
+        found = describe(key)
+        if key == DATA:
+            bucket.put(DATA, bucket.get(OTHER))
+        return found
+
+    monkeypatch.setattr(bucket.store, "describe", describe_and_replace)
+    assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == (
+        f"{DATA}: replaced while it was verified: somebody else writes to the store",
+    )
+
+
 def test_the_metadata_we_wrote_proves_nothing(bucket: Bucket, stored: RunDirectory) -> None:
     head = bucket.client.head_object(Bucket=bucket.name, Key=DATA)
     wrong = os.urandom(head["ContentLength"])

@@ -12,6 +12,7 @@ from random import Random, SystemRandom
 from trainyard.artifacts.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import SHA256, Store, StoredObject
+from trainyard.errors import ObjectChangedError
 
 _OBJECTS_AT_ONCE = 8
 _SAMPLE_SHARE = 0.1
@@ -83,15 +84,18 @@ def _compare(
     # A CRC can be forged. An ETag changes with the bytes, so that both together are not without them.
     replaced = described.checksum.get("algorithm") != SHA256 and described.etag != entry.etag
     if read_back or agrees is None or replaced:
-        return _compare_bytes(store, entry)
+        return _compare_bytes(store, entry, described.identity)
     return None
 
 
-def _compare_bytes(store: Store, entry: ManifestObject) -> str | None:
+def _compare_bytes(store: Store, entry: ManifestObject, identity: str) -> str | None:
+    """Of the very object whose checksum was looked at."""
     try:
-        sha256, size = sha256_of_chunks(store.read_chunks(entry.key))
+        sha256, size = sha256_of_chunks(store.read_chunks(entry.key, identity=identity))
     except FileNotFoundError:
-        return "missing in the store"
+        return "removed while it was verified"
+    except ObjectChangedError:
+        return "replaced while it was verified: somebody else writes to the store"
     if size != entry.size:
         return f"{size:,} bytes read from the store, the manifest says {entry.size:,}"
     if sha256 != entry.sha256:

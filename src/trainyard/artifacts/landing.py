@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
-from trainyard.errors import VerificationError
+from trainyard.errors import ObjectChangedError, VerificationError
 
 _FILES_AT_ONCE = 8
 _LARGE_AT_ONCE = 2
@@ -95,6 +95,9 @@ class Landing:
             except FileNotFoundError:
                 problem = "missing in the store"
                 break
+            except ObjectChangedError:
+                problem, digest = "replaced while it was read", _emptied(file)
+                continue
             size = file.tell()
             if size == entry.size and digest.hexdigest() == entry.sha256:
                 os.fsync(file.fileno())

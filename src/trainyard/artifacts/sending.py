@@ -14,7 +14,7 @@ from trainyard.artifacts.contents import Group, Item, digest_of, require_claimed
 from trainyard.artifacts.hashing import file_agrees, sha256_of_chunks
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store, StoredObject, Upload
-from trainyard.errors import VerificationError
+from trainyard.errors import ObjectChangedError, VerificationError
 
 FILES_AT_ONCE = 8
 _In = TypeVar("_In")
@@ -85,14 +85,15 @@ class Sending:
             return None
         same = file_agrees(described.checksum, item.path, sha256) or (
             # Not the object of an earlier manifest, and such a checksum can be forged: its bytes are read.
-            self._store.is_checksum_of(item.path, described.checksum) and self._reads_as(item.key, sha256)
+            self._store.is_checksum_of(item.path, described.checksum) and self._reads_as(described, sha256)
         )
         return ManifestObject.of(described, sha256) if same else None
 
-    def _reads_as(self, key: str, sha256: str) -> bool:
+    def _reads_as(self, there: StoredObject, sha256: str) -> bool:
         try:
-            return sha256_of_chunks(self._store.read_chunks(key))[0] == sha256
-        except FileNotFoundError:
+            chunks = self._store.read_chunks(there.key, identity=there.identity)
+            return sha256_of_chunks(chunks)[0] == sha256
+        except (FileNotFoundError, ObjectChangedError):
             return False
 
     def _commit(self, upload: Upload) -> ManifestObject:

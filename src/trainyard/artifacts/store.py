@@ -32,6 +32,11 @@ class StoredObject(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """Tells it from every other object that had or gets the key, for reading it; empty if not known."""
+        ...
+
+    @property
     def checksum(self) -> Mapping[str, Any]:
         """`algorithm`, `type`, `value` (base64, as the store returned it) and, for parts, `part_size`.
 
@@ -93,10 +98,13 @@ class Store(Protocol):
         """One object with the store's own checksum; None if there is none."""
         ...
 
-    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
         """The object's bytes from `start` on, at most `length`, read from the store; none beyond its end.
 
-        Raises FileNotFoundError when there is no such object.
+        Raises FileNotFoundError when there is no such object, ObjectChangedError when it is not the one of
+        `identity`, or becomes another while it is read.
         """
         ...
 

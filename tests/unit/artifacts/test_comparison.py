@@ -8,6 +8,7 @@ import pytest
 
 from trainyard.artifacts.comparison import Depth, compare_objects
 from trainyard.artifacts.manifest import ManifestObject
+from trainyard.gateways.s3.uploads import S3Object
 
 CRC = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "x"}
 
@@ -18,10 +19,11 @@ class OneObject:
     def __init__(self, content: bytes, etag: str) -> None:
         self.content, self.etag, self.reads = content, etag, 0
 
-    def describe(self, key: str) -> ManifestObject:
-        return ManifestObject(key, len(self.content), "", CRC, self.etag)
+    def describe(self, key: str) -> S3Object:
+        return S3Object(key, len(self.content), self.etag, CRC)
 
-    def read_chunks(self, _key: str) -> Iterator[bytes]:
+    def read_chunks(self, _key: str, *, identity: str) -> Iterator[bytes]:
+        assert identity == self.etag
         self.reads += 1
         yield self.content
 

@@ -27,7 +27,7 @@ from trainyard.artifacts.selection import Selection, select
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import verify_directory
-from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, TrainyardError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.local_store import LocalStore
 from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
@@ -144,9 +144,9 @@ class Breaking(LocalStore):
         self.allowed = allowed
         self.asked: list[tuple[str, int]] = []
 
-    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def read_chunks(self, key: str, *, start: int = 0, **rest: Any) -> Iterator[bytes]:
         self.asked.append((key, start))
-        for chunk in super().read_chunks(key, start=start, length=length):
+        for chunk in super().read_chunks(key, start=start, **rest):
             for offset in range(0, len(chunk), 100):
                 if not key.startswith("manifests/") and "identity" not in key:
                     self.allowed -= 100
@@ -276,15 +276,37 @@ def test_records_that_a_sync_replaces_meanwhile_are_read_again(
     class Overtaken(LocalStore):
         done = False
 
-        def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+        def read_chunks(self, key: str, **rest: Any) -> Iterator[bytes]:
             if key == "run-1/metrics.jsonl" and not self.done:
                 self.done = True
                 make_run(steps=(300,))
                 sync_run(LocalStore(folder), run, 1)
-            return super().read_chunks(key, start=start, length=length)
+            return super().read_chunks(key, **rest)
 
     assert restore.restore(Overtaken(folder), ALL, target).steps == (100, 200, 300)
     assert tree(target) == tree(run.path)
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_an_object_that_is_replaced_while_it_is_read_is_read_again_and_named_in_the_end(
+    folder: Path, run: RunDirectory, target: Path, times: int
+) -> None:
+    class Replaced(LocalStore):
+        left = times
+
+        def read_chunks(self, key: str, **rest: Any) -> Iterator[bytes]:
+            yield from super().read_chunks(key, **rest)
+            if key == "run-1/checkpoint-200/.metadata" and self.left:
+                self.left -= 1
+                raise ObjectChangedError(key)
+
+    if times == 1:
+        restore.restore(Replaced(folder), ALL, target)
+        assert tree(target) == tree(run.path)
+        return
+    with pytest.raises(VerificationError, match=r"checkpoint-200/\.metadata: replaced while it was read"):
+        restore.restore(Replaced(folder), ALL, target)
+    assert not target.exists()
 
 
 @pytest.mark.parametrize("change", [{"step": 7}, {"files": []}, {"files": 3}])

@@ -42,6 +42,30 @@ def test_what_was_stored_verifies(store: Store, run: RunDirectory, depth: Depth)
     assert found.to_json()["ok"] is True
 
 
+@pytest.mark.parametrize(
+    ("removed", "wrong"),
+    [
+        (False, "replaced while it was verified: somebody else writes to the store"),
+        (True, "removed while it was verified"),
+    ],
+)
+def test_an_object_that_is_swapped_between_two_looks_at_it_is_named(
+    folder: Path, run: RunDirectory, removed: bool, wrong: str
+) -> None:
+    class Swapped(LocalStore):
+        def describe(self, key: str) -> LocalObject | None:
+            found = super().describe(key)
+            if key == DATA:
+                other = folder / "other"
+                other.write_bytes((folder / DATA).read_bytes())
+                other.replace(folder / DATA)
+                if removed:
+                    (folder / DATA).unlink()
+            return found
+
+    assert verify_run(Swapped(folder), 1, depth=Depth.FULL).problems == (f"{DATA}: {wrong}",)
+
+
 def _size(store: Store, key: str) -> int:
     found = store.describe(key)
     assert found is not None

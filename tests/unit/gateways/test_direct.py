@@ -14,6 +14,7 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainyard.errors import ObjectChangedError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.direct import _HOPELESS, _base_url
 from trainyard.gateways.s3.signatures import Signer
@@ -273,6 +274,30 @@ def test_a_range_that_breaks_off_goes_on_where_it_broke(
     assert bytes(room) == b"12345"
     assert b"bytes=2-4" in server.requests[-1]
     assert b"if-match: x\r\n" in server.requests[-1].lower()  # only as long as it is the same object
+
+
+@pytest.mark.parametrize("etag", ["y", '"y"'])
+def test_another_object_is_noticed_where_the_store_does_not_heed_the_condition(
+    server: Server, store: S3Store, etag: str
+) -> None:
+    server.answers = [f"HTTP/1.1 200 OK\r\nETag: {etag}\r\nContent-Length: 2\r\n\r\n12".encode()]
+    assert list(store.read_chunks("k", identity="y")) == [b"12"]
+    assert b'if-match: "y"\r\n' in server.requests[-1]
+    with pytest.raises(ObjectChangedError, match="k: became another object while it was read"):
+        list(store.read_chunks("k", identity="x"))
+
+
+def test_an_etag_that_breaks_off_is_asked_for_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    monkeypatch.setattr("trainyard.gateways.s3.bucket.pause", lambda _attempt: None)
+    store = S3Store("runs", "", encryption="none", call_seconds=5)
+    broken, whole = (
+        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: {etag}\r\n\r\n".encode() for etag in ('"ab', '"abc"')
+    )
+    server.answers = [broken, broken, whole]
+    found = store.describe("k")
+    assert found is not None
+    assert found.etag == "abc"
 
 
 def test_a_connection_that_the_server_ends_is_not_used_again(server: Server, bucket: Bucket) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.local_store import LocalStore
 
@@ -200,6 +200,23 @@ def test_a_part_is_read_and_nothing_beyond_the_end(store: LocalStore, file: Path
     assert b"".join(store.read_chunks("run-1/a", start=3, length=4)) == whole[3:7]
     assert b"".join(store.read_chunks("run-1/a", start=len(whole) - 1, length=9)) == whole[-1:]
     assert b"".join(store.read_chunks("run-1/a", start=len(whole) + 5, length=9)) == b""
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_file_that_becomes_another_before_or_while_it_is_read_is_noticed(
+    store: LocalStore, folder: Path, file: Path, early: bool
+) -> None:
+    store.stage(file, "run-1/a", metadata={}).commit()
+    there, other = store.describe("run-1/a"), folder / "other"
+    assert there is not None
+    assert b"".join(store.read_chunks("run-1/a", identity=there.identity)) == file.read_bytes()
+    chunks = store.read_chunks("run-1/a", identity=there.identity)
+    first = b"" if early else next(chunks)
+    other.write_bytes(file.read_bytes())
+    other.replace(folder / "run-1/a")
+    with pytest.raises(ObjectChangedError, match="became another file while it was read"):
+        b"".join([first, *chunks])
+    assert b"".join(store.read_chunks("run-1/a")) == file.read_bytes()
 
 
 def test_a_swap_replaces_only_what_is_still_there(store: LocalStore) -> None:

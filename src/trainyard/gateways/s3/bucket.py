@@ -121,7 +121,7 @@ class Bucket:
             last, client = attempt == self.attempts, self._client
             try:
                 answer = self._answer(client, operation, arguments)
-                if _SURE_TO_BE_THERE.get(operation, "ResponseMetadata") in answer:
+                if _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
                     raise ServiceError(f"The answers of {self.endpoint} to {operation} break off.")
@@ -145,7 +145,11 @@ class Bucket:
     def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         """What S3 answers, the short way if that works."""
         sure = _SURE_TO_BE_THERE.get(operation)
-        if (answer := self._direct.ask(operation, arguments)) is not None and sure in answer:
+        if (
+            (answer := self._direct.ask(operation, arguments)) is not None
+            and sure
+            and _is_whole(answer, sure)
+        ):
             return answer
         if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
             body.seek(0)  # botocore rewinds it between its own attempts only
@@ -161,6 +165,12 @@ class Bucket:
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""
         return explain(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
+
+
+def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
+    """Whether the answer did not break off in its headers, nor within the one that tells objects apart."""
+    etag = str(answer.get("ETag", ""))
+    return sure in answer and not (etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')))
 
 
 def pause(attempt: int) -> None:

@@ -5,12 +5,13 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ServiceError, VerificationError
+from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.parts import Buffers, Parts
@@ -36,6 +37,17 @@ _UNCONDITIONAL = ("501", "NotImplemented")
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 _OURS = re.compile(r"run-\d+/")
+
+
+@dataclass(frozen=True)
+class _Span:
+    """What to read of which object."""
+
+    key: str
+    start: int
+    end: int | None
+    etag: str = ""
+    """With its quotes; of the object that it must be, empty for any."""
 
 
 class S3Store:
@@ -77,10 +89,12 @@ class S3Store:
     def describe(self, key: str) -> S3Object | None:
         return describe(self._bucket, key)
 
-    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
         """A stream that breaks is taken up where it broke, as long as the object is still the same."""
-        end = None if length is None else start + length
-        return self._read(key, start, end, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
+        span = _Span(key, start, None if length is None else start + length, identity and f'"{identity}"')
+        return self._read(span, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
 
     def read_into(self, key: str, start: int, room: memoryview) -> int:
         def fill(body: Any, done: int) -> Iterator[memoryview]:
@@ -88,24 +102,22 @@ class S3Store:
                 yield left[:count]
                 done += count
 
-        return sum(len(piece) for piece in self._read(key, start, start + len(room), fill))
+        return sum(len(piece) for piece in self._read(_Span(key, start, start + len(room)), fill))
 
-    def _read(
-        self, key: str, start: int, end: int | None, pieces: Callable[[Any, int], Iterator[Any]]
-    ) -> Iterator[Any]:
+    def _read(self, span: "_Span", pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
         from botocore.exceptions import BotoCoreError
 
-        done, etag, attempt = start, "", 0
-        while end is None or done < end:
-            part = {"Range": f"bytes={done}-{'' if end is None else end - 1}"} if done or end else {}
-            same = {"IfMatch": etag} if etag else {}
-            answer = self._bucket.call("get_object", key, unless=MISSING + _BEYOND, **part, **same)
-            if answer is None and part and self.describe(key) is not None:
-                return  # the object is shorter
+        done, etag, attempt = span.start, span.etag, 0
+        while span.end is None or done < span.end:
+            part = {"Range": f"bytes={done}-{'' if span.end is None else span.end - 1}"}
+            arguments = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
+            answer = self._bucket.call("get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **arguments)
             if answer is None:
-                raise FileNotFoundError(key)
-            etag, before = str(answer.get("ETag", "")), done
+                self._require_end(span.key, etag, arguments)
+                return
+            before = done
             with contextlib.closing(answer["Body"]) as body:
+                etag = _same(span.key, etag, answer)
                 try:
                     for piece in pieces(body, done):
                         yield piece
@@ -118,6 +130,15 @@ class S3Store:
                     if attempt >= self._bucket.attempts:
                         raise ServiceError(self._bucket.explained("get_object", error)) from None
             pause(attempt)
+
+    def _require_end(self, key: str, etag: str, asked: Mapping[str, str]) -> None:
+        """Return when S3 refused a reading for the end of the object, which it is shorter than."""
+        found = self.describe(key) if asked else None
+        if found is None:
+            raise FileNotFoundError(key)
+        _same(key, etag, {"ETag": f'"{found.etag}"'})
+        if "Range" not in asked:
+            raise ObjectChangedError(f"{key}: was another object for a moment while it was read")
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         arguments: dict[str, Any] = {
@@ -180,3 +201,11 @@ class S3Store:
                     self._bucket.call(*abort, unless=("NoSuchUpload",), UploadId=upload["UploadId"])
                     swept += 1
         return swept
+
+
+def _same(key: str, etag: str, answer: Mapping[str, Any]) -> str:
+    """The ETag that S3 answers, if it is the one of before: not every store heeds If-Match."""
+    found = str(answer.get("ETag", ""))
+    if etag and found and found.strip('"') != etag.strip('"'):
+        raise ObjectChangedError(f"{key}: became another object while it was read")
+    return found or etag

@@ -36,6 +36,10 @@ class S3Object:
     modified: float = field(default=0.0, compare=False)
     encrypted_as_asked: bool = field(default=True, compare=False)
 
+    @property
+    def identity(self) -> str:
+        return self.etag
+
 
 def describe(bucket: Bucket, key: str) -> S3Object | None:
     """The object with the checksum that S3 computed, None if there is no such object."""

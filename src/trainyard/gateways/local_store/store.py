@@ -7,23 +7,29 @@ an object: it may lead out of the store, or to what changes there. It knows noth
 
 import base64
 import contextlib
-import errno
 import fcntl
-import hashlib
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ServiceError, VerificationError
+from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
+from trainyard.gateways.local_store.files import (
+    CHUNK_BYTES,
+    copy_file,
+    digest_of,
+    name_exclusively,
+    refusals_named,
+    refuse_link,
+    sync_directory,
+    sync_file,
+)
 
 _INCOMING = ".incoming"
 """Files on their way; what a crash leaves here is never listed."""
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class LocalObject:
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
+    identity: str = field(default="", compare=False)
     encrypted_as_asked: bool = True
 
 
@@ -54,34 +61,41 @@ class LocalStore:
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         if not self._root.is_dir():
             raise ServiceError(f"The store's folder {self._root} does not exist.")
-        with _refusals_named(self._root):
+        with refusals_named(self._root):
             for path in sorted(self._files_below(prefix)):
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix):
-                    _refuse_link(path)
+                    refuse_link(path)
                     found = path.stat()
                     yield LocalObject(key, found.st_size, modified=found.st_mtime)
 
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
-        _refuse_link(path)
+        refuse_link(path)
         if not path.is_file():
             return None
-        with _refusals_named(path):
-            digest, size = _digest(path)
-            return LocalObject(key, size, checksum=_checksum(digest), modified=path.stat().st_mtime)
+        with refusals_named(path):
+            found = path.stat()  # before it is read: what replaces it meanwhile is another
+            digest, size = digest_of(path)
+        return LocalObject(
+            key, size, checksum=_checksum(digest), modified=found.st_mtime, identity=_identity(found)
+        )
 
-    def read_chunks(self, key: str, *, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
         path = self._path(key)
-        _refuse_link(path)
+        refuse_link(path)
         if not path.is_file():
             raise FileNotFoundError(key)
         left = path.stat().st_size - start if length is None else length
-        with _refusals_named(path), path.open("rb", buffering=0) as file:
+        with refusals_named(path), path.open("rb", buffering=0) as file:
             file.seek(start)
-            while left > 0 and (chunk := file.read(min(_CHUNK_BYTES, left))):
+            while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
                 left -= len(chunk)
                 yield chunk
+            if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
+                raise ObjectChangedError(f"{path}: became another file while it was read")
 
     def read_into(self, key: str, start: int, room: memoryview) -> int:
         done = 0
@@ -92,49 +106,49 @@ class LocalStore:
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
-        with _refusals_named(path), contextlib.ExitStack() as undo:
+        with refusals_named(path), contextlib.ExitStack() as undo:
             temporary = self._temporary()
             undo.callback(temporary.unlink, missing_ok=True)
             temporary.write_bytes(content)
-            _sync_file(temporary)
+            sync_file(temporary)
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                _name_exclusively(temporary, path)
+                name_exclusively(temporary, path)
             except FileExistsError:
                 return False
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return True
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
-        with _refusals_named(path), self._alone(), contextlib.ExitStack() as undo:
-            _refuse_link(path)
+        with refusals_named(path), self._alone(), contextlib.ExitStack() as undo:
+            refuse_link(path)
             if not path.is_file() or path.read_bytes() != old:
                 return False
             temporary = self._temporary()
             undo.callback(temporary.unlink, missing_ok=True)
             temporary.write_bytes(new)
-            _sync_file(temporary)
+            sync_file(temporary)
             temporary.replace(path)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return True
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with _refusals_named(path):
+        with refusals_named(path):
             path.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):  # somebody else has removed the last one
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
             with contextlib.suppress(OSError):  # up to the first folder that holds something
                 for folder in path.relative_to(self._root).parents[:-1]:
                     (self._root / folder).rmdir()
 
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> "LocalUpload":  # noqa: ARG002
         target = self._path(key)
-        with _refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
+        with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
             temporary = self._temporary()
             undo.callback(temporary.unlink, missing_ok=True)
-            digest, size = _copy(path, temporary, self._pace)
+            digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
         return LocalUpload(key, target, temporary, size, digest.hex())
 
@@ -156,13 +170,13 @@ class LocalStore:
         path = self._root / key
         for folder in path.relative_to(self._root).parents:
             if folder != Path():
-                _refuse_link(self._root / folder)
+                refuse_link(self._root / folder)
         return path
 
     def _files_below(self, prefix: str) -> Iterator[Path]:
         start = self._path(prefix.rpartition("/")[0])
         if start != self._root:
-            _refuse_link(start)
+            refuse_link(start)
         for folder, names, files in os.walk(start):
             names[:] = [name for name in names if name != _INCOMING]
             links = [name for name in names if Path(folder, name).is_symlink()]  # os.walk passes them by
@@ -194,14 +208,14 @@ class LocalUpload:
     sha256: str
 
     def commit(self) -> LocalObject:
-        with _refusals_named(self.target):
-            digest, size = _digest(self.temporary)
+        with refusals_named(self.target):
+            digest, size = digest_of(self.temporary)
             if digest.hex() != self.sha256:
                 self.abort()
                 raise VerificationError(f"{self.target}: the disk does not give back the bytes it was given")
             self.target.parent.mkdir(parents=True, exist_ok=True)
             self.temporary.replace(self.target)
-            _sync_directory(self.target.parent)
+            sync_directory(self.target.parent)
         return LocalObject(self.key, size, checksum=_checksum(digest))
 
     def abort(self) -> None:
@@ -209,88 +223,13 @@ class LocalUpload:
             self.temporary.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn what the file system refuses into a ServiceError that says what to do."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
-        free = shutil.disk_usage(folder).free
-        room = f" ({_size(free)} free" + (f", the file has {_size(needed)})" if needed else ")")
-        raise ServiceError(f"The store cannot use {path}: {error.strerror}{room}.") from error
-
-
-def _refuse_link(path: Path) -> None:
-    if path.is_symlink():
-        raise VerificationError(
-            f"{path}: a symbolic link, which is never part of a store. "
-            "Remove it, and store the run again if the link stood for one of its files."
-        )
-
-
-def _size(count: int) -> str:
-    """Bytes in the unit that fits: `812 bytes`, `43.1 MB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count} bytes"
-
-
-def _copy(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[bytes, int]:
-    digest, size = hashlib.sha256(), 0
-    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
-        while chunk := reader.read(_CHUNK_BYTES):
-            pace(2 * len(chunk))  # it is read back before it gets its name
-            digest.update(chunk)
-            view = memoryview(chunk)
-            while view:
-                view = view[writer.write(view) :]
-            size += len(chunk)
-        os.fsync(writer.fileno())
-    return digest.digest(), size
-
-
-def _digest(path: Path) -> tuple[bytes, int]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return digest.digest(), size
+def _is_visible_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.is_symlink() and entry.name != _INCOMING
 
 
 def _checksum(digest: bytes) -> dict[str, str]:
     return {"algorithm": "SHA256", "type": "FULL_OBJECT", "value": base64.b64encode(digest).decode()}
 
 
-def _is_visible_folder(entry: Path) -> bool:
-    return entry.is_dir() and not entry.is_symlink() and entry.name != _INCOMING
-
-
-def _name_exclusively(temporary: Path, path: Path) -> None:
-    """Like a rename, but refused (FileExistsError) when the name is taken."""
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-            raise
-        # No hard links here (FAT, some network shares): exclusive, but a crash can leave half of it.
-        with path.open("xb") as file:
-            file.write(temporary.read_bytes())
-            os.fsync(file.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _identity(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
