@@ -8,8 +8,8 @@ but a few harmless ones: code that nobody has reviewed yet shall find no secrets
 Reads:   both checkouts; the rules: --rules, else .github/comparison.yml of the base, else of the head.
 Writes:  the comparison as JSON to --output, as Markdown to stdout; with --github-summary to the job summary;
          in GitHub Actions an annotation for what got worse, and the output `compared`.
-Exit codes: 0 nothing got worse, or the base cannot be run; 1 a figure got worse beyond its limit, or the head
-         does not train any more; 2 the rules are wrong, or a checkout is none.
+Exit codes: 0 nothing got worse, or the base cannot be run, or has no trainer yet; 1 a figure got worse beyond
+         its limit, or the head does not train any more; 2 the rules are wrong, or a side is not there.
 Example: scripts/compare_change.py --base ../base --head . --output comparison.json
 """
 
@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.report.change_markdown import markdown, reasons
     from trainyard.run.files import write_json_atomically
 
-    if missing := [d for d in (args.base, args.head) if not (d / "scripts" / "train.py").is_file()]:
-        raise ConfigError(f"{missing[0]}: has no scripts/train.py, so it is no checkout to compare")
+    if missing := [path for path in (args.base, args.head / "scripts" / "train.py") if not path.exists()]:
+        raise ConfigError(f"{missing[0]}: is not there, so there is nothing to compare")
     comparison = compare((args.base.resolve(), args.head.resolve()), rules_of(args))
     if args.output is not None:
         write_json_atomically(args.output, comparison.to_json())
@@ -86,8 +86,7 @@ def compare(directories: tuple[Path, Path], rules: "Rules") -> "Comparison":
                     where = Path(work) / f"{side}-{turn}"
                     problems[side] = train(directories[side], rules, where, runs[side])
     commits = [str(git_facts(directory).get("commit") or directory.name) for directory in directories]
-    base, head = (Side(commits[i], tuple(runs[i]), problems[i]) for i in (0, 1))
-    return Comparison(rules, base, head)
+    return Comparison(rules, *(Side(commits[i], tuple(runs[i]), problems[i]) for i in (0, 1)))
 
 
 def train(directory: Path, rules: "Rules", run_directory: Path, runs: "list[Measured]") -> str:
@@ -109,11 +108,11 @@ def call(directory: Path, script: str, rules: "Rules", *more: str) -> tuple[str,
     from trainyard.gateways.checkout import run_script
 
     arguments = ["--config", rules.config, *(f"--set={change}" for change in rules.overrides), *more]
+    if not (directory / "scripts" / script).is_file():
+        return f"It has no scripts/{script} yet.", 0
     done = run_script(directory, script, arguments, seconds=60 * rules.minutes)
-    if done.exit_code == 0:
-        return "", done.memory_bytes
     end = "\n".join(done.log.strip().splitlines()[-15:])
-    return f"{script} ended with {done.exit_code}:\n{end}", 0
+    return (f"{script} ended with {done.exit_code}:\n{end}", 0) if done.exit_code else ("", done.memory_bytes)
 
 
 if __name__ == "__main__":

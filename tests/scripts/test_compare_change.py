@@ -95,6 +95,21 @@ def test_a_base_that_does_not_train_is_no_reason_to_refuse(
     assert "### ⚠ Nothing to compare with" in done.stdout
 
 
+def test_a_base_without_a_trainer_is_nothing_to_compare_with(
+    program: Program, checkout: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "base").mkdir()
+    checkout("head")
+    outputs = tmp_path / "outputs"
+    sides = ("--base", "base", "--head", "head", "--output", "c.json")
+    done = program("compare_change.py", *sides, GITHUB_OUTPUT=str(outputs))
+    assert (done.returncode, "::error" in done.stderr) == (0, False)
+    assert "### ⚠ Nothing to compare with" in done.stdout
+    assert "It has no scripts/prepare_data.py yet." in done.stdout
+    assert outputs.read_text().startswith("compared<<")
+    assert len(json.loads((tmp_path / "c.json").read_text())["head"]["runs"]) == 3
+
+
 def test_the_bases_rules_count_and_not_those_of_the_change(
     program: Program, checkout: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -118,4 +133,6 @@ def test_wrong_rules_and_no_checkout_are_usage_errors(
     assert (done.returncode, "rules.yml: speed: unknown key" in done.stderr) == (2, True)
     assert program("compare_change.py", *sides, "--rules", "none.yml").returncode == 2
     done = program("compare_change.py", "--base", "base", "--head", "texts")
-    assert (done.returncode, "texts: has no scripts/train.py" in done.stderr) == (2, True)
+    assert (done.returncode, "texts/scripts/train.py: is not there" in done.stderr) == (2, True)
+    done = program("compare_change.py", "--base", "none", "--head", "base")
+    assert (done.returncode, "none: is not there" in done.stderr) == (2, True)

@@ -1,5 +1,6 @@
 """compare.yml: what is measured is what the change makes of the base as it is now."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,44 @@ def git(folder: Path, *arguments: str) -> str:
     person = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     line = ["git", "-C", str(folder), *person, *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+def step_named(root: Path, job: str, name: str) -> dict[str, Any]:
+    text = (root / ".github" / "workflows" / "compare.yml").read_text()
+    steps = yaml.load(text, Loader=yaml.BaseLoader)["jobs"][job]["steps"]
+    [found] = [step for step in steps if step["name"] == name]
+    return dict(found)
+
+
+def shell(run: str, cwd: Path) -> str:
+    """What a step says, run as GitHub's bash does; that it fails is an error."""
+    line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", run]
+    environment = {"PATH": os.environ["PATH"], "PULL_REQUEST": "57"}
+    done = subprocess.run(
+        line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def test_the_change_that_brings_the_comparison_finds_nothing_to_compare_with_and_is_green(
+    root: Path, tmp_path: Path
+) -> None:
+    """The base has no trainer to install, and no script that could be trusted with the token."""
+    install = step_named(root, "measure", "Install the base")["run"]
+    write = step_named(root, "comment", "Write the comment")["run"]
+    (tmp_path / "base").mkdir()
+    shell(install, tmp_path)
+    assert shell(write, tmp_path).startswith("::notice::The base has no scripts/comment_pull_request.py yet")
+
+    for script in (
+        tmp_path / "base" / "scripts" / "train.py",
+        tmp_path / "scripts" / "comment_pull_request.py",
+    ):
+        script.parent.mkdir()
+        script.write_text("import sys; print(sys.argv)")
+    (tmp_path / "base" / "Makefile").write_text("install:\n\t@echo installed\n")
+    assert "installed" in shell(install, tmp_path)
+    assert "'--pull-request', '57'" in shell(write, tmp_path)
 
 
 def test_the_merge_is_compared_with_the_base_that_it_merges_into(root: Path, tmp_path: Path) -> None:
