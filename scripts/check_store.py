@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Check how a bucket is set up: versions, encryption, aborted uploads, public access; with --fix mend it.
 
-Only the bucket's settings are read and changed, never an object. What is not known, because the store has no
+Only the bucket's settings are changed, never an object; of the newest run's objects it is told whether they
+are encrypted, because a setting is for those that come after it. What is not known, because the store has no
 such setting or the role may not read it, is said and is no failure.
 
-Reads:  --store; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
+Reads:  --store: its settings, the newest run's manifest, what its objects say of their encryption; AWS_*
+        (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
 Writes: with --fix the bucket's settings that are not as they should be; a line for each setting on stdout
 Exit codes: 0 nothing is wrong, or it was mended; 1 something is; 2 wrong usage; 4 the store cannot be reached
 
@@ -14,17 +16,21 @@ Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
+from typing import Any
 
 from trainyard import command
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, ServiceError
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--store", required=True, help="s3://bucket/prefix")
-    parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help="to mend with")
+    parser.add_argument(
+        "--encryption", choices=("AES256", "aws:kms"), default="AES256", help="to mend with, and to expect"
+    )
     parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a call, 30")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
@@ -40,16 +46,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
     findings = []
-    for finding in setup.findings(fix=args.fix):
+    for finding in chain(setup.findings(fix=args.fix), _stored(setup, args)):
         findings.append(finding)
         if not args.json:
             print(finding.text(), flush=True)
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     bad = sum(finding.good is False for finding in findings)
-    verdict = f"{bad} of {len(findings)} settings of {args.store} want attention"
+    verdict = f"{bad} of {len(findings)} findings about {args.store} want attention"
     command.announce("store", verdict, "failed" if bad else "ok")
     return ExitCode.NO if bad else ExitCode.DONE
+
+
+def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
+    """How the objects of the newest run are encrypted; nothing where no run is stored, or may be read."""
+    from trainyard.artifacts.chain import newest_run
+    from trainyard.gateways import open_store
+
+    try:
+        newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))
+    except ServiceError as error:
+        sys.stderr.write(f"stored objects were not looked at: {error}\n")
+        return
+    if newest is not None:
+        yield setup.stored([entry.key for entry in newest.objects])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Reading a single manifest is `manifest`'s affair; what is in the objects is `ver
 
 from trainyard.artifacts.layout import manifest_key, manifest_prefix
 from trainyard.artifacts.manifest import RunManifest, StoredManifest, read_chain
-from trainyard.artifacts.numbers import owner_of
+from trainyard.artifacts.numbers import owner_of, used_numbers
 from trainyard.artifacts.store import Store
 from trainyard.errors import VerificationError
 
@@ -29,6 +29,14 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
             f"but the number belongs to {owner or 'no run'}"
         )
     return chain[-1].key, chain[-1].manifest, problems
+
+
+def newest_run(store: Store) -> RunManifest | None:
+    """The newest manifest of the run with the highest number that has one which can be read."""
+    for number in sorted(used_numbers(store), reverse=True):
+        if (manifest := newest_manifest(store, number)[1]) is not None:
+            return manifest
+    return None
 
 
 def _gaps(store: Store, run_number: int, length: int) -> list[str]:

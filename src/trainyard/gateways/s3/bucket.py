@@ -88,6 +88,11 @@ class Bucket:
         return not told or not asked or told == asked
 
     @property
+    def is_aws(self) -> bool:
+        """Whether it is Amazon's, which tells the encryption of every object that has one."""
+        return _is_aws(self.endpoint)
+
+    @property
     def goes_on_with_uploads(self) -> bool:
         """Whether an upload that was cut off may be gone on with: not where a key is asked for.
 
@@ -193,13 +198,17 @@ def _clients(bucket: str, attempts: int, call_seconds: float) -> tuple[Any, Dire
         session = boto3.session.Session()
         region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
         client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds, "auto"))
-        if ".amazonaws.com" not in client.meta.endpoint_url:
+        if not _is_aws(str(client.meta.endpoint_url)):
             # Other stores seldom have a host name for each bucket.
             settings = _settings(attempts, call_seconds, "path")
             client = session.client("s3", region_name=region, config=settings)
         return client, Direct(session, client, bucket, call_seconds)
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+
+
+def _is_aws(endpoint: str) -> bool:
+    return ".amazonaws.com" in endpoint
 
 
 def _settings(attempts: int, call_seconds: float, addressing: str) -> Any:

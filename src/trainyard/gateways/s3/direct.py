@@ -34,6 +34,7 @@ _ANSWERS = {
     "x-amz-checksum-sha256": "ChecksumSHA256",
     "x-amz-checksum-crc64nvme": "ChecksumCRC64NVME",
     "x-amz-checksum-type": "ChecksumType",
+    "x-amz-server-side-encryption": "ServerSideEncryption",
 }
 _QUERY = {"PartNumber": "partNumber", "UploadId": "uploadId"}
 """In the order of their names, as they are signed."""

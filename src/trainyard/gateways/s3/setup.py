@@ -1,10 +1,12 @@
 """How a bucket is set up: versions, encryption, the sweeping of aborted uploads, no public access.
 
-Each setting is read, judged by docs/runbooks/permissions.md, and mended only when asked. Where a store does
+Each setting is read, judged by docs/runbooks/permissions.md, and mended only when asked. Of objects that are
+named it is told whether they are encrypted; which to name is the caller's affair. Where a store does
 not know a setting, or the role may not read it, it is told as not known and is no error.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from trainyard.gateways.s3.bucket import Bucket
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 _ABORT_DAYS, _OLD_VERSION_DAYS = 7, 30
+_AT_ONCE, _MOST_OBJECTS = 8, 1000
 _UNKNOWN = ("NotImplemented", "501", "MethodNotAllowed", "405", "404", "NotFound", "UnsupportedOperation")
 _DENIED = ("AccessDenied", "403", "Forbidden")
 _NOT_SET = (
@@ -51,6 +54,28 @@ class BucketSetup:
         for name, read, judge, mend in self._checks():
             yield self._look(name, read, judge, mend if fix else None)
         yield self._look("no expiry", "get_bucket_lifecycle_configuration", self._expiry, None)
+
+    def stored(self, keys: Sequence[str]) -> Finding:
+        """How objects that are there are encrypted: the default of a bucket is for what comes after it."""
+        name, looked_at = "stored objects", keys[:_MOST_OBJECTS]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = dict(zip(looked_at, pool.map(self._encryption_of, looked_at), strict=True))
+        told = {key: found for key, found in answers.items() if found is not None}
+        if not told:
+            return Finding(name, None, f"none of {len(looked_at)} could be looked at")
+        if not any(told.values()) and not self._bucket.is_aws:
+            return Finding(name, None, "the store tells of none how it is encrypted")
+        wanted = "aws:kms" if self._algorithm == "aws:kms" else ""
+        wrong = sorted(key for key, found in told.items() if not found or not found.startswith(wanted))
+        if not wrong:
+            return Finding(name, True, f"{len(told)} of the newest run, all encrypted")
+        how = told[wrong[0]] or "not encrypted"
+        return Finding(name, False, f"{len(wrong)} of {len(told)}: {how}, such as {wrong[0]}; copy them anew")
+
+    def _encryption_of(self, key: str) -> str | None:
+        """Empty for none, None where the object may not be looked at, or is not there."""
+        answer, _ = self._bucket.about("head_object", Key=self._bucket.prefix + key)
+        return None if answer is None else str(answer.get("ServerSideEncryption", ""))
 
     def _checks(self) -> tuple[tuple[str, str, "_Judge", Callable[[_Answer], None]], ...]:
         return (
