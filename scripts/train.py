@@ -69,7 +69,7 @@ def run(argv: Sequence[str] | None) -> int:
         return launch(arguments, processes=args.nproc_per_node, run_id=choose_run_id(args.run_dir))
     from trainyard.training.before_torch import before_torch
 
-    command.end_at_signals()  # until there is a run to save: half-prepared data is removed
+    command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line

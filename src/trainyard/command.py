@@ -85,10 +85,18 @@ def print_json(value: object) -> None:
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def end_at_signals() -> None:
-    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, and be cleaned up after."""
+def end_at_signals(*, silently: bool = False) -> None:
+    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, and be cleaned up after.
+
+    `silently` is for one process of several, whose launcher says that they were interrupted.
+    """
+    handler = _end_silently if silently else signal.default_int_handler
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, handler)
+
+
+def _end_silently(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(ExitCode.INTERRUPTED)
 
 
 def stand_back(behind: Path | None = None) -> threading.Event:

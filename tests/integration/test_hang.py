@@ -44,6 +44,44 @@ if os.environ.get("RANK", "0") == os.environ.get("STUCK_RANK"):
 """
 
 
+# Rank 1 fails before it joins the other.
+FAILS = """
+import os
+
+if os.environ.get("RANK") == "1":
+    from trainyard.errors import ConfigError
+    from trainyard.training import hardware
+
+    def without_a_device(config):
+        raise ConfigError("Rank 1 has no device.")
+
+    hardware.prepare_device = without_a_device
+"""
+# Rank 1 is killed at its sixth batch, and rank 0 is stuck there with its usual patience of minutes.
+IS_KILLED = """
+import os, signal, threading
+
+if "RANK" in os.environ:
+    from trainyard.training import watchdog
+    from trainyard.training.batches import TokenBatches
+
+    watchdog._LOST_SECONDS = 2.0
+    whole = TokenBatches.batch
+
+    def be_killed(self, step):
+        if step == 5:
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        return whole(self, step)
+
+    TokenBatches.batch = be_killed
+"""
+TWO = ("--nproc-per-node", "2", "--json", "--set", "compute.strategy=ddp")
+
+
 class Trainer:
     """The shipped trainer on a small text, with one rank stuck in step 6."""
 
@@ -54,9 +92,9 @@ class Trainer:
         (folder / "train.txt").write_text(text)
         (folder / "validation.txt").write_text(text[:1000])
         (folder / "config.yaml").write_text(CONFIG)
-        (folder / "sitecustomize.py").write_text(STUCK)
 
-    def train(self, *more: str, stuck_rank: str) -> tuple[int, str, str]:
+    def train(self, *more: str, stuck_rank: str = "", play: str = STUCK) -> tuple[int, str, str]:
+        (self._folder / "sitecustomize.py").write_text(play)
         paths = ("train_path=train.txt", "validation_path=validation.txt", "prepared_directory=prepared")
         settings = [f"data.{path.replace('=', f'={self._folder}/')}" for path in paths]
         command = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--run-dir", str(self.run), *more]
@@ -104,8 +142,7 @@ def test_a_hang_ends_the_run_with_its_stacks_and_says_how_to_go_on(trainer: Trai
 
 @pytest.mark.slow
 def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Trainer) -> None:
-    two = ("--nproc-per-node", "2", "--json", "--set", "compute.strategy=ddp")
-    code, printed, errors = trainer.train(*two, stuck_rank="1")
+    code, printed, errors = trainer.train(*TWO, stuck_rank="1")
     assert code == 1, errors
     assert json.loads(printed) == trainer.outcome()
     assert re.findall(r"^exit_code<<(.+)\n(\d+)\n\1$", trainer.output.read_text(), re.M)[-1][1] == "1"
@@ -124,3 +161,22 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
     assert trainer.outcome()["finished"] - noticed < 30
     assert trainer.outcome()["status"] == "failed"
     assert not (logs / "hang-suspected").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_before_it_joins_ends_the_others_and_has_the_last_word(trainer: Trainer) -> None:
+    code, printed, errors = trainer.train(*TWO, play=FAILS)
+    assert (code, printed) == (2, "")
+    assert errors.splitlines()[-1] == "Rank 1 has no device.", errors
+    assert not trainer.run.exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_one_that_does_not_notice_with_an_outcome(trainer: Trainer) -> None:
+    code, printed, errors = trainer.train(*TWO, play=IS_KILLED)
+    assert code == 1, errors
+    assert json.loads(printed) == trainer.outcome()
+    assert trainer.outcome()["reason"].startswith("Step 6: after the end of rank 1 nothing moved for ")
+    assert re.search(r"^Rank 1 \(pid \d+\) was killed by SIGKILL\.$", errors.splitlines()[-1]), errors
+    (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]
+    assert (hang["lost"], hang["files"]) == ([1], ["logs/hang-rank-0.txt"])

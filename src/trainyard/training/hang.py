@@ -23,10 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.errors import ExitCode, TrainingFailedError, TrainyardError
+from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.files import write_bytes_atomically, write_json_atomically
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parts import Segment
+from trainyard.training.peers import peers_watched
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.watchdog import Standstill, compiling_is_slow
 from trainyard.training.world import collectives_wait_for_ever
@@ -57,8 +58,20 @@ def ended_when_hung(
         held.enter_context(collectives_wait_for_ever())
         if parts.config.compute.compile:
             held.enter_context(compiling_is_slow(parts.watchdog))
-        held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called))
-        yield
+        lost = held.enter_context(peers_watched(parts.world))
+        held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called, lost=lost))
+        try:
+            yield
+        except StoppedError:
+            _leave_together(parts)
+            raise
+        _leave_together(parts)
+
+
+def _leave_together(parts: Segment) -> None:
+    """Nobody ends before the others are done with what is watched: they would seem to be left alone."""
+    with parts.watchdog.slow_work():
+        parts.world.wait()
 
 
 class Alarm:
@@ -87,6 +100,7 @@ class Alarm:
             "rank": self._parts.world.rank,
             "seconds": round(still.seconds, 1),
             "limit_seconds": round(still.limit, 1),
+            **({"lost": list(still.lost)} if still.lost else {}),
         }
         _in_time(lambda: self._call_the_others(noticed))
         _in_time(lambda: self._leave_stacks(noticed))
@@ -123,11 +137,13 @@ class Alarm:
 
     def _record(self, noticed: dict[str, Any]) -> None:
         world, step = self._parts.world, self._parts.state.step
-        _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size)
+        lost = noticed.get("lost", [])
+        _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size - len(lost))
         files = [f"logs/{path.name}" for path in self._stacks_left()]
+        cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
         message = (
-            f"Step {step + 1}: nothing moved for {noticed['seconds']} s (rank {noticed['rank']} noticed), "
-            f"so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
+            f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
+            f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
             f"docs/runbooks/recovery.md#hung says how to read them. {where_to_go_on(self._parts.directory)}"
         )
         _in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))

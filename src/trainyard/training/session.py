@@ -55,7 +55,8 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     request = request.pinned()
     device = prepare_device(request.config)
     keep_nccl_log(request.directory.logs, device.type)
-    with joined(device.type, request.config.compute.strategy) as world, ExitStack() as held:
+    strategy, asked = request.config.compute.strategy, lambda: stop.reason is not None
+    with joined(device.type, strategy, told_to_end=asked) as world, ExitStack() as held:
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
         with closing(session.batches):

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from trainyard.config.schema import MonitoringConfig
 
 _SLOW_FACTOR = 10
 """What is slow by nature gets so many times the patience: the first step, compiling, saving."""
 _REMEMBERED = 64
+_LOST_SECONDS = 15.0
+"""Patience where another process has ended: for saying so, and for a save that can be ended alone."""
 _LONGEST_LOOK = 1.0
 _LOOKS = 20
 """How often at least it looks within the time it has patience for."""
@@ -28,6 +31,8 @@ class Standstill:
 
     seconds: float
     limit: float
+    lost: tuple[int, ...] = ()
+    """The ranks that have ended."""
 
 
 class Watchdog:
@@ -77,17 +82,22 @@ class Watchdog:
 
     @contextmanager
     def watching(
-        self, alarm: Callable[[Standstill], None], *, called: Callable[[], bool] = lambda: False
+        self,
+        alarm: Callable[[Standstill], None],
+        *,
+        called: Callable[[], bool] = lambda: False,
+        lost: Callable[[], tuple[int, ...]] = tuple,
     ) -> Iterator[None]:
         """Watch what is done inside, and call `alarm` from another thread when it stands still.
 
-        So it does when `called` says that another process has noticed. The alarm is expected to end the
-        process: until it returns, nobody leaves this context.
+        So it does when `called` says that another process has noticed, and sooner when `lost` names ranks
+        that have ended. The alarm is expected to end the process: until it returns, nobody leaves this one.
         """
         if self._factor is None:
             yield
             return
-        thread = threading.Thread(target=self._watch, args=(alarm, called), name="watchdog", daemon=True)
+        watch = partial(self._watch, alarm, called, lost)
+        thread = threading.Thread(target=watch, name="watchdog", daemon=True)
         thread.start()
         try:
             yield
@@ -96,7 +106,12 @@ class Watchdog:
                 self._over.set()
             thread.join()
 
-    def _watch(self, alarm: Callable[[Standstill], None], called: Callable[[], bool]) -> None:
+    def _watch(
+        self,
+        alarm: Callable[[Standstill], None],
+        called: Callable[[], bool],
+        lost: Callable[[], tuple[int, ...]],
+    ) -> None:
         # Signals are for the main thread, which they wake.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         look = min(_LONGEST_LOOK, self._floor / _LOOKS)
@@ -106,13 +121,15 @@ class Watchdog:
             still, last = still + min(now - last, 2 * look), now
             if beats != self._beats:
                 still, beats = 0.0, self._beats
-            limit = self.limit()
+            limit, gone = self.limit(), lost()
+            if gone:
+                limit = min(limit, _LOST_SECONDS)
             if still < limit and not called():
                 continue
             with self._lock:
                 if self._over.is_set():
                     return
-            alarm(Standstill(still, limit))
+            alarm(Standstill(still, limit, gone))
             return
 
 

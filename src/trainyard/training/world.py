@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.errors import ConfigError, TrainingFailedError, TrainyardError
+from trainyard.training.joining import no_long_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
@@ -136,12 +137,18 @@ ALONE = World(rank=0, size=1, local_rank=0, control=None)
 
 
 @contextmanager
-def joined(device: str, strategy: str, environment: Mapping[str, str] = os.environ) -> Iterator[World]:
+def joined(
+    device: str,
+    strategy: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    told_to_end: Callable[[], bool] = lambda: False,
+) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end; without them, be alone.
 
     `device` (`cpu` or `cuda`) decides the backend: NCCL beside gloo on GPUs, gloo on CPUs. Raises ConfigError
     when several processes were started for a strategy of one. No collective of training waits longer than
-    five minutes, but for `collectives_wait_for_ever`.
+    five minutes, but for `collectives_wait_for_ever`. Nobody who was told to end waits for the others.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     _require_one_process(size, strategy)
@@ -153,11 +160,13 @@ def joined(device: str, strategy: str, environment: Mapping[str, str] = os.envir
     if size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
+        world = ALONE
     else:
-        with _others_expected():
+        with _others_expected(), no_long_wait(told_to_end):
             dist.init_process_group(backend, timeout=limit)
+            world = _world(environment)
     try:
-        yield _world(size, environment)
+        yield world
     finally:
         dist.destroy_process_group()
 
@@ -175,11 +184,9 @@ def _others_expected() -> Iterator[None]:
         ) from error
 
 
-def _world(size: int, environment: Mapping[str, str]) -> World:
-    if size == 1:
-        return ALONE
+def _world(environment: Mapping[str, str]) -> World:
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
-    return World(dist.get_rank(), size, int(environment.get("LOCAL_RANK", "0")), control)
+    return World(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), control)
 
 
 @contextmanager

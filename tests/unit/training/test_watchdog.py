@@ -105,6 +105,18 @@ def test_another_process_can_call(alarm: Alarm) -> None:
     assert alarm.rung[0].seconds < 50
 
 
+def test_patience_is_short_once_another_process_has_ended(
+    alarm: Alarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.training.watchdog._LOST_SECONDS", 0.2)
+    ended: list[int] = []
+    dog = begun(floor=60.0)
+    with dog.watching(alarm, lost=lambda: tuple(ended)), dog.slow_work():
+        ended.append(3)
+        assert alarm.event.wait(50)
+    assert (alarm.rung[0].limit, alarm.rung[0].lost) == (0.2, (3,))
+
+
 def test_nobody_leaves_while_the_alarm_is_at_work() -> None:
     done: list[bool] = []
     at_work = threading.Event()

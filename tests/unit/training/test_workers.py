@@ -1,18 +1,22 @@
 """What is said of workers that failed."""
 
+import logging
 import signal
+import sys
 from typing import Any
 
 import pytest
 import torch.distributed.run
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import SignalException, logger
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from trainyard.training.workers import main
 
 
-def failure(rank: int, code: int) -> ProcessFailure:
-    return ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file="<N/A>")
+def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
+    result = ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file="<N/A>")
+    result.timestamp = 1_000 + after
+    return result
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,16 @@ def failure(rank: int, code: int) -> ProcessFailure:
             ChildFailedError("train.py", {1: failure(1, -9), 0: failure(0, 1)}),
             "Rank 1 (pid 101) was killed by SIGKILL.\n",
         ),
+        (
+            ChildFailedError("train.py", {0: failure(0, -9, after=1), 1: failure(1, -9)}),
+            "Rank 0 (pid 100) was killed by SIGKILL.\nRank 1 (pid 101) was killed by SIGKILL.\n",
+        ),
+        (ChildFailedError("train.py", {0: failure(0, -15, after=1), 1: failure(1, 2)}), ""),
+        (ChildFailedError("train.py", {0: failure(0, -9, after=30), 1: failure(1, 2)}), ""),
+        (
+            ChildFailedError("train.py", {0: failure(0, -15)}),
+            "Rank 0 (pid 100) was killed by SIGTERM.\n",
+        ),
         (SignalException("stopped", signal.SIGTERM), ""),
     ],
 )
@@ -30,9 +44,14 @@ def test_only_a_worker_that_could_not_speak_is_spoken_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: Any, said: str
 ) -> None:
     def torchrun() -> None:
+        logger.addHandler(handler := logging.StreamHandler(sys.stderr))
+        logger.warning("Sending process %s closing signal %s", 100, "SIGTERM")
+        logger.error("failed (exitcode: %s) local_rank: %s", 2, 1)
+        logger.warning("Unable to shutdown process %s", 100)
+        logger.removeHandler(handler)
         if ends is not None:
             raise ends
 
     monkeypatch.setattr(torch.distributed.run, "main", torchrun)
     assert main() == (0 if ends is None else 1)
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == f"Unable to shutdown process 100\n{said}"

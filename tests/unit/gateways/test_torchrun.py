@@ -1,0 +1,74 @@
+"""The code that a run of several processes ends with, and the signal that is passed on to them."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trainyard.gateways.torchrun import launch, leave_exit_code
+
+WORKERS = """#!/bin/sh
+{body}
+"""
+
+
+def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
+    """What `launch` gives when the program in the place of Python and torchrun is a shell's `body`."""
+    program = folder / "python"
+    program.write_text(WORKERS.format(body=body))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return launch(["train.py"], processes=2, run_id="a-run")
+
+
+@pytest.mark.parametrize(
+    ("left", "code"),
+    [
+        ("0=0 1=0", 0),
+        ("1=0 0=75", 75),
+        ("1=3 0=1", 1),
+        ("1=2", 2),
+        ("1=130 2=2", 2),
+        ("1=2 0=130", 2),
+        ("", 1),
+        ("1=75", 1),
+    ],
+)
+def test_the_code_is_the_main_ones_or_that_of_the_failure_that_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, code: int
+) -> None:
+    lines = [
+        'printf {} > "$TRAINYARD_EXIT_CODE_FOLDER/exit-code-{}"; sleep 0.01'.format(*word.split("=")[::-1])
+        for word in left.split()
+    ]
+    assert launched(tmp_path, monkeypatch, "\n".join([*lines, "exit 1"])) == code
+
+
+def test_what_nobody_could_save_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = tmp_path / "ready"
+
+    def stop() -> None:
+        deadline = time.monotonic() + 60
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    body = f"trap 'kill $child; exit 1' TERM\nsleep 60 &\nchild=$!\n: > {ready}\nwait"
+    with pytest.raises(KeyboardInterrupt):
+        launched(tmp_path, monkeypatch, body)
+
+
+def test_a_worker_leaves_its_own_code_and_ends_well_where_all_stopped_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert leave_exit_code(75) == 75
+    monkeypatch.setenv("TRAINYARD_EXIT_CODE_FOLDER", str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    assert leave_exit_code(75) == 0
+    assert leave_exit_code(2) == 2
+    assert (tmp_path / "exit-code-1").read_text() == "2"
