@@ -3,8 +3,9 @@
 
 What --keep-last or --keep-every names stays; what is older than --max-age goes all the same. The newest
 checkpoint of a run that verifies always stays, and unless said otherwise what was promoted and what another
-run was started from. A manifest that no longer lists them, but says what they were, is put before any object
-is deleted: the run verifies at every moment.
+run was started from. Of the records that a followed run stores with each checkpoint, the newest stay. Before
+any object is deleted, a manifest is put that no longer lists what goes, but says what checkpoints it was: the
+run verifies at every moment.
 
 Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_ACTOR, else the user's name;
         TRAINYARD_SIGNING_KEY and the like (docs/runbooks/signing.md): the new manifest is signed as well
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.artifacts.numbers import runs_in_question
-    from trainyard.artifacts.pruning import plan_pruning
+    from trainyard.artifacts.pruning_plan import plan_pruning
     from trainyard.artifacts.retention import Rules
     from trainyard.artifacts.sync_report import size_text
     from trainyard.gateways import open_store

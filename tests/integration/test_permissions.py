@@ -12,7 +12,8 @@ import boto3
 import pytest
 
 from trainyard.artifacts.promotion import promotable, promote
-from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.pruning import prune
+from trainyard.artifacts.pruning_plan import plan_pruning
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.retention import Rules
 from trainyard.artifacts.selection import Selection
@@ -130,7 +131,7 @@ def test_the_policy_has_no_star_and_no_action_more() -> None:
     assert (set(objects["Action"]), objects["Resource"]) == (OBJECT_ACTIONS, "arn:aws:s3:::ml-runs/phase2/*")
 
 
-def test_only_the_role_for_retention_removes_and_only_checkpoints(
+def test_only_the_role_for_retention_removes_and_only_checkpoints_and_copies_of_records(
     open_as: OpenAs, moto: Any, enforce: Callable[[bool], None], make_run: Any, tmp_path: Path
 ) -> None:
     store, run, rules = open_as(), make_run(), Rules(keep_last=1)
@@ -151,5 +152,7 @@ def test_only_the_role_for_retention_removes_and_only_checkpoints(
     [plan] = plan_pruning(store, [1], rules)
     assert prune(store, plan, by="ada", rules=rules) == []
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).notes == ()
-    with pytest.raises(ServiceError, match="s3:DeleteObject"):
-        store.delete("manifests/run-1-manifest.json")
+    store.delete("run-1/records-1/run.json")  # one that newer records supersede
+    for key in ("manifests/run-1-manifest.json", "run-1/run.json", "promoted/best.json"):
+        with pytest.raises(ServiceError, match="s3:DeleteObject"):
+            store.delete(key)

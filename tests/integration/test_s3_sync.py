@@ -10,7 +10,8 @@ import pytest
 from trainyard.artifacts.listing import list_runs
 from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.promotion import promotable, promote
-from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.pruning import prune
+from trainyard.artifacts.pruning_plan import plan_pruning
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.retention import Rules
 from trainyard.artifacts.selection import Selection, select

@@ -10,7 +10,8 @@ import pytest
 
 from trainyard.artifacts.comparison import Depth
 from trainyard.artifacts.lineage import Lineage, walk_lineage
-from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.pruning import prune
+from trainyard.artifacts.pruning_plan import plan_pruning
 from trainyard.artifacts.retention import Rules
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run

@@ -10,7 +10,8 @@ import pytest
 
 from trainyard.artifacts.comparison import Depth
 from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion, withdraw
-from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.pruning import prune
+from trainyard.artifacts.pruning_plan import plan_pruning
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.retention import Rules
 from trainyard.artifacts.selection import select

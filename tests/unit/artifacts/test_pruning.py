@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.comparison import Depth
-from trainyard.artifacts.numbers import runs_in_question
+from trainyard.artifacts.numbers import claim_number, runs_in_question
 from trainyard.artifacts.promotion import Promotion, promotable, promote
-from trainyard.artifacts.pruning import plan_pruning, prune
+from trainyard.artifacts.pruning import prune
+from trainyard.artifacts.pruning_plan import plan_pruning
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.retention import Rules
+from trainyard.artifacts.running import RunningRun
 from trainyard.artifacts.selection import Selection, select
 from trainyard.artifacts.signature import check_signature
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.sync_report import size_text
 from trainyard.artifacts.verify import verify_run
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.local_store import LocalStore
@@ -349,6 +352,87 @@ def test_which_runs_are_meant(store: Store, run: RunDirectory) -> None:
         runs_in_question(store, "2")
     with pytest.raises(ConfigError, match="which run"):
         runs_in_question(store, "auto")
+
+
+def records_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "run-1").glob("records-*"))
+
+
+@pytest.fixture
+def followed(store: Store, make_run: Any) -> RunDirectory:
+    """A run of which each checkpoint was stored while it was trained."""
+    directory: RunDirectory = make_run(steps=())
+    claim_number(store, "run-run", 1)
+    for step in (100, 200, 300):
+        make_run(steps=(step,))
+        assert RunningRun(store, directory, 1).bring_newest(frozenset()) is not None
+    return directory
+
+
+ALL_STAY = Rules(keep_last=9)
+
+
+def test_records_that_newer_ones_supersede_go_and_the_newest_stay(
+    store: Store, followed: RunDirectory, folder: Path
+) -> None:
+    assert records_in(folder) == ["records-1", "records-2", "records-3"]
+    [plan] = plan_pruning(store, [1], ALL_STAY)
+    size = sum(path.stat().st_size for n in (1, 2) for path in (folder / f"run-1/records-{n}").iterdir())
+    assert (plan.bytes, plan.doomed, len(plan.to_json()["superseded"])) == (size, [], 8)
+    assert (
+        f"remove  run 1  8 records of earlier manifests  {size_text(size)}  newer ones are there"
+        in plan.lines()
+    )
+
+    def look(key: str) -> None:
+        assert ok(LocalStore(folder))
+        assert "/records-3/" not in key
+
+    prune(watched(folder, look), plan, by="ada", rules=ALL_STAY)
+    assert records_in(folder) == ["records-3"]
+    assert ok(store, followed)
+    back = folder.parent / "back"
+    restore(store, Selection(1), back)
+    assert (back / "metrics.jsonl").read_bytes() == followed.metrics_file.read_bytes()
+    assert plan_pruning(store, [1], ALL_STAY)[0].changes is False
+    sync_run(store, followed, 1)  # the end of the run: its records have their own names now
+    assert apply(store, ALL_STAY) == []
+    assert records_in(folder) == []
+    assert ok(store, followed)
+
+
+def test_a_removal_of_records_that_is_cut_short_verifies_and_the_next_finishes(
+    store: Store, followed: RunDirectory, folder: Path
+) -> None:
+    def refuse(key: str) -> None:
+        if key.endswith("run.json"):
+            raise ServiceError("the store is down")
+
+    with pytest.raises(ServiceError, match="the same command finishes it"):
+        apply(watched(folder, refuse), ALL_STAY)
+    assert ok(store, followed)
+    manifests = sorted(path.name for path in (folder / "manifests").iterdir())
+    assert apply(store, ALL_STAY) == []
+    assert records_in(folder) == ["records-3"]
+    assert sorted(path.name for path in (folder / "manifests").iterdir()) == manifests
+    assert ok(store, followed)
+
+
+def test_records_stay_while_those_of_the_newest_manifest_are_not_whole(
+    store: Store, followed: RunDirectory, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "run-1/records-3/metrics.jsonl").write_text("torn")
+    assert plan_pruning(store, [1], ALL_STAY)[0].superseded == {}
+    assert "metrics.jsonl: 4 bytes in the store, the manifest says" in caplog.text
+    assert "records of earlier manifests stay" in caplog.text
+
+
+def test_records_that_a_sync_is_sending_are_not_touched(
+    store: Store, followed: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    (folder / "run-1/records-4").mkdir()
+    (folder / "run-1/records-4/run.json").write_text("{}")
+    assert plan_pruning(store, [1], ALL_STAY)[0].superseded.keys().isdisjoint({"run-1/records-4/run.json"})
 
 
 class Pen:

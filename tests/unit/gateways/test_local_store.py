@@ -219,6 +219,22 @@ def test_a_file_that_becomes_another_before_or_while_it_is_read_is_noticed(
     assert b"".join(store.read_chunks("run-1/a")) == file.read_bytes()
 
 
+def test_a_file_that_somebody_removes_meanwhile_is_not_there(
+    store: LocalStore, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("run-1/a", "run-1/b", "run-1/c"):
+        store.stage(file, key, metadata={}).commit()
+    listing = store.list_objects("run-1/")
+    assert next(listing).key == "run-1/a"
+    (folder / "run-1/b").unlink()
+    assert [found.key for found in listing] == ["run-1/c"]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "trainyard.gateways.local_store.store.digest_of", lambda path: path.unlink() or path.stat()
+        )
+        assert store.describe("run-1/c") is None
+
+
 def test_a_swap_replaces_only_what_is_still_there(store: LocalStore) -> None:
     assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
     store.put_new("promoted/best.json", b"1", metadata={})

@@ -66,17 +66,21 @@ class LocalStore:
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix):
                     refuse_link(path)
-                    found = path.stat()
-                    yield LocalObject(key, found.st_size, modified=found.st_mtime)
+                    with contextlib.suppress(FileNotFoundError):  # removed since
+                        found = path.stat()
+                        yield LocalObject(key, found.st_size, modified=found.st_mtime)
 
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
         refuse_link(path)
         if not path.is_file():
             return None
-        with refusals_named(path):
-            found = path.stat()  # before it is read: what replaces it meanwhile is another
-            digest, size = digest_of(path)
+        try:
+            with refusals_named(path):
+                found = path.stat()  # before it is read: what replaces it meanwhile is another
+                digest, size = digest_of(path)
+        except FileNotFoundError:
+            return None
         return LocalObject(
             key, size, checksum=_checksum(digest), modified=found.st_mtime, identity=_identity(found)
         )
