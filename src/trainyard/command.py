@@ -130,6 +130,8 @@ def _go_behind(path: Path) -> None:
         os.close(writer)
         os._exit(ExitCode.DONE if os.read(reader, 1) else ExitCode.BUG)
     os.setsid()
+    with contextlib.suppress(OSError):  # Linux shares processors between sessions first (sched(7), autogroup)
+        Path("/proc/self/autogroup").write_text("19")
     sys.stdout.flush()
     log = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)

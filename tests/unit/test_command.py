@@ -84,6 +84,7 @@ CODES = {
     errors.CheckpointError: 1,
     errors.RecordError: 1,
     errors.VerificationError: 1,
+    errors.ObjectChangedError: 1,
     errors.RunConflictError: 1,
     errors.ServiceError: 4,
     errors.ServiceTroubleError: 4,
@@ -328,6 +329,8 @@ def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_p
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     number = int((tmp_path / "behind").read_text())
     assert os.getsid(number) == number != os.getsid(0)
+    if (group := Path(f"/proc/{number}/autogroup")).is_file() and group.read_text():
+        assert group.read_text().endswith("nice 19\n")
     log, end = tmp_path / "behind.log", time.monotonic() + 60
     while "begun" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.01)

@@ -1,11 +1,12 @@
-"""How much work behind training may take from it: little, until training waits for the work.
+"""How much work behind training may take from it: what is idle, until that lasts too long or training waits.
 
-    pieces ---> a thread that has stepped back ---hurried---> the thread that asked
+    pieces ---> a thread of idle time ---starved---> one of the lowest share ---hurried---> the one that asked
 
 It has the time it needs, and training has none to spare. Nobody may take back what a thread gave up without
-being privileged, so that a second thread, which never stepped back, does the rest of what is waited for.
+being privileged, so that another thread, which gave up less, does the rest.
 """
 
+import math
 import os
 import sys
 import threading
@@ -21,6 +22,9 @@ Pieces = Generator[None, None, Result]
 """Work that takes milliseconds from one `yield` to the next."""
 _NICENESS = 19
 """The most there is. Where nothing leaves a processor idle, the thread still gets about 1.5 % of one."""
+_PATIENCE = 10.0
+"""Seconds that work waits for idle time in all. One gigabyte waits about four beside a training that computes
+on every core; where other programs leave nothing idle, it would wait forever."""
 
 
 class GivesWay:
@@ -29,31 +33,38 @@ class GivesWay:
     def __init__(self, hurried: Callable[[], bool]) -> None:
         """`hurried()` says whether training waits."""
         self._hurried = hurried
+        self._idle = ThreadPoolExecutor(1, "checkpoint-idle", initializer=take_idle_time)
         self._behind = ThreadPoolExecutor(1, "checkpoint-behind", initializer=step_back)
         self.seconds = 0.0
         """What the last work took, without the time that it waited for a processor."""
 
     def run(self, pieces: Pieces[Result]) -> Result:
         """What the work gives. Raises what it raises."""
-        start = time.perf_counter()
-        ended, gave_way = self._behind.submit(self._until_hurried, pieces).result()
+        start, waited = time.perf_counter(), 0.0
+        ended: tuple[Result] | None = None
+        for thread, patience in ((self._idle, _PATIENCE), (self._behind, math.inf)):
+            if ended is None:
+                ended, gave_way = thread.submit(self._some, pieces, patience).result()
+                waited += gave_way
         result = ended[0] if ended else rest_of(pieces)
-        self.seconds = max(0.0, time.perf_counter() - start - gave_way)
+        self.seconds = max(0.0, time.perf_counter() - start - waited)
         return result
 
     def close(self) -> None:
-        """Let the thread go, once its work is done."""
+        """Let the threads go, once their work is done."""
+        self._idle.shutdown()
         self._behind.shutdown()
 
-    def _until_hurried(self, pieces: Pieces[Result]) -> tuple[tuple[Result] | None, float]:
-        """What the work gave, if it came to its end, and how long it gave way."""
-        before = seconds_given_way()
-        while not self._hurried():
+    def _some(self, pieces: Pieces[Result], patience: float) -> tuple[tuple[Result] | None, float]:
+        """What the work gave, if it came to its end before `patience` did, and how long it gave way."""
+        before, waited = seconds_given_way(), 0.0
+        while not self._hurried() and waited < patience:
             try:
                 next(pieces)
             except StopIteration as end:
                 return (end.value,), seconds_given_way() - before
-        return None, seconds_given_way() - before
+            waited = seconds_given_way() - before
+        return None, waited
 
 
 def rest_of(pieces: Pieces[Result]) -> Result:
@@ -70,6 +81,18 @@ def in_one_piece(work: Callable[[], Result]) -> Pieces[Result]:
     """Work that cannot be divided."""
     yield
     return work()
+
+
+def take_idle_time() -> None:
+    """Let the calling thread run only while a processor has nothing else to do; on Linux, as `step_back`.
+
+    Any other thread that wakes up takes its place at once. One that only has the lowest share is left to the
+    end of its turn, milliseconds for which the threads of a step wait (sched(7), SCHED_IDLE).
+    """
+    step_back()
+    if sys.platform.startswith("linux"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def step_back() -> None:

@@ -386,23 +386,41 @@ class FakeBuffers:
         self._clock.work(20)
 
 
+def six_pieces(threads: list[tuple[str, int, int]]) -> Generator[None, None, str]:
+    """Work that notes which threads did it, with their niceness and scheduling policy."""
+    for _ in range(6):
+        niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        threads.append((threading.current_thread().name, niceness, os.sched_getscheduler(0)))
+        yield
+    return "done"
+
+
+IDLE = ("checkpoint-idle_0", 19, os.SCHED_IDLE)
+BEHIND = ("checkpoint-behind_0", 19, os.SCHED_OTHER)
+
+
 @pytest.mark.parametrize("hurried_at", [0, 3, 9])
-def test_work_that_is_waited_for_is_ended_by_a_thread_that_did_not_step_back(hurried_at: int) -> None:
-    threads: list[tuple[str, int]] = []
-
-    def pieces() -> Generator[None, None, str]:
-        for _ in range(6):
-            thread = threading.current_thread()
-            threads.append((thread.name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
-            yield
-        return "done"
-
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+def test_work_that_is_waited_for_is_ended_by_a_thread_that_did_not_step_back(
+    hurried_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(priority, "seconds_given_way", lambda: 0.0)
+    threads: list[tuple[str, int, int]] = []
+    own = ("MainThread", os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), os.SCHED_OTHER)
     way = priority.GivesWay(lambda: len(threads) >= hurried_at)
-    assert way.run(pieces()) == "done"
+    assert way.run(six_pieces(threads)) == "done"
     way.close()
     behind = min(hurried_at, 6)
-    assert threads == [("checkpoint-behind_0", 19)] * behind + [("MainThread", own)] * (6 - behind)
+    assert threads == [IDLE] * behind + [own] * (6 - behind)
+
+
+def test_work_that_finds_no_idle_time_goes_on_with_the_lowest_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(priority, "seconds_given_way", lambda: 6.0 * len(threads))
+    way = priority.GivesWay(lambda: False)
+    assert way.run(six_pieces(threads)) == "done"
+    way.close()
+    assert threads == [IDLE] * 2 + [BEHIND] * 4
+    assert way.seconds == 0.0
 
 
 def test_the_process_that_writes_is_told_that_it_is_waited_for() -> None:
