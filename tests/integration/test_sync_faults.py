@@ -6,9 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import botocore.compat
 import pytest
 
 from trainyard.artifacts.restore import restore
@@ -17,6 +20,7 @@ from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways import open_store
+from trainyard.gateways.s3 import clock
 
 OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "120"))
 """Requests in the long run with faults; 1,000 when it is to be shown."""
@@ -41,6 +45,8 @@ class FaultyProxy:
         """What is done to the next requests that send a part, before chance decides."""
         self.requests_left = 1_000_000
         """After so many the endpoint is down: connections are closed at once."""
+        self.answered: list[bytes] = []
+        """The status of each answer that came from the server."""
         self.expired = ""
         """The access key whose session is over."""
         self.log: list[tuple[str, str]] = []
@@ -86,6 +92,9 @@ class FaultyProxy:
             client.sendall(refusal("400", "ExpiredToken"))
             return
         fault = self._choose(head)
+        if fault == "clock":
+            client.sendall(refusal("403", "RequestTimeTooSkewed"))
+            return
         if fault in ("down", "cut the request"):
             return
         if fault in ("500", "503"):
@@ -97,6 +106,7 @@ class FaultyProxy:
         if fault == "damage the request" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = self._ask(head, body)
+        self.answered.append(answer[9:12])
         if fault == "damage the answer" and len(answer) > 1000:
             answer = answer[:-1] + bytes([answer[-1] ^ 1])
         if fault == "damage the answer" and not answer.endswith(b"\r\n\r\n"):
@@ -134,7 +144,8 @@ def refusal(status: str, code: str = "") -> bytes:
     code = code or ("SlowDown" if status == "503" else "InternalError")
     body = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
     return (
-        f"HTTP/1.1 {status} Refused\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        f"HTTP/1.1 {status} Refused\r\nDate: {formatdate(usegmt=True)}\r\n".encode()
+        + f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
         + body
     )
 
@@ -316,6 +327,66 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     started = [line for line, _ in proxy.log if "?uploads" in line and line.startswith("POST")]
     assert len(started) == 1, "the upload did not go on where it was"
+
+
+@pytest.fixture
+def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the clock of this machine, as our code and botocore see it, wrong by so many hours."""
+    real, theirs = clock.machine_time, botocore.compat.get_current_datetime
+
+    def set_wrong(hours: float) -> None:
+        off = timedelta(hours=hours)
+        monkeypatch.setattr(clock, "machine_time", lambda: real() + off)
+        for module in ("botocore.auth", "botocore.crt.auth"):
+            monkeypatch.setattr(f"{module}.get_current_datetime", lambda **how: theirs(**how) + off)
+
+    return set_wrong
+
+
+@pytest.mark.parametrize(("hours", "word"), [(-2, "120 minutes behind"), (30, "1800 minutes ahead")])
+def test_a_wrong_clock_is_put_right_by_the_stores_and_said_once(
+    hours: float,
+    word: str,
+    proxy: FaultyProxy,
+    store: Any,
+    make_run: Any,
+    wrong_clock: Callable[[float], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SeaweedFS refuses it, as S3 does."""
+    wrong_clock(hours)
+    run = make_run(steps=(100, 200), size=20_000)
+    assert sync_run(store, run, None).problems == ()
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+    assert store.sweep(3600) == 0  # one that botocore sends
+    assert 1 <= proxy.answered.count(b"403") <= 2
+    assert [record.getMessage() for record in caplog.records if "clock" in record.getMessage()] == [
+        f"This machine's clock differs too much from {proxy.url}'s (RequestTimeTooSkewed). It is {word}. "
+        "Set it (chrony, NTP). Until then, requests go by the other."
+    ]
+
+
+def test_a_head_that_is_refused_for_the_time_says_403_and_is_put_right_too(
+    proxy: FaultyProxy, store: Any, make_run: Any, wrong_clock: Callable[[float], None]
+) -> None:
+    sync_run(store, make_run(steps=(100,), size=20_000), 1)
+    wrong_clock(2)
+    assert open_store(store.url, call_seconds=CALL_SECONDS).describe("run-1/run.json") is not None
+
+
+def test_a_store_that_goes_on_to_refuse_the_time_is_told_with_how_much_and_what_to_do(
+    proxy: FaultyProxy, store: Any, make_run: Any, wrong_clock: Callable[[float], None]
+) -> None:
+    wrong_clock(2)
+    proxy.faults, proxy.rate = ("clock",), 1.0
+    with pytest.raises(ServiceError) as refused:
+        sync_run(store, make_run(steps=(100,), size=20_000), None)
+    assert str(refused.value).startswith(
+        f"This machine's clock differs too much from {proxy.url}'s (RequestTimeTooSkewed). "
+        "It is 120 minutes ahead. Set it (chrony, NTP).\nNothing is lost: checkpoints and records are in "
+    )
+    assert refused.value.exit_code == ExitCode.REFUSED
+    assert len(proxy.log) <= 4, "asked again and again what cannot heal"
 
 
 def attempt(action: Callable[[], bool]) -> bool | None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import ObjectChangedError
 from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.direct import _HOPELESS, _base_url
 from trainyard.gateways.s3.signatures import Signer
 from trainyard.gateways.s3.store import S3Store
@@ -359,7 +360,9 @@ VALUES = st.from_regex(r"[!-~]([ -~]{0,20}[!-~])?", fullmatch=True)
 def test_the_signature_is_that_of_botocore(headers: dict[str, str], key: str, token: bool) -> None:
     headers = {name: " ".join(value.split()) for name, value in headers.items()}
     credentials = Credentials("key", "secret", "token" if token else None)
-    ours = Signer(credentials, "eu-west-1", "runs.example:9000").signed("PUT", f"/b/{key}", headers)
+    ours = Signer(credentials, "eu-west-1", "runs.example:9000", clock=Clock()).signed(
+        "PUT", f"/b/{key}", headers
+    )
     request = AWSRequest("PUT", f"http://runs.example:9000/b/{key}", headers=headers)
     request.context["client_config"] = Config(s3={"payload_signing_enabled": False})
     request.context["timestamp"] = request.headers["X-Amz-Date"] = ours["x-amz-date"]

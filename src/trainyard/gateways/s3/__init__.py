@@ -7,6 +7,7 @@
     bucket     one S3 operation: time limits, bounded retries
     direct     requests without botocore, which costs five times as much; what fails goes to botocore
     signatures Signature Version 4 of such a request
+    clock      the time that requests are signed by, put right where the machine's is refused
     refusals   what S3 or the network refused, in words for the person who can mend it
 
 boto3's CRT client is not used: it ignores an endpoint without a word (boto/boto3#4839), and what bounds the

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.gateways.s3.clock import Clock, sign_by
 from trainyard.gateways.s3.direct import Direct
 from trainyard.gateways.s3.refusals import explain
 
@@ -58,9 +59,11 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts()
         self._call_seconds = call_seconds
-        self._client, self._direct = _clients(name, self.attempts, call_seconds)
+        self._clock = Clock()
+        self._client, self._direct = self._connect()
         self._renewing = threading.Lock()
         self.endpoint = str(self._client.meta.endpoint_url)
+        self._clock.endpoint = self.endpoint
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
     def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
@@ -148,7 +151,19 @@ class Bucket:
         raise AssertionError("the last attempt returns or raises")
 
     def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        """What S3 answers, the short way if that works."""
+        """What S3 answers, asked once more where it was our time that it refused."""
+        from botocore.exceptions import ClientError
+
+        signed_by = self._clock.offset
+        try:
+            return self._answer_once(client, operation, arguments)
+        except ClientError as error:
+            if not self._clock.is_put_right(error.response, signed_by):
+                raise
+            return self._answer_once(client, operation, arguments)
+
+    def _answer_once(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        """The short way if that works."""
         sure = _SURE_TO_BE_THERE.get(operation)
         if (
             (answer := self._direct.ask(operation, arguments)) is not None
@@ -164,8 +179,18 @@ class Bucket:
         """Look for credentials anew, once for all threads: files, roles and tokens may have newer ones."""
         with self._renewing:
             if self._client is expired:
-                clients = _clients(self.name, self.attempts, self._call_seconds)
-                self._client, self._direct = clients
+                self._client, self._direct = self._connect()
+
+    def _connect(self) -> tuple[Any, Direct]:
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            session, client = _client(self.attempts, self._call_seconds)
+            sign_by(client, self._clock, session.get_credentials())
+            how: dict[str, Any] = {"call_seconds": self._call_seconds, "clock": self._clock}
+            return client, Direct(session, client, self.name, **how)
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"The AWS settings cannot be used: {error}") from None
 
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""
@@ -190,21 +215,18 @@ def _attempts() -> int:
     return int(value)
 
 
-def _clients(bucket: str, attempts: int, call_seconds: float) -> tuple[Any, Direct]:
+def _client(attempts: int, call_seconds: float) -> tuple[Any, Any]:
+    """A session with the credentials that are to be had now, and its client."""
     import boto3
-    from botocore.exceptions import BotoCoreError
 
-    try:
-        session = boto3.session.Session()
-        region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
-        client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds, "auto"))
-        if not _is_aws(str(client.meta.endpoint_url)):
-            # Other stores seldom have a host name for each bucket.
-            settings = _settings(attempts, call_seconds, "path")
-            client = session.client("s3", region_name=region, config=settings)
-        return client, Direct(session, client, bucket, call_seconds)
-    except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+    session = boto3.session.Session()
+    region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
+    client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds, "auto"))
+    if not _is_aws(str(client.meta.endpoint_url)):
+        # Other stores seldom have a host name for each bucket.
+        settings = _settings(attempts, call_seconds, "path")
+        client = session.client("s3", region_name=region, config=settings)
+    return session, client
 
 
 def _is_aws(endpoint: str) -> bool:

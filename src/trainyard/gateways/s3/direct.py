@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.signatures import Signer
 
 _METHODS = {"put_object": "PUT", "upload_part": "PUT", "get_object": "GET", "head_object": "HEAD"}
@@ -56,12 +57,12 @@ _SPECIAL_BUCKET = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
 class Direct:
     """Asks one bucket; for any number of threads."""
 
-    def __init__(self, session: Any, client: Any, bucket: str, call_seconds: float) -> None:
+    def __init__(self, session: Any, client: Any, bucket: str, *, call_seconds: float, clock: Clock) -> None:
         base = _base_url(str(client.meta.endpoint_url), bucket, client.meta.config.s3["addressing_style"])
         credentials = session.get_credentials()
         self._failures = 0 if base and credentials and _is_direct(base) else _HOPELESS
         self._place, self._seconds = urlsplit(base), call_seconds
-        self._signer = Signer(credentials, client.meta.region_name, self._place.netloc)
+        self._signer = Signer(credentials, client.meta.region_name, self._place.netloc, clock=clock)
         self._tls: ssl.SSLContext | None = None
         if self._place.scheme == "https":
             try:

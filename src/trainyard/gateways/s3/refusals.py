@@ -4,9 +4,8 @@ Pure: errors in, text out. No secret is ever in such a text; the access key is n
 """
 
 import re
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
+
+from trainyard.gateways.s3.clock import difference, offset_told
 
 _PERMISSIONS = {
     "list_objects_v2": "ListBucket",
@@ -42,7 +41,7 @@ def explain(error: Exception, *, bucket: str, operation: str, endpoint: str) -> 
     if code in _DENIED:
         return _explain_denied(bucket, action, message)
     if code == "RequestTimeTooSkewed":
-        return _explain_clock(endpoint, response)
+        return difference(endpoint, offset_told(response))
     if code in _REGION:
         return f"The bucket {bucket} is in another region ({code}: {message}). Set AWS_REGION to it."
     if code == "BadDigest":
@@ -65,18 +64,6 @@ def _explain_denied(bucket: str, action: str, message: str) -> str:
         f"The bucket {bucket} answers, but refuses {action}{f' for {who[0]}' if who else ''} (AccessDenied). "
         f"The missing permission is s3:{action} on {resource}.{hint} "
         "The whole policy is in docs/runbooks/permissions.md#artifacts."
-    )
-
-
-def _explain_clock(endpoint: str, response: dict[str, Any]) -> str:
-    theirs = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    off = ""
-    if theirs:
-        seconds = (datetime.now(UTC) - parsedate_to_datetime(theirs)).total_seconds()
-        off = f" It is {abs(seconds) / 60:.0f} minutes {'ahead' if seconds > 0 else 'behind'}."
-    return (
-        f"This machine's clock differs too much from {endpoint}'s (RequestTimeTooSkewed).{off} "
-        "Set it (chrony, NTP)."
     )
 
 

@@ -7,8 +7,9 @@ botocore's.
 import hashlib
 import hmac
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
+
+from trainyard.gateways.s3.clock import Clock
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 
@@ -16,8 +17,8 @@ _UNSIGNED = "UNSIGNED-PAYLOAD"
 class Signer:
     """Signs for one host with credentials that may be renewed at any time."""
 
-    def __init__(self, credentials: Any, region: str, host: str) -> None:
-        self._credentials, self._region, self._host = credentials, region, host
+    def __init__(self, credentials: Any, region: str, host: str, *, clock: Clock) -> None:
+        self._credentials, self._region, self._host, self._clock = credentials, region, host, clock
         self._key: tuple[tuple[str, str], bytes] = (("", ""), b"")
         """The key of a day and a secret, and what they are; derived once."""
 
@@ -27,7 +28,7 @@ class Signer:
         `path` is quoted, and so is the query after its `?`, whose names are in order.
         """
         credentials = self._credentials.get_frozen_credentials()
-        time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        time = self._clock.now().strftime("%Y%m%dT%H%M%SZ")
         every = {**headers, "host": self._host, "x-amz-content-sha256": _UNSIGNED, "x-amz-date": time}
         if credentials.token:
             every["x-amz-security-token"] = credentials.token
