@@ -39,7 +39,7 @@ def test_the_change_that_brings_the_comparison_finds_nothing_to_compare_with_and
     write = step_named(root, "comment", "Write the comment")["run"]
     (tmp_path / "base").mkdir()
     shell(install, tmp_path)
-    assert shell(write, tmp_path).startswith("::notice::The base has no scripts/comment_pull_request.py yet")
+    assert shell(write, tmp_path).startswith("::notice::The base has no script for a comment yet")
 
     for script in (
         tmp_path / "base" / "scripts" / "train.py",
