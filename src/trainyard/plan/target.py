@@ -20,6 +20,13 @@ _CPU_SIZES = ("small", "medium", "large", "xlarge", "2xlarge")
 _CPU_DEFAULT = "large"
 _IMAGE = "linux-5.0"
 """Amazon Linux 2023 with Python 3.11; CodeBuild lists GPU sizes for it."""
+_KNOWN_IMAGE = re.compile(r"(linux-ec2|linux|ubuntu|arm-ec2|arm|custom-[\w-]+)-[\w.:/-]+", re.ASCII)
+_SIZES_OF = {
+    "arm": _CPU_SIZES,
+    "arm-ec2": ("small", "medium", "large"),
+    "linux-ec2": ("small", "medium", "large"),
+}
+"""The sizes that CodeBuild lists for images which do not come in all of them."""
 _ATTEMPT = "{0}"
 """In a label the place of the attempt: a job that is run again has the plan of an earlier one."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
@@ -94,18 +101,35 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     run = f"{variables.get('GITHUB_RUN_ID', '')}-{_ATTEMPT}"
     size = variables.get("TRAINYARD_CODEBUILD_COMPUTE") or (_CPU_DEFAULT if on_cpu else GPU_SMALL)
     image = variables.get("TRAINYARD_CODEBUILD_IMAGE") or _IMAGE
-    if not _LABEL.fullmatch(image):
-        raise ConfigError(f"TRAINYARD_CODEBUILD_IMAGE: {image!r} is no image such as {_IMAGE}")
     # The last label is this job's own. With the first alone GitHub may hand the job to a runner that was
     # started for another job of the run, which then waits for ever.
     labels = (
         f"codebuild-{project}-{run}",
-        f"image:{image}",
+        _image_label(image, size),
         _size_label(size, on_cpu=on_cpu),
         f"train-{run}",
     )
     queue = f"trainyard-codebuild-{run.replace(_ATTEMPT, attempt)}"
     return Machine(labels, queue, GPU_SMALL_HARDWARE if size == GPU_SMALL else None, attempt)
+
+
+def _image_label(image: str, size: str) -> str:
+    """The label of an image that can train, on a size that it comes in; a fleet's is not known here."""
+    if "-lambda-" in image or image.startswith(("windows", "mac")):
+        raise ConfigError(
+            f"TRAINYARD_CODEBUILD_IMAGE: {image} cannot train: Lambda ends after 15 minutes, and "
+            f"the workflow is written for Linux. Use {_IMAGE}, or ubuntu-7.0 on a CPU."
+        )
+    known = _KNOWN_IMAGE.fullmatch(image)
+    if not known or not _LABEL.fullmatch(image):
+        raise ConfigError(f"TRAINYARD_CODEBUILD_IMAGE: {image!r} is no image such as {_IMAGE}")
+    sizes = _SIZES_OF.get(known[1])
+    if sizes and not size.startswith("fleet:") and size not in sizes:
+        raise ConfigError(
+            f"TRAINYARD_CODEBUILD_COMPUTE: {image} does not come in {size}, only in {', '.join(sizes)}. "
+            f"Use another size, or TRAINYARD_CODEBUILD_IMAGE={_IMAGE}."
+        )
+    return f"image:{image}"
 
 
 def _size_label(size: str, *, on_cpu: bool) -> str:

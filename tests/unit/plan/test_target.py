@@ -61,11 +61,35 @@ def test_the_size_follows_the_configuration_and_the_variable(compute: str, on_cp
 
 
 @pytest.mark.parametrize(
+    ("image", "compute", "on_cpu"),
+    [
+        ("linux-5.0", "gpu_small", False),
+        ("ubuntu-7.0", "2xlarge", True),
+        ("arm-3.0", "xlarge", True),
+        ("linux-ec2-latest", "large", True),
+        ("arm-3.0", "fleet:arms", False),
+        ("custom-linux-123456789012.dkr.ecr.eu-west-1.amazonaws.com/trainyard:1", "gpu_small", False),
+    ],
+)
+def test_an_image_goes_with_the_sizes_that_codebuild_lists_for_it(
+    image: str, compute: str, on_cpu: bool
+) -> None:
+    asked = RUN | {"TRAINYARD_CODEBUILD_IMAGE": image, "TRAINYARD_CODEBUILD_COMPUTE": compute}
+    assert machine_for(Target.CODEBUILD, asked, on_cpu=on_cpu).labels[1] == f"image:{image}"
+
+
+@pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"TRAINYARD_CODEBUILD_PROJECT": ""}, "TRAINYARD_CODEBUILD_PROJECT"),
         ({"TRAINYARD_CODEBUILD_PROJECT": "a b"}, "TRAINYARD_CODEBUILD_PROJECT"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "a b"}, "TRAINYARD_CODEBUILD_IMAGE"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "linx-5.0"}, "TRAINYARD_CODEBUILD_IMAGE: 'linx-5.0' is no image"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "linux"}, "TRAINYARD_CODEBUILD_IMAGE: 'linux' is no image"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "linux-lambda-python3.12"}, "cannot train: Lambda ends after 15 min"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "windows-3.0"}, "windows-3.0 cannot train"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "arm-3.0"}, "arm-3.0 does not come in gpu_small, only in small, med"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "linux-ec2-latest"}, "does not come in gpu_small, only in small, med"),
         ({"TRAINYARD_CODEBUILD_COMPUTE": "gpu_large"}, "V100"),
         ({"TRAINYARD_CODEBUILD_COMPUTE": "large"}, "has no GPU"),
         ({"TRAINYARD_CODEBUILD_COMPUTE": "huge"}, "neither gpu_small"),

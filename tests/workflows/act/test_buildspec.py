@@ -183,6 +183,23 @@ def test_a_build_that_stops_early_is_gone_on_with_by_one_on_another_machine(
     assert (tmp_path / "store" / "manifests" / "run-41-manifest-2.json").is_file()
 
 
+def test_a_build_that_finds_nothing_of_its_run_begins_only_if_it_is_told_so(
+    new_machine: Any, tmp_path: Path
+) -> None:
+    """As a later segment of the workflow, which knows by itself whether those before died."""
+    again = {"CONFIG": "configs/tiny.yaml", "OVERRIDES": "training.max_steps=4", "RUN_ID": "cb-41"}
+    again |= {"RUN_NUMBER": "41", "TRAINYARD_STORE": (tmp_path / "store").as_uri()}
+    (tmp_path / "store").mkdir()  # a folder that is not there is a store that cannot be reached
+    refused = build(new_machine("refused"), CODEBUILD_BUILD_NUMBER="42", **again)
+    assert refused.status == {"install": "SUCCEEDED", "pre_build": "FAILED"}
+    assert "Segment 2 finds nothing to go on from" in refused.log
+    assert refused.exported["TRAIN_CODE"] == ""
+    begun = build(new_machine("begun"), CODEBUILD_BUILD_NUMBER="43", MAY_BEGIN="true", DEADLINE="1s", **again)
+    assert begun.exported == {"RUN_ID": "cb-41", "RUN_NUMBER": "41", "TRAIN_CODE": "75"}, begun.log
+    events = (begun.run_directory / "events.jsonl").read_text().splitlines()
+    assert json.loads(events[0])["event"] == "started"
+
+
 def test_a_task_that_is_not_known_ends_it_before_anything_is_installed(new_machine: Any) -> None:
     built = build(new_machine("machine"), CODEBUILD_BUILD_NUMBER="1", TASK="image")
     assert built.status == {"install": "FAILED"}
