@@ -7,7 +7,8 @@ the checkpoints that are kept and one more (12 bytes a parameter each) and the p
 check is said in one go, each with its fix.
 
 Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the free space at --run-dir
-Writes:     nothing; with --json every finding on stdout; in GitHub Actions a refusal into the job summary
+Writes:     nothing; with --json every finding on stdout; in GitHub Actions a refusal into the job summary,
+            and in one line into the step output `reason`
 Exit codes: 0 fit to train (degraded findings are said), 1 a check failed, 2 the configuration is wrong
 Example:    scripts/check_environment.py --config configs/smoke.yaml
 """
@@ -46,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.cluster.preflight import Verdict, judge, worst
-    from trainyard.cluster.wording import refusal, refusal_markdown, summary
+    from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
     from trainyard.config.load import load_config
-    from trainyard.gateways.github import append_summary
+    from trainyard.gateways.github import append_summary, set_output
 
     config = load_config(args.config, args.set).config
     facts = gather(config, lock=args.lock, run_dir=args.run_dir)
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
     if verdict == Verdict.FAILED:
         append_summary(refusal_markdown(findings))
+        set_output("reason", refusal_line(findings))
         raise CheckFailedError(refusal(findings))
     return 0
 

@@ -136,9 +136,83 @@ def test_slack_is_told_when_nothing_follows(
 ) -> None:
     job = training.jobs["tell"]
     assert job["needs"] == ["plan", "train", "continue"]
-    needs = {"plan": {"result": plan}, "train": {"result": "failure"}, "continue": {"result": after}}
+    train = {"result": "failure", "outputs": {"ended": "true", "attempt": "2"}}
+    needs = {"plan": {"result": plan}, "train": train, "continue": {"result": after}}
+    github = {"run_attempt": "2"}
     for status in ("success", "failure"):
-        assert expressions.holds(job["if"], status=status, needs=needs) is told
+        assert expressions.holds(job["if"], status=status, needs=needs, github=github) is told
+
+
+@pytest.mark.parametrize(
+    ("result", "outputs", "told"),
+    [
+        ("failure", {}, True),
+        ("failure", {"ended": "false", "attempt": "2"}, True),
+        ("failure", {"ended": "true", "attempt": "1"}, True),
+        ("failure", {"ended": "true", "attempt": "2"}, False),
+        ("success", {"ended": "true", "attempt": "2"}, False),
+        ("success", {}, False),
+        ("cancelled", {}, False),
+        ("skipped", {}, False),
+    ],
+)
+def test_slack_is_told_of_a_training_job_that_could_not_tell_itself(
+    training: Any, expressions: Any, result: str, outputs: dict[str, str], told: bool
+) -> None:
+    """It could not be set up, or its runner died; GitHub may hand on the outputs of an earlier attempt."""
+    job, github = training.jobs["tell"], {"run_attempt": "2", "run_id": "99"}
+    needs: dict[str, Any] = {"plan": {"result": "success"}, "continue": {"result": "skipped"}}
+    needs["train"] = {"result": result, "outputs": outputs}
+    assert expressions.holds(job["if"], status="failure", needs=needs, github=github) is told
+    words = step_called(job, "Tell Slack")["env"]
+    reason, following = (
+        expressions.value(words[name], needs=needs, github=github) for name in ("REASON", "NEXT")
+    )
+    assert reason == "its job could not be set up, or its runner died"
+    assert following.startswith("see gh run view 99 --log-failed")
+
+
+@pytest.mark.parametrize(
+    ("ended", "steps"),
+    [
+        (True, {"succeeded": "success", "told": "skipped", "failed": "skipped"}),
+        (True, {"succeeded": "skipped", "told": "success", "failed": "skipped"}),
+        (True, {"succeeded": "skipped", "told": "skipped", "failed": "success"}),
+        (False, {"succeeded": "skipped", "told": "skipped", "failed": "failure"}),
+    ],
+)
+def test_a_training_job_knows_whether_it_told_its_end(
+    training_job: Any, expressions: Any, ended: bool, steps: dict[str, str]
+) -> None:
+    ids = {step["id"]: step["name"] for step in training_job["steps"] if "id" in step}
+    assert [ids[name] for name in steps] == [
+        f"Tell Slack that it {what}" for what in ("succeeded", "stopped", "failed")
+    ]
+    outcomes = {name: {"outcome": outcome} for name, outcome in steps.items()}
+    assert expressions.value(training_job["outputs"]["ended"], steps=outcomes) is ended
+
+
+@pytest.mark.parametrize(
+    ("job", "steps", "reason"),
+    [
+        ("cancelled", {}, "somebody cancelled it, or the job reached its time limit"),
+        ("failure", {"fit": {"outcome": "failure", "outputs": {"reason": "gpu: none"}}}, "gpu: none"),
+        ("failure", {"fit": {"outcome": "failure"}}, "the environment could not be checked"),
+        ("failure", {"from": {"outcome": "failure"}}, "what it goes on from could not be brought"),
+        ("failure", {"data": {"outcome": "failure"}}, "the data could not be prepared"),
+        ("failure", {"train": {"outcome": "failure"}, "fit": {"outcome": "success"}}, ""),
+        ("failure", {"store": {"outcome": "failure"}, "train": {"outcome": "success"}}, ""),
+    ],
+)
+def test_a_failure_before_there_is_a_record_has_its_reason_from_the_workflow(
+    training_job: Any, expressions: Any, job: str, steps: dict[str, Any], reason: str
+) -> None:
+    words = step_called(training_job, "Tell Slack that it failed")["env"]
+    known = {"train": {"outcome": "skipped"}, **steps}
+    context = every_context() | {"steps": known, "job": {"status": job}, "github": {"run_id": "99"}}
+    assert expressions.value(words["REASON"], **context) == reason
+    trained = known["train"]["outcome"] != "skipped"
+    assert expressions.value(words["NEXT"], **context) == ("" if trained else "gh run view 99 --log-failed")
 
 
 @pytest.mark.parametrize(
@@ -154,11 +228,16 @@ def test_slack_is_told_why_nothing_follows(
 ) -> None:
     told = step_called(training.jobs["tell"], "Tell Slack")["env"]
     outputs = {} if said is None else {"reason": said}
-    needs = {"plan": {"result": plan}, "continue": {"outputs": outputs}}
+    after = {"result": "skipped" if plan == "failure" else "failure", "outputs": outputs}
+    needs: dict[str, Any] = {"plan": {"result": plan}, "continue": after}
     context = {"needs": needs, "github": {"run_id": "99"}}
     assert expressions.value(told["REASON"], **context) == reason
     again = expressions.value(told["NEXT"], **context) == "gh run rerun 99 --failed"
     assert again is (plan == "success")
+    for trained, thread in (("failure", "C1:2.2"), ("skipped", "C1:1.1")):
+        needs["train"] = {"result": trained, "outputs": {"thread": "C1:2.2"}}
+        needs["plan"]["outputs"] = {"thread": "C1:1.1"}
+        assert expressions.value(told["THREAD"], needs=needs) == thread
     said_by = training.jobs["continue"]
     assert said_by["outputs"]["reason"] == "${{ steps.dispatch.outputs.reason }}"
     assert step_called(said_by, "Dispatch the next segment")["id"] == "dispatch"

@@ -22,6 +22,12 @@ def refusal(findings: tuple[Finding, ...]) -> str:
     return "\n".join([*lines, f"{count} failed. Nothing was started."])
 
 
+def refusal_line(findings: tuple[Finding, ...]) -> str:
+    """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
+    failed = (f"{f.check}: {f.found}" for f in findings if f.verdict == Verdict.FAILED)
+    return " ".join("; ".join(failed).split())
+
+
 def refusal_markdown(findings: tuple[Finding, ...]) -> str:
     """The refusal as a job summary."""
     failed = [finding for finding in findings if finding.verdict == Verdict.FAILED]

@@ -15,7 +15,7 @@ from trainyard.cluster.preflight import (
     judge,
     worst,
 )
-from trainyard.cluster.wording import refusal, refusal_markdown, summary
+from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
 
@@ -248,6 +248,14 @@ def test_everything_that_is_wrong_is_said_in_one_go() -> None:
     text = refusal(findings)
     assert text.count("  fix: ") == 5
     assert text.endswith("5 checks failed. Nothing was started.")
+
+
+def test_a_message_has_the_failed_checks_in_one_line() -> None:
+    findings = judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC"))
+    line = refusal_line(findings)
+    assert "gpu: ERR! | 34 C" in line
+    assert "\n" not in line
+    assert refusal_line(judge(config("cpu"), CPU_BOX)) == ""
 
 
 def test_a_refusal_as_markdown_is_a_table_that_nothing_found_can_break() -> None:

@@ -29,8 +29,8 @@ TOOLS = Path(sys.executable).parent
 BUCKET = "ml-runs"
 KEY, SECRET = "stage-key", "stage-secret"
 ACT_SECONDS = 240
-CODEBUILD = tuple(f"codebuild-trainyard-{run}-1" for run in (1, 2, 3))
-"""The first label of a job on CodeBuild, for the first three runs."""
+CODEBUILD = tuple(f"codebuild-trainyard-{run}" for run in ("1-1", "2-2", "3-1"))
+"""The first label of a job on CodeBuild: run and attempt of those that are played."""
 TINY = Path(__file__).parent / "tiny.yaml"
 
 STAND_INS = {path.parent.name: path for path in (Path(__file__).parent / "stand_ins").glob("*/action.yml")}
@@ -297,7 +297,7 @@ class Stage:
         environment: dict[str, str] | None = None,
         payload: dict[str, Any] | None = None,
         workflow: str = "training_ci.yml",
-        job: str = "continue",
+        job: str = "tell",
         cancelled_at_step: int | None = None,
     ) -> Played:
         """Run a shipped workflow by `event` up to `job`, in a scratch home, and gather what it left."""
