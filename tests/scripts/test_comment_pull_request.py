@@ -1,9 +1,7 @@
 """scripts/comment_pull_request.py against a local server that keeps comments as GitHub does."""
 
-import http.server
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,48 +30,27 @@ class Comments:
 
 
 @pytest.fixture
-def comments() -> Iterator[Comments]:
+def comments(serve_github: Callable[..., str]) -> Comments:
     told = Comments()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path.startswith(f"{PLACE}?")
-            self.answer(200, told.kept)
+    def answer(method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        if method == "GET":
+            assert path.startswith(f"{PLACE}?")
+            return 200, told.kept
+        told.changes.append(f"{method} {path}")
+        if told.refuses or headers["Authorization"] != f"Bearer {TOKEN}":
+            return 403, {"message": "Resource not accessible by integration"}
+        if method == "POST":
+            assert path == PLACE
+            told.add(body["body"], "Bot")
+            return 201, told.kept[-1]
+        wanted = int(path.rpartition("/issues/comments/")[2])
+        found = next(comment for comment in told.kept if comment["id"] == wanted)
+        found["body"] = body["body"]
+        return 200, found
 
-        def change(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"]
-            told.changes.append(f"{self.command} {self.path}")
-            if told.refuses or self.headers["Authorization"] != f"Bearer {TOKEN}":
-                return self.answer(403, {"message": "Resource not accessible by integration"})
-            if self.command == "POST":
-                assert self.path == PLACE
-                told.add(body, "Bot")
-                return self.answer(201, told.kept[-1])
-            wanted = int(self.path.rpartition("/issues/comments/")[2])
-            found = next(comment for comment in told.kept if comment["id"] == wanted)
-            found["body"] = body
-            return self.answer(200, found)
-
-        do_POST = do_PATCH = change  # noqa: N815 - names of the base class
-
-        def answer(self, status: int, content: Any) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    told.url = f"http://127.0.0.1:{server.server_port}"
-    yield told
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    told.url = serve_github(answer)
+    return told
 
 
 @pytest.fixture

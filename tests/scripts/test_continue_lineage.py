@@ -1,9 +1,7 @@
 """The script that dispatches the next segment: what it asks GitHub for, and when it does not."""
 
-import http.server
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,32 +55,16 @@ class Actions:
 
 
 @pytest.fixture
-def actions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Actions]:
+def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Actions:
     there = Actions()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path.startswith("/repos/o/r/actions/workflows/training_ci.yml/runs?event=workflow_d")
-            self.answer(200, {"workflow_runs": there.runs})
+    def answer(method: str, path: str, body: Any, _headers: Mapping[str, str]) -> tuple[int, Any]:
+        if method == "POST":
+            return there.dispatch(path, body)
+        assert path.startswith("/repos/o/r/actions/workflows/training_ci.yml/runs?event=workflow_d")
+        return 200, {"workflow_runs": there.runs}
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.answer(*there.dispatch(self.path, body))
-
-        def answer(self, status: int, content: Any) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    there.url = f"http://127.0.0.1:{server.server_port}"
+    there.url = serve_github(answer)
     for name, value in {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_ACTIONS": "true"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GITHUB_API_URL", there.url)
@@ -91,10 +73,7 @@ def actions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Actions
     monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
     monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(lineage, "PAUSES", (0.0, 0.0))
-    yield there
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return there
 
 
 @pytest.fixture
