@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,46 @@ def training_job(training: Shipped) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def pipeline() -> list[str]:
+    """The scripts that make a run, in their order, wherever it is made."""
+    return [
+        "check_environment",
+        "prepare_data",
+        "train",
+        "training_artifact_sync",
+        "prove_run",
+        "training_dashboard",
+        "notify_slack",
+    ]
+
+
+@pytest.fixture(scope="session")
+def help_of() -> Callable[[str], str]:
+    """Gives what `scripts/NAME.py --help` says, asked once."""
+
+    @cache
+    def ask(script: str) -> str:
+        line = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def shell() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a step's `run` as GitHub's bash does; keyword arguments are its variables. A failure raises."""
+
+    def run(text: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text]
+        given = {"PATH": os.environ["PATH"], **variables}
+        return subprocess.run(
+            line, cwd=cwd, env=given, capture_output=True, text=True, timeout=60, check=True
+        )
+
+    return run
 
 
 @dataclass(frozen=True)

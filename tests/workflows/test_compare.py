@@ -1,7 +1,7 @@
 """compare.yml: what is measured is what the change makes of the base as it is now."""
 
-import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +21,15 @@ def step_named(root: Path, job: str, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def shell(run: str, cwd: Path) -> str:
-    """What a step says, run as GitHub's bash does; that it fails is an error."""
-    line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", run]
-    environment = {"PATH": os.environ["PATH"], "PULL_REQUEST": "57"}
-    done = subprocess.run(
-        line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
-
-
 def test_the_change_that_brings_the_comparison_finds_nothing_to_compare_with_and_is_green(
-    root: Path, tmp_path: Path
+    root: Path, tmp_path: Path, shell: Callable[..., Any]
 ) -> None:
     """The base has no trainer to install, and no script that could be trusted with the token."""
     install = step_named(root, "measure", "Install the base")["run"]
     write = step_named(root, "comment", "Write the comment")["run"]
     (tmp_path / "base").mkdir()
     shell(install, tmp_path)
-    assert shell(write, tmp_path).startswith("::notice::The base has no script for a comment yet")
+    assert shell(write, tmp_path).stdout.startswith("::notice::The base has no script for a comment yet")
 
     for script in (
         tmp_path / "base" / "scripts" / "train.py",
@@ -48,8 +38,8 @@ def test_the_change_that_brings_the_comparison_finds_nothing_to_compare_with_and
         script.parent.mkdir()
         script.write_text("import sys; print(sys.argv)")
     (tmp_path / "base" / "Makefile").write_text("install:\n\t@echo installed\n")
-    assert "installed" in shell(install, tmp_path)
-    assert "'--pull-request', '57'" in shell(write, tmp_path)
+    assert "installed" in shell(install, tmp_path).stdout
+    assert "'--pull-request', '57'" in shell(write, tmp_path, PULL_REQUEST="57").stdout
 
 
 def test_the_merge_is_compared_with_the_base_that_it_merges_into(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,8 @@ from trainyard.config.load import load_config
 from trainyard.plan.run_plan import DEADLINE, Asked, resolve
 from trainyard.run.segment import Handover, Segment, first_segment
 
-PIPELINE = [
-    "check_environment",
-    "prepare_data",
-    "train",
-    "training_artifact_sync",
-    "prove_run",
-    "training_dashboard",
-    "notify_slack",
-]
+Help = Callable[[str], str]
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 CALL = re.compile(r"scripts/(\w+)\.py(?P<arguments>[^\n]*)")
 
 
@@ -38,12 +31,6 @@ def calls(text: str) -> list[tuple[str, list[str]]]:
 
 def first_calls(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
-
-
-@cache
-def help_of(root: Path, script: str) -> str:
-    line = [sys.executable, str(root / "scripts" / f"{script}.py"), "--help"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def step_that_runs(job: dict[str, Any], script: str) -> dict[str, Any]:
@@ -63,16 +50,16 @@ def make_train(root: Path) -> str:
     return done.stdout
 
 
-def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any]) -> None:
+def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any], pipeline: list[str]) -> None:
     beside_it = ('notify_slack.py "$MOMENT"', "--follow", "scripts/fetch_resume.py")
     steps = [
         s["run"] for s in training_job["steps"] if "run" in s and not any(x in s["run"] for x in beside_it)
     ]
-    assert first_calls([name for run in steps for name, _ in calls(run)]) == PIPELINE
+    assert first_calls([name for run in steps for name, _ in calls(run)]) == pipeline
 
 
-def test_make_train_runs_the_same_scripts_in_the_same_order(root: Path) -> None:
-    assert first_calls([name for name, _ in calls(make_train(root))]) == PIPELINE
+def test_make_train_runs_the_same_scripts_in_the_same_order(root: Path, pipeline: list[str]) -> None:
+    assert first_calls([name for name, _ in calls(make_train(root))]) == pipeline
 
 
 def test_started_is_said_before_training(training_job: dict[str, Any]) -> None:
@@ -81,20 +68,20 @@ def test_started_is_said_before_training(training_job: dict[str, Any]) -> None:
     assert started < next(i for i, run in enumerate(runs) if "scripts/train.py" in run)
 
 
-def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path) -> None:
+def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path, help_of: Help) -> None:
     for step in shipped.steps():
         for script, words in calls(step.get("run", "")):
             assert (root / "scripts" / f"{script}.py").is_file(), script
             for flag in (word for word in words if word.startswith("--")):
-                assert re.search(rf"{flag.partition('=')[0]}\b", help_of(root, script)), f"{script}.py {flag}"
+                assert re.search(rf"{flag.partition('=')[0]}\b", help_of(script)), f"{script}.py {flag}"
             if any("--set=" in word for word in words):
-                assert "--set" in help_of(root, script)
+                assert "--set" in help_of(script)
 
 
-def test_make_train_gives_flags_that_the_scripts_know(root: Path) -> None:
+def test_make_train_gives_flags_that_the_scripts_know(root: Path, help_of: Help) -> None:
     for script, words in calls(make_train(root)):
         for flag in (word for word in words if word.startswith("--")):
-            assert re.search(rf"{flag}\b", help_of(root, script)), f"{script}.py {flag}"
+            assert re.search(rf"{flag}\b", help_of(script)), f"{script}.py {flag}"
 
 
 def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict[str, Any]) -> None:
@@ -153,15 +140,12 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
     ],
 )
 def test_every_override_reaches_the_scripts_also_those_on_later_lines(
-    training_job: dict[str, Any], overrides: str, words: list[str]
+    training_job: dict[str, Any], root: Path, shell: Shell, overrides: str, words: list[str]
 ) -> None:
     runs = [step["run"] for step in training_job["steps"] if "$OVERRIDES" in step.get("run", "")]
     assert len(runs) == 3
     for run in runs:
-        script = re.sub(r"exec \S+python", "printf '%s\\n'", run)
-        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-        environment = {"PATH": os.environ["PATH"], "OVERRIDES": overrides}
-        done = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=20, check=True)
+        done = shell(re.sub(r"exec \S+python", "printf '%s\\n'", run), root, OVERRIDES=overrides)
         assert [word for word in done.stdout.splitlines() if word.startswith("--set")] == words
 
 
@@ -246,14 +230,9 @@ def test_a_commit_of_the_segment_before_is_checked_before_any_of_its_code_runs(t
         assert found["with"]["ref"] == "${{ needs.plan.outputs.commit }}"
 
 
-def shell(run: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A step's `run` as GitHub's bash runs it."""
-    line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", run]
-    given = {"PATH": os.environ["PATH"], **environment}
-    return subprocess.run(line, cwd=cwd, env=given, capture_output=True, text=True, timeout=60, check=True)
-
-
-def test_a_workflow_that_is_newer_than_the_scripts_it_calls_is_named(training: Any, tmp_path: Path) -> None:
+def test_a_workflow_that_is_newer_than_the_scripts_it_calls_is_named(
+    training: Any, tmp_path: Path, shell: Shell
+) -> None:
     [step] = [s for s in training.jobs["plan"]["steps"] if "git diff" in s.get("run", "")]
     person = "git -c user.name=A -c user.email=a@example.org -c commit.gpgsign=false commit --quiet"
     workflow = ".github/workflows/training_ci.yml"
@@ -279,7 +258,7 @@ def test_a_workflow_that_is_newer_than_the_scripts_it_calls_is_named(training: A
     ],
 )
 def test_amazon_linux_keeps_its_python_because_there_is_no_other_for_it(
-    root: Path, tmp_path: Path, system: str, version: tuple[int, int], there: bool
+    root: Path, tmp_path: Path, shell: Shell, system: str, version: tuple[int, int], there: bool
 ) -> None:
     action = yaml.load((root / ".github/actions/setup/action.yml").read_text(), Loader=yaml.BaseLoader)
     look, python, _ = action["runs"]["steps"]
@@ -296,7 +275,9 @@ def test_amazon_linux_keeps_its_python_because_there_is_no_other_for_it(
     assert (output.exists() and output.read_text() == "there=true\n") is there
 
 
-def test_a_job_says_which_attempt_its_outputs_are_of(training_job: dict[str, Any], tmp_path: Path) -> None:
+def test_a_job_says_which_attempt_its_outputs_are_of(
+    training_job: dict[str, Any], tmp_path: Path, shell: Shell
+) -> None:
     step = training_job["steps"][0]
     assert training_job["outputs"]["attempt"] == f"${{{{ steps.{step['id']}.outputs.attempt }}}}"
     files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_ENV")}
