@@ -52,9 +52,7 @@ def left(code: int) -> int:
     from trainyard.gateways.github import set_output
     from trainyard.gateways.torchrun import leave_exit_code
 
-    if IS_MAIN:
-        set_output("exit_code", str(int(code)))
-    return leave_exit_code(code)
+    return leave_exit_code(code, output=set_output)
 
 
 def run(argv: Sequence[str] | None) -> int:
@@ -100,11 +98,13 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, provenance
     from trainyard.training.segment import Request
+    from trainyard.training.starting_weights import require_weights
 
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
+    require_weights(config, directory, args.resume)
     return lambda data: Request(
         *(config, directory, data, args.resume, run_id, origin, facts),
         digest_of=digest_of,

@@ -66,6 +66,23 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(folder)): (f.st_size, f.st_mtime_ns) for path, f in facts.items()}
 
 
+def test_weights_that_cannot_be_used_are_refused_before_the_data_is_prepared(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("text\n" * 2000)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    prepared = tmp_path / "prepared"
+    settings = {
+        "model.path": tmp_path / "model.gguf",
+        "data.train_path": tmp_path / "train.txt",
+        "data.prepared_directory": prepared,
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "scripts/train.py", "--config", "configs/smoke.yaml", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240)
+    assert done.returncode == 2
+    assert "model.gguf is not a whole GGUF file" in done.stderr
+    assert not prepared.exists()
+
+
 def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.txt").write_text("some words of text\n" * 2000)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -53,15 +53,18 @@ def _code_of_all(folder: Path, *, told: bool) -> int:
     return next((code for code in codes.values() if code not in ended), main or ExitCode.NO)
 
 
-def leave_exit_code(code: int) -> int:
+def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
     """Leave `code` for the launcher if this is a worker of one; returns the status to exit with.
 
+    The main worker, the launcher and a process alone give the `output` `exit_code`.
     All workers stop early together, which is no failure that torchrun should report.
     """
-    folder = os.environ.get(EXIT_CODE_FOLDER)
+    rank, folder = os.environ.get("RANK", "0"), os.environ.get(EXIT_CODE_FOLDER)
+    if rank == "0":
+        output("exit_code", str(int(code)))
     if folder is None:
         return code
-    Path(folder, f"exit-code-{os.environ.get('RANK', '0')}").write_text(str(int(code)))
+    Path(folder, f"exit-code-{rank}").write_text(str(int(code)))
     return 0 if code == ExitCode.STOPPED else code
 
 

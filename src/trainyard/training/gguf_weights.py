@@ -177,6 +177,11 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
+        if "GGMLQuantizationType" in str(error):
+            raise ConfigError(
+                f"model.path: {path} has a tensor of a type that the installed gguf does not know ({error}); "
+                "convert it to Q8_0, or update gguf if the type is newer"
+            ) from None
         raise ConfigError(f"model.path: {path} is not a whole GGUF file ({error}); fetch it again") from None
 
 

@@ -7,11 +7,13 @@ A run that is resumed does not come here: its weights are those of its checkpoin
 
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from trainyard.config.schema import ModelConfig
+from trainyard.config.schema import Config, ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.gguf_weights import GgufWeights
 from trainyard.training.native_dequantization import DEFAULT_TILE_BYTES
@@ -41,6 +43,17 @@ def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_
     return source
 
 
+def require_weights(config: Config, directory: RunDirectory, resume: str) -> None:
+    """Refuse a file that a new run cannot start from before its data is prepared, which may take hours.
+
+    Raises what `open_starting_weights` raises. A checkpoint is verified later: that reads all of it.
+    """
+    path = config.model.path
+    fresh = resume == "none" or (resume == "auto" and not directory.run_file.exists())
+    if fresh and path is not None and not _is_checkpoint(Path(path)):
+        open_starting_weights(config.model)
+
+
 def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource:
     """The reader for the form of `path`."""
     if not path.exists():
@@ -58,7 +71,7 @@ def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightS
 
 
 def _open_folder(path: Path) -> WeightSource:
-    if (path / MANIFEST_NAME).exists() or (path / ".metadata").exists():
+    if _is_checkpoint(path):
         try:
             verify_checkpoint(path)
             return CheckpointWeights(path)
@@ -71,6 +84,10 @@ def _open_folder(path: Path) -> WeightSource:
     raise _unknown(path)
 
 
+def _is_checkpoint(path: Path) -> bool:
+    return (path / MANIFEST_NAME).exists() or (path / ".metadata").exists()
+
+
 def _unknown(path: Path) -> ConfigError:
     return ConfigError(
         f"model.path: {path} is of no known form. Name {_FORMS}, or start from random weights with "
@@ -79,6 +96,15 @@ def _unknown(path: Path) -> ConfigError:
 
 
 def load_weights(model: nn.Module, source: WeightSource) -> None:
-    """Read every parameter of `model` from `source`, one at a time; a sharded one keeps its own part only."""
+    """Read every parameter of `model` from `source`, one at a time; a sharded one keeps its own part only.
+
+    Raises ConfigError when a weight is not finite: the first loss would be blamed on the training.
+    """
     for name, parameter in model.named_parameters():
-        place(parameter, source.read(name))
+        values = source.read(name)
+        if not torch.isfinite(values).all():
+            raise ConfigError(
+                f"model.path: {source.path}: {source.stored_name(name)} holds values that are not finite; "
+                "fetch or convert the file again"
+            )
+        place(parameter, values)

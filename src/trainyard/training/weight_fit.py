@@ -5,7 +5,6 @@ It compares names, shapes and what the file declares; it reads no tensor.
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +109,7 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
     names = set(source.names())
     depth = min(source.declared.get("num_layers", architecture.num_layers), architecture.num_layers)
     tie_differs = source.declared.get("tie_word_embeddings") != architecture.tie_word_embeddings
-    lines: Counter[str] = Counter()
+    lines: dict[str, list[str]] = {}
     for name in sorted(names | expected.keys(), key=_in_order):
         layer = _LAYER.match(name)
         if layer and int(layer[1]) >= depth:
@@ -118,9 +117,9 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
         if name == OUTPUT and (tie_differs or architecture.tie_word_embeddings):
             continue  # said by tie_word_embeddings, or a copy of the embedding
         if line := _difference(source, name, expected.get(name)):
-            lines[_NUMBER.sub("N", line, count=1) if layer else line] += 1
-    for line, layers in lines.items():
-        yield line if layers == 1 else f"{line}, in {layers} layers"
+            lines.setdefault(_NUMBER.sub("N", line, count=1) if layer else line, []).append(line)
+    for line, each in lines.items():
+        yield each[0] if len(each) == 1 else f"{line}, in {len(each)} layers"
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

@@ -66,9 +66,15 @@ def test_what_nobody_could_save_was_interrupted(tmp_path: Path, monkeypatch: pyt
 def test_a_worker_leaves_its_own_code_and_ends_well_where_all_stopped_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert leave_exit_code(75) == 75
+    given: list[tuple[str, str]] = []
+
+    def leave(code: int) -> int:
+        return leave_exit_code(code, output=lambda name, value: given.append((name, value)))
+
+    assert leave(75) == 75
     monkeypatch.setenv("TRAINYARD_EXIT_CODE_FOLDER", str(tmp_path))
     monkeypatch.setenv("RANK", "1")
-    assert leave_exit_code(75) == 0
-    assert leave_exit_code(2) == 2
+    assert leave(75) == 0
+    assert leave(2) == 2
     assert (tmp_path / "exit-code-1").read_text() == "2"
+    assert given == [("exit_code", "75")], "the main one alone gives it"

@@ -222,6 +222,16 @@ def test_a_file_cut_off_anywhere_is_no_gguf_file(write: Write, keep: float) -> N
     assert "is not a whole GGUF file" in refused(path)
 
 
+def test_a_type_newer_than_the_installed_gguf_is_named(write: Write) -> None:
+    path = write()
+    content = bytearray(path.read_bytes())
+    name = content.index(b"output_norm.weight") + len("output_norm.weight")
+    content[name + 12 : name + 16] = (99).to_bytes(4, "little")  # after the number of dimensions and one size
+    path.write_bytes(content)
+    assert "type that the installed gguf does not know" in (problem := refused(path))
+    assert "99" in problem
+
+
 def test_something_else_under_the_name_is_no_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"<!DOCTYPE html>" * 100)

@@ -20,12 +20,24 @@ from trainyard.run.records import read_rows
 from trainyard.training.model import build_model
 from trainyard.training.segment import Request
 from trainyard.training.session import describe
-from trainyard.training.starting_weights import load_weights, open_weights
+from trainyard.training.starting_weights import load_weights, open_weights, require_weights
 from trainyard.training.tokens import prepare_data
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
 TIED: dict[str, Any] = {"architecture": {"tie_word_embeddings": True}}
+
+
+def test_only_a_run_that_begins_needs_its_weights_before_its_data(tiny_config: Build, tmp_path: Path) -> None:
+    directory, config = RunDirectory(tmp_path / "run"), tiny_config(model={"path": str(tmp_path / "gone")})
+    with pytest.raises(ConfigError, match="does not exist"):
+        require_weights(config, directory, "auto")
+    directory.create()
+    directory.run_file.write_text("{}")
+    require_weights(config, directory, "auto")
+    require_weights(config, directory, str(tmp_path / "checkpoint"))
+    with pytest.raises(ConfigError, match="does not exist"):
+        require_weights(config, directory, "none")
 
 
 @pytest.mark.parametrize("name", ["absent.gguf", "absent", "absent.safetensors"])
@@ -39,6 +51,18 @@ def test_a_missing_file_stops_the_run_before_it_starts(
         run_training(config)
     assert no.value.exit_code == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_are_not_finite_are_not_started_from(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    config = tiny_config(model={"path": str(tmp_path / "model.safetensors")})
+    tensors = dict(build_model(config.model.architecture, seed=0).state_dict())
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight holds values that are not finite"):
+        run_training(config)
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json"))
 
 
 def test_a_file_of_no_known_form_stops_the_run(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:

@@ -91,11 +91,12 @@ def test_the_same_shapes_with_other_heads_are_refused(folder: Callable[..., Path
 
 def test_missing_and_unexpected_tensors_are_named(folder: Callable[..., Path]) -> None:
     tensors = weights()
-    del tensors["model.norm.weight"]
+    del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
     for layer in range(3):
         tensors[f"model.layers.{layer}.self_attn.q_proj.bias"] = torch.zeros(32)
     assert refusal(folder(tensors)) == [
         "model.layers.N.self_attn.q_proj.bias: no part of the model; [32] in the file, in 3 layers",
+        "model.layers.1.mlp.up_proj.weight: not in the file; the configuration has [48, 32]",
         "model.norm.weight: not in the file; the configuration has [32]",
     ]
 
