@@ -8,9 +8,9 @@ removed. The first two saves of a kind, which take memory and start processes, a
 
 Blocked is what training waited at the edges of steps. Lost is that, what the first step took longer than a
 plain one (it is the one that copies), and for each later step beside the save what their median took longer
-than that of plain ones. Other programs change the speed of a machine from second to second by more than a
-save does, so plain ones must be close by: `async_process` is held up by SIGSTOP in every second step, which is
-then a plain one. For the other kinds they are those before and after.
+than that of plain ones. Other programs change the speed of a machine by more than a save does, so that plain
+ones must be close by: `async_process` is held up by SIGSTOP in every second step, which then is a plain one.
+For the other kinds they are those before and after.
 
 Reads:      nothing
 Writes:     temporary checkpoints; with --json the figures on stdout

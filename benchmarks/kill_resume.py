@@ -189,7 +189,9 @@ def is_equal(folder: Path, case: Case, args: argparse.Namespace, moments: random
         code = process.wait()
         if code == 0:
             return numbers(whole) == numbers(killed)
-        assert code in (-signal.SIGKILL, 75), f"{case.name}: it ended with {code}"
+        if code not in (-signal.SIGKILL, 75):
+            said = (folder / "log").read_text(errors="replace").splitlines()[-30:]
+            raise AssertionError("\n".join([*said, f"{case.name}: it ended with {code}"]))
 
 
 def train(folder: Path, run: Path, case: Case, *, mode: str) -> "subprocess.Popen[bytes]":
