@@ -59,9 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load_config(Path(args.config), asked.changes).config
         here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
         plan = resolve(asked, config, here, variables=os.environ)
-        command.duration(plan.deadline)
         planned = plan_of(config, plan)
-    except (ConfigError, argparse.ArgumentTypeError) as error:
+    except ConfigError as error:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
         raise ConfigError(str(error)) from None

@@ -103,13 +103,28 @@ def test_a_wrong_input_is_named(
     assert f"::error::{named}" in capsys.readouterr().err
 
 
-def test_a_deadline_that_is_no_duration_is_named(
-    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("deadline", "named"),
+    [
+        ("soon", "TRAINYARD_DEADLINE: 'soon' is not a duration"),
+        ("0s", "TRAINYARD_DEADLINE: '0s' is not a duration"),
+        ("8h", "TRAINYARD_DEADLINE: 8h is too late: the job ends at 480 minutes"),
+        ("471m", "TRAINYARD_DEADLINE: 471m is too late"),
+    ],
+)
+def test_a_deadline_that_the_job_does_not_live_to_is_refused(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: str,
+    named: str,
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_DEADLINE", "soon")
+    monkeypatch.setenv("TRAINYARD_DEADLINE", deadline)
     code = command.exit_code_of(lambda: plan_run.main(["--config", SMOKE]))
-    assert code == 2
-    assert "'soon' is not a duration" in capsys.readouterr().err
+    assert (code, named in capsys.readouterr().err) == (2, True)
+    monkeypatch.setenv("TRAINYARD_DEADLINE", "470m")
+    assert command.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 0
 
 
 def test_tried_by_hand_it_needs_no_workflow(

@@ -87,6 +87,28 @@ def test_a_fork_does_not_train(training: Any, expressions: Any, fork: bool | Non
     assert expressions.holds(training.jobs["plan"]["if"], **contexts) is runs
 
 
+@pytest.mark.parametrize(
+    ("event", "runs"),
+    [
+        ("push", True),
+        ("schedule", True),
+        ("workflow_dispatch", True),
+        ("pull_request", False),
+        ("pull_request_target", False),
+    ],
+)
+def test_a_pull_request_does_not_train_even_if_a_workflow_of_its_own_calls_this_one(
+    training: Any, expressions: Any, event: str, runs: bool
+) -> None:
+    github = {"event": {"repository": {"fork": False}}, "event_name": event}
+    assert expressions.holds(training.jobs["plan"]["if"], **every_context() | {"github": github}) is runs
+    # What a skipped job is needed for is skipped, too, or asks for more than its end.
+    needs = {name: {"result": "skipped", "outputs": {}} for name in ("plan", "train", "continue")}
+    for name in ("train", "continue", "tell"):
+        context = every_context() | {"github": github, "needs": needs}
+        assert not expressions.holds(training.jobs[name]["if"], **context), name
+
+
 @pytest.mark.parametrize(("planned", "trains"), [("true", True), ("false", False), (None, False)])
 def test_only_a_plan_that_says_so_trains(
     training_job: Any, expressions: Any, planned: str | None, trains: bool

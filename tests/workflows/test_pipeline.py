@@ -15,7 +15,7 @@ import yaml
 
 from trainyard.command import duration as seconds_of
 from trainyard.config.load import load_config
-from trainyard.plan.run_plan import DEADLINE, Asked, resolve
+from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
 from trainyard.run.segment import Handover, Segment, first_segment
 
 Help = Callable[[str], str]
@@ -95,8 +95,9 @@ def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict
 def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict[str, Any]) -> None:
     assert '--deadline "$DEADLINE"' in step_that_runs(training_job, "train")["run"]
     assert training_job["env"]["DEADLINE"] == "${{ needs.plan.outputs.deadline }}"
-    assert int(training_job["timeout-minutes"]) == 480
-    assert 15 <= 480 - seconds_of(DEADLINE) / 60 <= 60
+    assert int(training_job["timeout-minutes"]) == JOB_MINUTES
+    assert seconds_of(DEADLINE) / 60 <= LATEST_MINUTES
+    assert 15 <= JOB_MINUTES - seconds_of(DEADLINE) / 60 <= 60
 
 
 def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:

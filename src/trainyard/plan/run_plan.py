@@ -18,6 +18,11 @@ from trainyard.run.segment import Segment, manifest_place
 
 DEADLINE = "450m"
 MOST_SEGMENTS = 20
+JOB_MINUTES = 480
+"""The time limit of the job that trains (`training_ci.yml`)."""
+LATEST_MINUTES = 470
+"""The latest deadline: what is left of the job stores what there is."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
         machine_for(asked.target, variables, on_cpu=config.model.device == "cpu"),
         resume=_resume(asked.resume, segment, again=again),
         store=store,
-        deadline=variables.get("TRAINYARD_DEADLINE") or DEADLINE,
+        deadline=_deadline(variables.get("TRAINYARD_DEADLINE") or DEADLINE),
         runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
         most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
         ref=variables.get("GITHUB_REF_NAME", ""),
@@ -159,6 +164,20 @@ def _resume(asked: str, segment: Segment, *, again: bool) -> str:
     if asked == "none" and (again or segment.number > 1):
         return "auto"
     return asked
+
+
+def _deadline(text: str) -> str:
+    """The deadline if it is one that the job lives to see."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII)
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if not seconds:
+        raise ConfigError(f"TRAINYARD_DEADLINE: {text!r} is not a duration such as 7h, 450m or 90s")
+    if seconds > LATEST_MINUTES * 60:
+        raise ConfigError(
+            f"TRAINYARD_DEADLINE: {text} is too late: the job ends at {JOB_MINUTES} minutes, and it has to "
+            f"store what there is. Use at most {LATEST_MINUTES}m; a longer run goes on in a next segment."
+        )
+    return text
 
 
 def _most(text: str) -> int:

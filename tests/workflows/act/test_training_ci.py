@@ -1,7 +1,9 @@
 """The shipped training workflow, played from end to end: green only with a proof, red with a reason."""
 
+import dataclasses
 import json
 import re
+import shutil
 import threading
 import time
 from hashlib import sha256
@@ -56,7 +58,7 @@ def green(stage_in: Any, tmp_path_factory: pytest.TempPathFactory, bucket: Any) 
     return stage_in(tmp_path_factory.mktemp("green")).play(
         "workflow_dispatch",
         inputs={"config": TINY, "overrides": "training.max_steps=8\ntraining.seed=7\n", "resume": "auto"},
-        variables={**store("green"), "TRAINYARD_ATTEST": "true"},
+        variables={**store("green"), "TRAINYARD_ATTEST": "true", "TRAINYARD_USD_PER_HOUR": "3600"},
         environment={"AWS_ENDPOINT_URL": bucket.endpoint},
     )
 
@@ -78,6 +80,14 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
     assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
     assert played.summary.startswith("### Plan: tiny on gpu-runner")
     assert "✅ Trained and proven" in played.summary
+    for part in (
+        "xychart-beta",
+        "| repeatable | ✅ |",
+        "$ ",
+        "actions/runs/1",
+        "scripts/restore_artifact.py",
+    ):
+        assert part in played.summary, part
     assert "❌" not in played.summary
     assert len(played.messages) == 2
     told(played, "started")
@@ -291,6 +301,43 @@ def test_a_dry_run_is_green_and_trains_nothing(stage: Any) -> None:
     assert "training.epochs=3" in played.summary
     assert "$ 2.00 an hour" in played.summary
     assert "Nothing was started." in played.summary
+
+
+CALLER = """\
+on: [push, pull_request]
+jobs:
+  called:
+    permissions:
+      contents: read
+      id-token: write
+      attestations: write
+      actions: write
+    uses: ./.github/workflows/training_ci.yml
+    with:
+      config: configs/tiny.yaml
+      overrides: training.max_steps=3
+      dry_run: true
+"""
+
+
+def test_another_workflow_may_call_it_but_not_for_a_pull_request(stage: Any, tmp_path: Path) -> None:
+    shutil.copytree(stage.repository, tmp_path / "own", symlinks=True)
+    (tmp_path / "own/.github/workflows/caller.yml").write_text(CALLER)
+    (tmp_path / "programs" / "sudo").symlink_to(
+        "/bin/false"
+    )  # the hosted job `native` would install packages
+    stage = dataclasses.replace(stage, repository=tmp_path / "own")
+    pushed, pulled = (
+        stage.play(
+            event, workflow="caller.yml", job="called", variables={"TRAINYARD_STORE": "s3://ml-runs/x"}
+        )
+        for event in ("push", "pull_request")
+    )
+    assert pushed.steps["Plan"] == "success", pushed.log
+    assert pushed.summary.startswith("### Dry run: tiny on gpu-runner")
+    assert "training.max_steps=3" in pushed.summary
+    assert "Plan" not in pulled.steps
+    assert (pulled.summary, pulled.messages) == ("", [])
 
 
 def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp_path: Any) -> None:
