@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.hashing import checksum_agrees, composite_sha256, file_agrees
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3.bucket import Bucket
@@ -221,7 +221,7 @@ def test_a_taken_name_is_not_overwritten(bucket: str) -> None:
     store = open_store(f"s3://{bucket}")
     assert store.put_new("a", b"first", metadata={})
     assert not store.put_new("a", b"second", metadata={})
-    assert read_object(store, "a") == b"first"
+    assert store.read_object("a") == b"first"
 
 
 def test_keys_are_relative_to_the_prefix(bucket: str) -> None:
@@ -243,7 +243,7 @@ def test_a_listing_has_more_than_a_page(weed: Any) -> None:
 def test_an_object_that_is_not_there_is_an_answer(bucket: str) -> None:
     store = open_store(f"s3://{bucket}")
     assert store.describe("none") is None
-    assert read_object(store, "none") is None
+    assert store.read_object("none") is None
     with pytest.raises(FileNotFoundError):
         list(store.read_chunks("none"))
 
@@ -330,13 +330,37 @@ def test_a_part_is_read_and_nothing_beyond_the_end(bucket: str) -> None:
         list(store.read_chunks("none", start=1, length=2))
 
 
+def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the_end(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both servers send the checksum along; what breaks on the way is put in the answer here."""
+    monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+    store: Any = open_store(f"s3://{bucket}")
+    store.put_new("a", b"1234", metadata={})
+    read, damaged = store._read, 0
+
+    def damage(span: Any, pieces: Any) -> Any:
+        nonlocal damaged
+        for chunk in read(span, pieces):
+            damaged -= 1
+            yield b"1235" if damaged >= 0 else chunk
+
+    monkeypatch.setattr(store, "_read", damage)
+    damaged = 2
+    assert store.read_object("a") == b"1234"
+    damaged = 99
+    with pytest.raises(ServiceError, match=r"a: its bytes arrive from .* as others than it has, each time"):
+        store.read_object("a")
+
+
 def test_a_swap_replaces_only_what_is_still_there(bucket: str) -> None:
     store = open_store(f"s3://{bucket}")
     assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
     store.put_new("promoted/best.json", b"1", metadata={})
     assert store.swap("promoted/best.json", b"1", b"2", metadata={})
     assert not store.swap("promoted/best.json", b"1", b"3", metadata={})
-    assert read_object(store, "promoted/best.json") == b"2"
+    assert store.read_object("promoted/best.json") == b"2"
 
 
 def test_of_many_who_swap_at_once_one_wins(weed: Any) -> None:
@@ -345,7 +369,7 @@ def test_of_many_who_swap_at_once_one_wins(weed: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda n: store.swap("a", b"old", b"%d" % n, metadata={}), range(8)))
     assert sum(won) == 1
-    assert read_object(store, "a") == b"%d" % won.index(True)
+    assert store.read_object("a") == b"%d" % won.index(True)
 
 
 def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(bucket: str) -> None:

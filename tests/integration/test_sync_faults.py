@@ -3,8 +3,10 @@
 import os
 import random
 import socket
+import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
@@ -22,10 +24,21 @@ from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3 import clock
 
-OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "120"))
-"""Requests in the long run with faults; 1,000 when it is to be shown."""
-FAULTS = ("cut the request", "cut the answer", "damage the request", "500", "503", "stall")
+OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "80"))
+"""Requests that may be spoilt in the long run with faults; 1,000 when it is to be shown."""
+FAULTS = (
+    *("cut the request", "cut the answer", "reset", "500", "503", "stall"),
+    *("damage the request", "damage the answer"),
+)
+REFUSALS: dict[str, tuple[Any, ...]] = {
+    "500": ("500",),
+    "503": ("503",),
+    "expired": ("400", "ExpiredToken"),
+    "clock": ("403", "RequestTimeTooSkewed"),
+    "another clock": ("403", "RequestTimeTooSkewed", 7200.0),
+}
 CALL_SECONDS = 1.0
+SEED = int(os.environ.get("TRAINYARD_FAULT_SEED", "1"))
 
 
 class FaultyProxy:
@@ -49,6 +62,8 @@ class FaultyProxy:
         """The status of each answer that came from the server."""
         self.expired = ""
         """The access key whose session is over."""
+        self.exposed = 0
+        """Requests that chance could spoil."""
         self.log: list[tuple[str, str]] = []
         """Each request's first line, and what was done to it."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -75,6 +90,7 @@ class FaultyProxy:
     def _choose(self, head: bytes) -> str:
         with self._lock:
             self.requests_left -= 1
+            self.exposed += self.rate > 0
             spoilt = self._random.random() < self.rate
             fault = self._random.choice(self.faults) if spoilt else "pass"
             line = head.split(b"\r\n", 1)[0].decode()
@@ -89,16 +105,15 @@ class FaultyProxy:
         if not head:
             return
         if self.expired and f"Credential={self.expired}/".encode() in head:
-            client.sendall(refusal("400", "ExpiredToken"))
+            client.sendall(refusal(*REFUSALS["expired"]))
             return
         fault = self._choose(head)
-        if fault == "clock":
-            client.sendall(refusal("403", "RequestTimeTooSkewed"))
+        if fault in REFUSALS:
+            client.sendall(refusal(*REFUSALS[fault]))
             return
-        if fault in ("down", "cut the request"):
-            return
-        if fault in ("500", "503"):
-            client.sendall(refusal(fault))
+        if fault == "reset":  # and not the orderly end of a connection
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if fault in ("down", "cut the request", "reset"):
             return
         if fault == "stall":
             time.sleep(3 * CALL_SECONDS)
@@ -107,11 +122,18 @@ class FaultyProxy:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = self._ask(head, body)
         self.answered.append(answer[9:12])
-        if fault == "damage the answer" and len(answer) > 1000:
-            answer = answer[:-1] + bytes([answer[-1] ^ 1])
-        if fault == "damage the answer" and not answer.endswith(b"\r\n\r\n"):
-            answer = answer[:-1] + bytes([answer[-1] ^ 1])
+        if fault == "damage the answer":
+            answer = self._damaged(answer)
         client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
+
+    def _damaged(self, answer: bytes) -> bytes:
+        """With a bit of its body flipped, wherever."""
+        start = answer.index(b"\r\n\r\n") + 4
+        if start == len(answer):
+            return answer
+        with self._lock:
+            at = self._random.randrange(start, len(answer))
+        return answer[:at] + bytes([answer[at] ^ 1]) + answer[at + 1 :]
 
     def _ask(self, head: bytes, body: bytes) -> bytes:
         lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:")]
@@ -140,11 +162,12 @@ def read_message(client: socket.socket) -> tuple[bytes, bytes]:
     return head, b"".join(parts)
 
 
-def refusal(status: str, code: str = "") -> bytes:
+def refusal(status: str, code: str = "", ahead: float = 0.0) -> bytes:
+    """An answer of S3, by a clock that is so many seconds ahead of ours."""
     code = code or ("SlowDown" if status == "503" else "InternalError")
     body = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
     return (
-        f"HTTP/1.1 {status} Refused\r\nDate: {formatdate(usegmt=True)}\r\n".encode()
+        f"HTTP/1.1 {status} Refused\r\nDate: {formatdate(time.time() + ahead, usegmt=True)}\r\n".encode()
         + f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
         + body
     )
@@ -154,7 +177,7 @@ def refusal(status: str, code: str = "") -> bytes:
 def proxy(
     seaweedfs: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FaultyProxy]:
-    proxy = FaultyProxy(seaweedfs.url, seed=getattr(request, "param", 1))
+    proxy = FaultyProxy(seaweedfs.url, seed=getattr(request, "param", SEED))
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     yield proxy
     proxy.close()
@@ -261,7 +284,7 @@ def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
     monkeypatch.setattr("trainyard.artifacts.landing._RANGE_BYTES", 1 << 20)
     run = make_run(steps=(100, 200), size=3_000_000)
     sync_run(store, run, 1)
-    proxy.rate, proxy.faults = 0.1, (*FAULTS, "damage the answer")
+    proxy.rate = 0.2
     attempts = 0
     while not (tmp_path / "back").exists():
         attempts += 1
@@ -402,10 +425,10 @@ def test_a_long_run_with_a_tenth_of_all_requests_spoilt_verifies_nothing_falsely
 ) -> None:
     """Runs are stored, damaged behind our back and verified at random; what is damaged must never verify."""
     chance, bucket = random.Random(7), store.url.removeprefix("s3://")
-    proxy.faults = (*FAULTS, "damage the answer")
     runs: list[Any] = []
     judged = {"whole": 0, "damaged": 0}
-    while len(proxy.log) < OPERATIONS:
+    proxy.faults = (*FAULTS, "expired", "another clock")
+    while proxy.exposed < OPERATIONS or not min(judged.values()):
         number = len(runs) + 1
         runs.append(make_run(f"r{number}", steps=(100, 200), size=20_000))
         proxy.rate = 0.1
@@ -423,6 +446,7 @@ def test_a_long_run_with_a_tenth_of_all_requests_spoilt_verifies_nothing_falsely
         assert not (damaged and verdict), f"run {number} was damaged and verified"
         judged["damaged" if damaged else "whole"] += verdict is not None
         assert sync_run(store, runs[-1], number).problems == ()
-    assert min(judged.values()) >= 1, judged
+    spoilt = Counter(fault for _, fault in proxy.log if fault != "pass")
+    print(f"{proxy.exposed} requests, {spoilt.total()} spoilt ({dict(spoilt)}); {len(runs)} runs, {judged}")
     for number, run in enumerate(runs, 1):
         assert verify_run(store, number, depth=Depth.FULL, run_directory=run).ok

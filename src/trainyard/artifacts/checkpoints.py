@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainyard.artifacts.contents import Group
 from trainyard.artifacts.layout import belongs_to_checkpoint, checkpoint_prefix, checkpoint_step_of
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.errors import CheckpointError
 from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest
 from trainyard.run.files import sha256_of_file
@@ -89,7 +89,7 @@ def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | Non
     marker = checkpoint.marker
     if marker is None:
         return b"", None
-    content = read_object(store, marker.key)
+    content = store.read_object(marker.key)
     if content is None:
         return b"", f"{marker.key}: missing in the store"
     if hashlib.sha256(content).hexdigest() != marker.sha256:

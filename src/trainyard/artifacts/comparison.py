@@ -4,6 +4,7 @@ What the store computed itself is believed, and so are bytes that are read back;
 is. Which objects are looked at, and what follows, is the caller's affair.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
@@ -15,6 +16,7 @@ from trainyard.artifacts.store import SHA256, Store, StoredObject
 from trainyard.errors import ObjectChangedError
 
 _OBJECTS_AT_ONCE = 8
+_logger = logging.getLogger(__name__)
 _SAMPLE_SHARE = 0.1
 _SAMPLE_LEAST = 8
 
@@ -89,7 +91,16 @@ def _compare(
 
 
 def _compare_bytes(store: Store, entry: ManifestObject, identity: str) -> str | None:
-    """Of the very object whose checksum was looked at."""
+    """Read it, once more where it is wrong: damage on the way says nothing against what the store has."""
+    wrong = _compare_once(store, entry, identity)
+    if wrong is not None and (again := _compare_once(store, entry, identity)) is None:
+        _logger.warning("%s: %s; read again, it is right: damaged on the way", entry.key, wrong)
+        return again
+    return wrong
+
+
+def _compare_once(store: Store, entry: ManifestObject, identity: str) -> str | None:
+    """What is wrong with the bytes of the very object whose checksum was looked at."""
     try:
         sha256, size = sha256_of_chunks(store.read_chunks(entry.key, identity=identity))
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.layout import checkpoint_prefix, checkpoint_step_of
 from trainyard.artifacts.manifest import RunManifest
 from trainyard.artifacts.numbers import number_of_run, owner_of
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.artifacts.verify import Depth, Verification, verify_run
 from trainyard.errors import CheckpointError, ServiceError, TrainyardError
 from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest, verify_checkpoint
@@ -128,7 +128,7 @@ def _stored_checkpoints(store: Store, manifest: RunManifest | None) -> dict[int,
 
 def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> StoredCheckpoint:
     """The checkpoint whose keys start with `prefix`; `listed` is what the run's manifest vouches for."""
-    content = read_object(store, prefix + MANIFEST_NAME)
+    content = store.read_object(prefix + MANIFEST_NAME)
     if content is None:
         return StoredCheckpoint(problem=f"has no {MANIFEST_NAME}")
     try:

@@ -22,7 +22,7 @@ from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.sending import Sending
 from trainyard.artifacts.signature import Signer
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import store_contents, way_on
 from trainyard.artifacts.sync_report import SyncReport
 from trainyard.errors import ConfigError, TrainyardError
@@ -119,7 +119,7 @@ def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -
     content = (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
     key = manifest_key(run_number)
     store.put_new(key, content, metadata={"run-number": str(run_number)})
-    return read_object(store, key) == content
+    return store.read_object(key) == content
 
 
 def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:

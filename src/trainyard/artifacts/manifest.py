@@ -18,7 +18,7 @@ from trainyard.artifacts.layout import (
     records_version_of,
     run_prefix,
 )
-from trainyard.artifacts.store import Store, StoredObject, read_object
+from trainyard.artifacts.store import Store, StoredObject
 from trainyard.errors import VerificationError
 
 _SCHEMA = 1
@@ -167,7 +167,7 @@ def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] 
     chain = list(known)
     while True:
         key = manifest_key(run_number, len(chain) + 1)
-        content = read_object(store, key)
+        content = store.read_object(key)
         if content is None:
             return chain
         chain.append(StoredManifest(key, hashlib.sha256(content).hexdigest(), parse_manifest(content, key)))

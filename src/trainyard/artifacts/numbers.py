@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainyard.artifacts.layout import identity_key, run_number_of
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.errors import ConfigError, RunConflictError, VerificationError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -62,7 +62,7 @@ def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
 
 def owner_of(store: Store, number: int) -> str | None:
     """The run that a number belongs to; None if it is free, empty if its record cannot be read."""
-    content = read_object(store, identity_key(number))
+    content = store.read_object(identity_key(number))
     if content is None:
         return None
     try:

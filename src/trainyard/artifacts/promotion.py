@@ -16,7 +16,7 @@ from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.checkpoints import Checkpoint, checkpoints_of, own_manifest
 from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.layout import PROMOTED, promotion_key
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 
 _SCHEMA = 1
@@ -62,7 +62,7 @@ def read_promotion(store: Store, name: str) -> Promotion | None:
 def promotions(store: Store) -> Iterator[Promotion]:
     """Every name of the store. Raises VerificationError for a torn pointer."""
     for found in store.list_objects(PROMOTED):
-        content = read_object(store, found.key)
+        content = store.read_object(found.key)
         if content is not None and (promotion := _parse(content, found.key)).digest:
             yield promotion
 
@@ -140,7 +140,7 @@ def withdraw(store: Store, name: str, *, by: str) -> Promotion:
 def _pointer(store: Store, name: str) -> tuple[bytes | None, Promotion | None]:
     """The pointer as it is stored, and what it says."""
     key = promotion_key(name)
-    content = read_object(store, key)
+    content = store.read_object(key)
     return content, None if content is None else _parse(content, key)
 
 
@@ -164,7 +164,7 @@ def _put(store: Store, name: str, *, old: bytes | None, new: bytes) -> bool:
     else:
         store.swap(key, old, new, metadata={})
     # What counts is what is there: our own put whose answer was lost, or that of somebody else.
-    return read_object(store, key) == new
+    return store.read_object(key) == new
 
 
 def _is_held(store: Store, promotion: Promotion) -> bool:

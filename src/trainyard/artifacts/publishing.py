@@ -30,7 +30,7 @@ from trainyard.artifacts.manifest import (
 )
 from trainyard.artifacts.signature import Signer, put_signature
 from trainyard.artifacts.statement import resolved_config, statement_of
-from trainyard.artifacts.store import Store, StoredObject, read_object
+from trainyard.artifacts.store import Store, StoredObject
 from trainyard.errors import RunConflictError
 
 _logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def put_manifest(
     signature = _sign(store, manifest, signer, key=key, content=content)
     store.put_new(key, content, metadata=metadata)
     # What counts is what is there: our own put whose answer was lost, or that of another sync.
-    if read_object(store, key) != content:
+    if store.read_object(key) != content:
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
         )
@@ -143,6 +143,6 @@ def _sign(
     if signer is None:
         _logger.info("%s is not signed: there is no signing key", key)
         return ""
-    if content is None and (content := read_object(store, key)) is None:
+    if content is None and (content := store.read_object(key)) is None:
         return ""
     return put_signature(store, signer, manifest, key=key, content=content)

@@ -19,7 +19,7 @@ from trainyard.artifacts.layout import manifest_prefix
 from trainyard.artifacts.manifest import RunManifest, parse_manifest
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.selection import Selection
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.errors import CheckpointError, ServiceError, VerificationError
 from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
@@ -181,7 +181,7 @@ def _move_aside(path: Path, step: int | None) -> None:
 
 def _parent(wanted: Wanted, place: ManifestPlace, store: Store) -> Resumption:
     """The newest checkpoint that the named manifest lists, in a directory beside the run's."""
-    content = read_object(store, place.key)
+    content = store.read_object(place.key)
     if content is None:
         raise VerificationError(f"--resume: {place.store} has no {place.key}. Nothing was started.")
     manifest = parse_manifest(content, place.key)

@@ -13,7 +13,7 @@ from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.hashing import sha256_of_chunks
 from trainyard.artifacts.layout import signature_key, signature_prefix
 from trainyard.artifacts.manifest import RunManifest, parse_manifest
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.errors import VerificationError
 
 Digests = Mapping[str, str]
@@ -102,12 +102,12 @@ def _signature_of(
     store: Store, key: str, manifest: RunManifest, *, verifier: Verifier | None
 ) -> SignatureVerdict:
     run_number = manifest.run_number
-    content = read_object(store, key)
+    content = store.read_object(key)
     if content is None:
         return SignatureVerdict(key, "", False, ())  # verifying the objects says what is wrong
     sha256, _ = sha256_of_chunks([content])
     where = signature_key(run_number, sha256)
-    bundle = read_object(store, where)
+    bundle = store.read_object(where)
     if bundle is None:
         return SignatureVerdict(key, "", False, _unsigned(store, key, run_number) if verifier else ())
     if verifier is None:

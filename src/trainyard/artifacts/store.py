@@ -108,6 +108,13 @@ class Store(Protocol):
         """
         ...
 
+    def read_object(self, key: str) -> bytes | None:
+        """All of a small object, None if there is none.
+
+        Others rest on it: where the store sends its own checksum along, the bytes are compared with it.
+        """
+        ...
+
     def read_into(self, key: str, start: int, room: memoryview) -> int:
         """Fill `room` with the object's bytes from `start` on; how many there were.
 
@@ -141,11 +148,3 @@ class Store(Protocol):
     def sweep(self, older_than_seconds: float) -> int:
         """Give up uploads of runs that were begun so long ago and never completed; how many. Never raises."""
         ...
-
-
-def read_object(store: Store, key: str) -> bytes | None:
-    """The content of a small object, None if there is none."""
-    try:
-        return b"".join(store.read_chunks(key))
-    except FileNotFoundError:
-        return None

@@ -131,10 +131,10 @@ def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject])
     key = identity_key(number)
     if key in known:
         return {key: known[key]}
-    found = store.describe(key)
-    if found is None:
+    found, content = store.describe(key), store.read_object(key)
+    if found is None or content is None:
         raise VerificationError(f"{key}: stored a moment ago, and gone")
-    return {key: ManifestObject.of(found, sha256_of_chunks(store.read_chunks(key))[0])}
+    return {key: ManifestObject.of(found, sha256_of_chunks([content])[0])}
 
 
 def _metadata(run: dict[str, Any], number: int) -> dict[str, str]:

@@ -20,7 +20,7 @@ from trainyard.artifacts.hashing import file_agrees
 from trainyard.artifacts.layout import belongs_to_checkpoint, checkpoint_step_of, metrics_key, run_prefix
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.statement import statement_problems
-from trainyard.artifacts.store import Store, StoredObject, read_object
+from trainyard.artifacts.store import Store, StoredObject
 from trainyard.errors import CheckpointError, TrainyardError
 from trainyard.run.checkpoints import verify_checkpoint
 from trainyard.run.directory import RunDirectory
@@ -162,7 +162,7 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
 def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
     """The manifest must tell of the run the same as the stored run.json, which it lists by digest."""
     key = f"{manifest.records_prefix}run.json"
-    content = read_object(store, key)
+    content = store.read_object(key)
     if content is None:
         return []  # missing, which is another problem's to say
     try:

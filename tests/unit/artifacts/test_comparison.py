@@ -30,7 +30,7 @@ class OneObject:
 
 @pytest.mark.parametrize(
     ("content", "etag", "reads", "wrong"),
-    [(b"good", "1", 0, False), (b"good", "2", 1, False), (b"evil", "2", 1, True)],
+    [(b"good", "1", 0, False), (b"good", "2", 1, False), (b"evil", "2", 2, True)],
 )
 def test_bytes_are_read_where_only_a_crc_speaks_for_an_object_that_was_replaced(
     content: bytes, etag: str, reads: int, wrong: bool
@@ -41,3 +41,17 @@ def test_bytes_are_read_where_only_a_crc_speaks_for_an_object_that_was_replaced(
     found = compare_objects(store, [entry], listed, depth=Depth.LISTING, seed=1)
     assert bool(found) is wrong
     assert store.reads == reads
+
+
+def test_bytes_that_are_damaged_on_the_way_are_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    class DamagedOnce(OneObject):
+        def read_chunks(self, key: str, *, identity: str) -> Iterator[bytes]:
+            for chunk in super().read_chunks(key, identity=identity):
+                yield chunk if self.reads > 1 else b"evil"
+
+    store: Any = DamagedOnce(b"good", "1")
+    entry = ManifestObject("k", 4, hashlib.sha256(b"good").hexdigest(), CRC, "1")
+    listed: Any = {"k": ManifestObject("k", 4, "", {}, "1")}
+    assert compare_objects(store, [entry], listed, depth=Depth.FULL, seed=1) == {}
+    assert store.reads == 2
+    assert "read again, it is right: damaged on the way" in caplog.text

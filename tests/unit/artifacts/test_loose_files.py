@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts import loose_files
-from trainyard.artifacts.store import Store, read_object
+from trainyard.artifacts.store import Store
 from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import ConfigError, RunConflictError
 from trainyard.run.files import sha256_of_file
@@ -214,7 +214,7 @@ def test_a_described_manifest_is_put_once(store: Store, checkpoint: Path, metric
     assert loose_files.store_manifest(store, manifest, 42)
     assert loose_files.store_manifest(store, manifest, 42)
     assert not loose_files.store_manifest(store, manifest | {"created": 0}, 42)
-    assert json.loads(read_object(store, "manifests/run-42-manifest.json") or b"") == manifest
+    assert json.loads(store.read_object("manifests/run-42-manifest.json") or b"") == manifest
 
 
 def test_one_file_is_stored_and_asked_after(store: Store, folder: Path, checkpoint: Path) -> None:

@@ -101,6 +101,12 @@ class LocalStore:
             if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
                 raise ObjectChangedError(f"{path}: became another file while it was read")
 
+    def read_object(self, key: str) -> bytes | None:
+        try:
+            return b"".join(self.read_chunks(key))
+        except FileNotFoundError:
+            return None
+
     def read_into(self, key: str, start: int, room: memoryview) -> int:
         done = 0
         for chunk in self.read_chunks(key, start=start, length=len(room)):

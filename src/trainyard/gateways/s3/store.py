@@ -20,6 +20,7 @@ from trainyard.gateways.s3.uploads import (
     S3Object,
     SinglePart,
     describe,
+    is_as_told,
     sha256_arguments,
     sha256_of,
 )
@@ -48,6 +49,8 @@ class _Span:
     end: int | None
     etag: str = ""
     """With its quotes; of the object that it must be, empty for any."""
+    told: dict[str, Any] | None = None
+    """Gets what S3 says of the object, with its checksum, if that is asked for."""
 
 
 class S3Store:
@@ -96,6 +99,24 @@ class S3Store:
         span = _Span(key, start, None if length is None else start + length, identity and f'"{identity}"')
         return self._read(span, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
 
+    def read_object(self, key: str) -> bytes | None:
+        for attempt in range(1, self._bucket.attempts + 1):
+            told: dict[str, Any] = {}
+            chunks = self._read(
+                _Span(key, 0, None, told=told), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
+            )
+            try:
+                content = b"".join(chunks)
+            except FileNotFoundError:
+                return None
+            if is_as_told(content, told):
+                return content
+            pause(attempt)
+        raise ServiceError(
+            f"{key}: its bytes arrive from {self._bucket.endpoint} as others than it has, each time. "
+            "Something on the way changes them."
+        )
+
     def read_into(self, key: str, start: int, room: memoryview) -> int:
         def fill(body: Any, done: int) -> Iterator[memoryview]:
             while count := body.readinto(left := room[done - start :]):
@@ -110,12 +131,17 @@ class S3Store:
         done, etag, attempt = span.start, span.etag, 0
         while span.end is None or done < span.end:
             part = {"Range": f"bytes={done}-{'' if span.end is None else span.end - 1}"}
-            arguments = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
-            answer = self._bucket.call("get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **arguments)
+            asked = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
+            more = {} if span.told is None else {"ChecksumMode": "ENABLED"}
+            answer = self._bucket.call(
+                "get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **asked, **more
+            )
             if answer is None:
-                self._require_end(span.key, etag, arguments)
+                self._require_end(span.key, etag, asked)
                 return
             before = done
+            if span.told is not None and not done:
+                span.told.update(answer)
             with contextlib.closing(answer["Body"]) as body:
                 etag = _same(span.key, etag, answer)
                 try:

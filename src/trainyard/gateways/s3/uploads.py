@@ -150,6 +150,14 @@ def object_of(key: str, size: int, answer: Mapping[str, Any], *, part_size: int 
     return S3Object(key, size, etag)
 
 
+def is_as_told(content: bytes, answer: Mapping[str, Any]) -> bool:
+    """Whether the bytes of an answer have the SHA-256 that it tells of the object, if it tells one."""
+    told = object_of("", len(content), answer).checksum
+    if told.get("algorithm") != "SHA256" or told["type"] != "FULL_OBJECT":
+        return True
+    return bool(told["value"] == _base64(hashlib.sha256(content).digest()))
+
+
 def part_bytes(size: int) -> int:
     """How long the parts of a file of `size` bytes are, a whole number of MiB."""
     return max(_PART_BYTES, -(-size // _MOST_PARTS // (1 << 20)) * (1 << 20))
