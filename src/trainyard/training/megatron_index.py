@@ -73,7 +73,7 @@ def read_index(path: Path, tokens: Path) -> MegatronIndex:
         part.view(kind) for part, kind in zip(parts, ("<i4", "<i8", "<i8"), strict=True)
     )
     _check_documents(path, documents, sequences)
-    _check_sequences(path, (lengths, offsets), np.dtype(dtype).itemsize, tokens)
+    _check_sequences(path, (lengths, offsets), tokens, width=np.dtype(dtype).itemsize)
     return MegatronIndex(dtype, lengths, documents)
 
 
@@ -103,8 +103,11 @@ def _check_documents(path: Path, documents: npt.NDArray[np.int64], sequences: in
         raise _damaged(path, f"its documents are not its {sequences:,} sequences in order")
 
 
-def _check_sequences(path: Path, table: tuple[Any, Any], width: int, tokens: Path) -> None:
-    """Sequences must follow each other from the first byte of `tokens` to the last, as Megatron writes."""
+def _check_sequences(path: Path, table: tuple[Any, Any], tokens: Path, *, width: int) -> None:
+    """Sequences must follow each other from the first byte of `tokens` to the last, as Megatron writes.
+
+    A token has `width` bytes.
+    """
     lengths, offsets = table
     end, size = 0, tokens.stat().st_size
     for first in range(0, lengths.size, _CHUNK):

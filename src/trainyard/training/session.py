@@ -91,10 +91,10 @@ class _Session:
         weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
-        parts = self._parts(run_id, parallel, state, (stop, listener))
+        parts = self._parts(run_id, parallel, state, watchers=(stop, listener))
         tell = request.on_outcome
         with OutcomeRecorder(directory, state, self._length, tell=tell, is_main=world.is_main) as recorder:
-            _resume(directory, state, point, world)
+            _resume(directory, state, point, world=world)
             if state.data_position is not None:
                 self.batches.restore(state.data_position)
             with self._tracked(parts) as tracked:
@@ -112,7 +112,7 @@ class _Session:
         return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
 
     def _parts(
-        self, run_id: str, parallel: Parallel, state: TrainingState, watchers: tuple[StopRequest, Listener]
+        self, run_id: str, parallel: Parallel, state: TrainingState, *, watchers: tuple[StopRequest, Listener]
     ) -> Parts:
         stop, listener = watchers
         return Parts(
@@ -241,7 +241,9 @@ def _starting_weights(config: Config) -> WeightSource | None:
     return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
 
 
-def _resume(directory: RunDirectory, state: TrainingState, point: ResumePoint | None, world: World) -> None:
+def _resume(
+    directory: RunDirectory, state: TrainingState, point: ResumePoint | None, *, world: World
+) -> None:
     """Bring state and records to the resume point, or to step 0."""
     if point is not None:
         load_checkpoint(point.path, state, world)

@@ -36,12 +36,12 @@ def write_files(
     """Write `files` below `folder`, fsynced. Raises OSError, AbandonedError once `goes_on()` is false."""
     written: tuple[ManifestFile, ...] = ()
     for file in files:
-        written += ((yield from _write_file(folder, file, memory, goes_on)),)
+        written += ((yield from _write_file(folder, file, memory, goes_on=goes_on)),)
     return written
 
 
 def _write_file(
-    folder: Path, file: FileStretches, memory: mmap.mmap, goes_on: Callable[[], bool]
+    folder: Path, file: FileStretches, memory: mmap.mmap, *, goes_on: Callable[[], bool]
 ) -> Pieces[ManifestFile]:
     digest, size = hashlib.sha256(), 0
     with (folder / file.name).open("wb", buffering=_CHUNK_BYTES) as target, memoryview(memory) as view:

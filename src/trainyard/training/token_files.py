@@ -130,7 +130,7 @@ class TokenWriter:
         self._file.close()
 
 
-def copy_tokens(path: Path, dtype: str, vocab_size: int, writer: TokenWriter) -> None:
+def copy_tokens(path: Path, writer: TokenWriter, *, dtype: str, vocab_size: int) -> None:
     """Append the pre-tokenised file at `path` to `writer`, checking each id as `check_tokens` does."""
     for chunk in _checked_chunks(path, dtype, vocab_size):
         writer.write(chunk)

@@ -185,7 +185,7 @@ def _write_files(
             if starts is not None:
                 for places in starts_in(plan, file):
                     starts.write(places + writer.tokens)
-            copy_tokens(file.path, _stored_type(plan, file), plan.vocab_size, writer)
+            copy_tokens(file.path, writer, dtype=_stored_type(plan, file), vocab_size=plan.vocab_size)
         else:
             pieces = read_pieces(file, plan.data.text_field, skips)
             for tokens, begins in encoded(plan.vocabulary, pieces):

@@ -86,7 +86,7 @@ def test_copying_joins_files_and_checks_them(tmp_path: Path) -> None:
     write(tmp_path / "b.bin", [3])
     with TokenWriter(tmp_path / "all.bin", "uint16") as writer:
         for name in ("a.bin", "b.bin"):
-            copy_tokens(tmp_path / name, "uint16", 4, writer)
+            copy_tokens(tmp_path / name, writer, dtype="uint16", vocab_size=4)
         assert writer.finish().open().tolist() == [1, 2, 3]
         with pytest.raises(DataError, match="token 3"):
-            copy_tokens(tmp_path / "b.bin", "uint16", 3, writer)
+            copy_tokens(tmp_path / "b.bin", writer, dtype="uint16", vocab_size=3)

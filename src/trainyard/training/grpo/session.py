@@ -108,7 +108,7 @@ class _Session:
             saver.remove_old()
             if state.step == 0:
                 with segment.watchdog.slow_work():
-                    self._start_warm(segment, state, saver, weights)
+                    self._start_warm(segment, state, saver, weights=weights)
             if state.step < self._length.steps:
                 self._step(segment, state, saver)
             saver.save(wait=True)
@@ -120,7 +120,7 @@ class _Session:
             train_policy(self._config, self._questions, state, steps=steps, last=self._length.steps)
 
     def _start_warm(
-        self, segment: Segment, state: PolicyState, saver: Saver, weights: WeightSource | None
+        self, segment: Segment, state: PolicyState, saver: Saver, *, weights: WeightSource | None
     ) -> None:
         """Bring the policy from its first weights to those that GRPO starts with."""
         if self._config.grpo.warm_start_steps:
