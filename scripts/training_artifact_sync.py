@@ -7,7 +7,7 @@ Reads:  --run-dir (or --checkpoint and --metrics); its config.yaml where --store
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: 5 a call);
         TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless, to sign the manifest with
 Writes: objects in the store; with --json a report on stdout; the step outputs manifest, manifest_sha256
-Exit codes: 0 stored; 1 a checkpoint is not whole, or the number another run's; 2 usage; 4 the store refuses;
+Exit codes: 0 stored; 1 not whole, the number another run's, a full disk; 2 usage; 4 the store refuses;
         --follow: 5 no run, or no news of one without an outcome; 75 SIGTERM or SIGINT: run it again to go on
 
 Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs

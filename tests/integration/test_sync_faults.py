@@ -2,8 +2,11 @@
 
 import os
 import random
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -38,6 +41,7 @@ REFUSALS: dict[str, tuple[Any, ...]] = {
     "another clock": ("403", "RequestTimeTooSkewed", 7200.0),
 }
 CALL_SECONDS = 1.0
+SYNC = Path(__file__).resolve().parents[2] / "scripts" / "training_artifact_sync.py"
 SEED = int(os.environ.get("TRAINYARD_FAULT_SEED", "1"))
 
 
@@ -62,6 +66,7 @@ class FaultyProxy:
         """The status of each answer that came from the server."""
         self.expired = ""
         """The access key whose session is over."""
+        self.parts_stored = 0
         self.exposed = 0
         """Requests that chance could spoil."""
         self.log: list[tuple[str, str]] = []
@@ -122,6 +127,7 @@ class FaultyProxy:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = self._ask(head, body)
         self.answered.append(answer[9:12])
+        self.parts_stored += b"partNumber=" in head and answer[9:12] == b"200"
         if fault == "damage the answer":
             answer = self._damaged(answer)
         client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
@@ -350,6 +356,37 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     started = [line for line, _ in proxy.log if "?uploads" in line and line.startswith("POST")]
     assert len(started) == 1, "the upload did not go on where it was"
+
+
+def test_a_sync_that_is_killed_in_the_middle_of_a_file_goes_on_with_the_parts_that_are_there(
+    proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, answer = make_run(steps=(100,), size=70_000_000), proxy._choose
+    line = [sys.executable, str(SYNC), "--run-dir", str(run.path), "--store", store.url, "--run-number", "1"]
+    sync = subprocess.Popen([*line, "--once"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def choose(head: bytes) -> str:
+        if b"partNumber=4" in head:
+            wait_until(lambda: proxy.parts_stored >= 2)
+            sync.kill()
+        return answer(head)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(proxy, "_choose", choose)
+        assert sync.wait(60) == -signal.SIGKILL
+    found = verify_run(store, 1, depth=Depth.LISTING)
+    assert found.problems == ("manifests/run-1-manifest.json: missing; nothing vouches for run 1",)
+    proxy.log.clear()
+    assert sync_run(open_store(store.url, call_seconds=20), run, 1).problems == ()
+    assert sum("partNumber=" in line for line, _ in proxy.log) <= 3
+    assert verify_run(store, 1, depth=Depth.LISTING, run_directory=run).ok
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from trainyard.artifacts.sync import sync_run, way_on
 from trainyard.artifacts.sync_report import SyncReport
 from trainyard.errors import (
     ExitCode,
+    RecordError,
     RunConflictError,
     ServiceError,
     StoppedError,
@@ -199,7 +200,7 @@ class _Following:
                     return followed
                 away_since, pause = 0.0, _FIRST_PAUSE
                 watch.stop.wait(patience.poll_seconds)
-            except (ServiceError, RunConflictError, VerificationError, OSError) as error:
+            except (ServiceError, RunConflictError, VerificationError, RecordError, OSError) as error:
                 away_since = away_since or time.monotonic()
                 if watch.stop.is_set() or time.monotonic() - away_since > patience.outage_seconds:
                     raise

@@ -9,7 +9,9 @@ its affair.
 """
 
 import contextlib
+import errno
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ from trainyard.artifacts.sending import FILES_AT_ONCE, Sending
 from trainyard.artifacts.signature import Signer
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync_report import SyncReport, size_text
-from trainyard.errors import CheckpointError, ServiceError, VerificationError
+from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
 from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -154,11 +156,18 @@ def _total(entries: dict[str, ManifestObject]) -> int:
 
 @contextlib.contextmanager
 def way_on(directory: str, command: str) -> Iterator[None]:
-    """Add to the store's refusal where everything still is, and the one command that finishes the job."""
+    """Add to a refusal of the store or the disk where everything still is, and the command that finishes."""
+    left = f"Nothing is lost: checkpoints and records are in {directory}.\nWhen it is mended: {command}"
     try:
         yield
     except ServiceError as error:
-        raise ServiceError(
-            f"{error}\nNothing is lost: checkpoints and records are in {directory}.\n"
-            f"When it is mended: {command}"
+        raise ServiceError(f"{error}\n{left}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        scratch = tempfile.gettempdir()
+        free = size_text(shutil.disk_usage(scratch).free)
+        raise RecordError(
+            f"{error.filename2 or error.filename or scratch}: {error.strerror} ({free} free in {scratch}, "
+            f"where records are copied before they are sent). Make room, or set TMPDIR.\n{left}"
         ) from error

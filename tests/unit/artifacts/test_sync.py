@@ -1,7 +1,12 @@
 """What a sync puts into a store, what it leaves out, and what it says."""
 
+import errno
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,7 @@ from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import sync_run
 from trainyard.artifacts.sync_report import SyncReport, size_text
 from trainyard.artifacts.verify import Depth, verify_run
-from trainyard.errors import ConfigError, RunConflictError, ServiceError
+from trainyard.errors import ConfigError, ExitCode, RecordError, RunConflictError, ServiceError
 from trainyard.gateways.local_store import LocalObject, LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
@@ -307,6 +312,80 @@ def test_a_refusal_says_where_everything_is_and_how_to_go_on(tmp_path: Path, mak
     assert "Not a directory" in cause or "File exists" in cause
     assert str(run.path) in where
     assert f"--run-dir {run.path} --store file://{tmp_path}/file --run-number 1 --once" in way_on
+
+
+def test_a_full_disk_under_the_copies_of_the_records_is_named_and_nothing_is_marked_complete(
+    store: Store, folder: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(
+            RecordError, match=r"No space left on device .* free in .* Make room, or set TMPDIR"
+        ) as error:
+            sync_run(store, run, None)
+    assert error.value.exit_code == ExitCode.NO
+    assert f"Nothing is lost: checkpoints and records are in {run.path}" in str(error.value)
+    assert "--run-number 1" in str(error.value)
+    assert not verify_run(store, 1, depth=Depth.LISTING).ok
+    assert sync_run(store, run, None).problems == ()
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_another_error_of_a_disk_is_left_as_it_is(
+    store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(shutil, "copyfile", forbidden)
+    with pytest.raises(PermissionError):
+        sync_run(store, make_run(), None)
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from trainyard.artifacts.sync import sync_run
+    from trainyard.gateways.local_store import files, store
+    from trainyard.run.directory import RunDirectory
+
+    left = int(sys.argv[3])
+    def or_die(function):
+        def call(*arguments, **named):
+            global left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+        return call
+
+    store.sync_file = or_die(store.sync_file)
+    store.sync_directory = or_die(store.sync_directory)
+    store.copy_file = or_die(store.copy_file)
+    store.digest_of = or_die(store.digest_of)
+    sync_run(store.LocalStore(Path(sys.argv[1])), RunDirectory(Path(sys.argv[2])), 1)
+"""
+
+
+def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    """By SIGKILL, before one of its steps on the disk; the last of them are those of the manifest."""
+    run, died, kills = make_run(), -signal.SIGKILL, 0
+    while died:
+        line = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(run.path), str(5 * kills)]
+        died = subprocess.run(line, timeout=60, check=False).returncode
+        found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
+        assert found.ok or found.manifest_key not in {o.key for o in store.list_objects("")}, found.problems
+        assert died in (0, -signal.SIGKILL)
+        kills += died != 0
+    assert kills >= 4
+    assert found.ok
 
 
 def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
