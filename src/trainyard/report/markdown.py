@@ -17,6 +17,7 @@ from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline
 from trainyard.report.quantities import counted, size
 from trainyard.report.text import utc
+from trainyard.report.troubles import degradation
 from trainyard.run.commands import is_command, resume_command
 from trainyard.run.identity import run_address
 
@@ -33,6 +34,7 @@ def markdown_report(facts: RunFacts) -> str:
     parts = [
         f"### {head.verdict.symbol} {escaped(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
+        *_degraded(facts),
         " · ".join(figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
         _links(facts),
         _proof_table(facts),
@@ -88,6 +90,12 @@ def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
         last = facts.checkpoints[-1]
         yield f"Last good checkpoint: step {last.step:,}, {size(last.size)}."
     yield "Next:\n\n" + fenced(head.next_step, "sh" if is_command(head.next_step) else "")
+
+
+def _degraded(facts: RunFacts) -> Iterable[str]:
+    """What did not end the run, and costs time or checkpoints all the same."""
+    if trouble := degradation(facts):
+        yield f"{Verdict.DEGRADED.symbol} {escaped(trouble)}"
 
 
 def _proof_table(facts: RunFacts) -> str:

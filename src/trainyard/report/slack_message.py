@@ -17,17 +17,11 @@ from trainyard.report.headline import Headline, Verdict, figures, headline, posi
 from trainyard.report.history import number
 from trainyard.report.quantities import duration, money
 from trainyard.report.resolved_config import config_value
+from trainyard.report.troubles import degradation
 from trainyard.run.commands import is_command
 from trainyard.run.identity import run_address
 
 SECTION_CHARACTERS = 3000
-_TROUBLES = {
-    "checkpoint_failed": "checkpoint not saved",
-    "checkpoint_rejected": "checkpoint passed over",
-    "hang_suspected": "nothing moves",
-    "network_degraded": "network",
-}
-"""Events of a run that goes on, but not as it should, and what they are called."""
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -154,24 +148,6 @@ def _between(moment: Moment, facts: RunFacts | None, around: Surroundings) -> st
         return f"{at}: {reason}" if reason else at
     segment = f" {around.segment}" if around.segment else ""
     return f"{segment}{at}" + (f" ({reason})" if reason else "")
-
-
-def degradation(facts: RunFacts | None) -> str:
-    """The troubles on record of this segment that did not end it, the newest of each kind; empty: none."""
-    newest: dict[str, str] = {}
-    for event in reversed(facts.events if facts is not None else []):
-        kind = str(event.get("event"))
-        if kind in ("started", "resumed"):
-            break
-        if kind in _TROUBLES and kind not in newest:
-            newest[kind] = _trouble(kind, event)
-    return "; ".join(newest.values())
-
-
-def _trouble(kind: str, event: Mapping[str, Any]) -> str:
-    step, reason = number(event.get("step")), event.get("reason")
-    at = "" if step is None or kind == "network_degraded" else f", step {step:,.0f}"
-    return f"{_TROUBLES[kind]}{at}" + (f": {reason}" if isinstance(reason, str) else "")
 
 
 def _number(facts: RunFacts | None, around: Surroundings) -> str:

@@ -25,10 +25,10 @@ from trainyard.report.slack_message import (
     Moment,
     SlackMessage,
     Surroundings,
-    degradation,
     retitled,
     slack_message,
 )
+from trainyard.report.troubles import degradation
 from trainyard.run.files import write_json_atomically
 
 FILE_NAME = "slack.json"

@@ -170,6 +170,9 @@ def _network(hardware: Facts, place: Place) -> Part:
 
 
 def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -> Part:
+    if found.trouble is not None and not found.taken and section(run, "outcome").get("status") == "failed":
+        kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
+        return Part("stored", False, kept, place.resume_command)
     if found.trouble is not None:
         step = place.sync_as_another if found.taken else place.sync_command
         return Part("stored", False, found.trouble, step)

@@ -12,6 +12,7 @@ import pytest
 from trainyard.errors import ConfigError
 from trainyard.report.dashboard import Format, TrainingDashboard, rendered
 from trainyard.run.directory import RunDirectory
+from trainyard.run.records import append_event
 
 NewRun = Callable[[], Any]
 Golden = Callable[[str, str], None]
@@ -27,6 +28,15 @@ def test_a_proven_run(new_run: NewRun, golden: Golden) -> None:
     dashboard = TrainingDashboard(str(run.path))
     golden("proven.txt", dashboard.generate_text_report())
     golden("proven.md", dashboard.generate_markdown_report())
+
+
+def test_the_summary_says_what_was_degraded_in_a_run_that_is_proven(new_run: NewRun) -> None:
+    run = new_run().train(100)
+    reason = "TCP between machines on rank 8, though the machine has EFA"
+    append_event(run.layout.events_file, "network_degraded", step=1, ranks=[8], reason=reason)
+    summary = TrainingDashboard(str(run.succeed().prove().path)).generate_markdown_report()
+    assert summary.startswith("### ✅ Trained and proven")
+    assert f"\n\n⚠ network: {reason}\n\n" in summary
 
 
 def test_a_run_that_is_not_proven(new_run: NewRun, golden: Golden) -> None:

@@ -503,6 +503,16 @@ def test_a_store_that_could_not_be_asked_is_named_and_does_not_hold() -> None:
     assert stored.evidence == "The bucket ml-runs does not answer."
 
 
+def test_a_run_that_failed_is_not_said_to_lack_credentials_for_a_store_that_it_never_goes_to() -> None:
+    failed = changed("outcome", "status", to="failed")
+    stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
+    assert not stored.holds
+    assert stored.evidence == "a run that failed is not stored; what it saved is in runs/a"
+    assert "scripts/train.py" in str(stored.next_step)
+    taken = part(judge(failed, found=Found(trouble="number 7 is another run's", taken=True)), "stored")
+    assert taken.evidence == "number 7 is another run's"
+
+
 def test_without_a_store_the_next_step_leaves_its_address_to_be_filled_in() -> None:
     stored = part(prove(proven_run(), whole_rows(), EVENTS, Found(None), place=Place("runs/a")), "stored")
     assert stored.evidence == "no store was named"

@@ -156,7 +156,10 @@ def test_a_loss_that_is_not_finite_makes_it_red(stage: Any, bucket: Any) -> None
     assert "finite" in outcome(played)["reason"]
     assert proof(played)["trained"] is False
     assert "❌ Not proven: trained" in played.summary
-    assert "finite" in told(played, "failed")
+    message = told(played, "failed")
+    assert "finite" in message
+    assert "a run that failed is not stored" in message
+    assert "credentials" not in message
     assert (played.record / "artifacts" / "training" / "run.json").is_file()
 
 
