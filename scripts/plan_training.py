@@ -33,20 +33,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )
-    parser.add_argument("--num-nodes", type=positive, default=1, metavar="N", help="machines; default: 1")
     parser.add_argument(
-        "--nproc-per-node", type=positive, metavar="N", help="processes on each machine; default: one a GPU"
+        "--num-nodes", type=command.positive, default=1, metavar="N", help="machines; default: 1"
+    )
+    parser.add_argument(
+        "--nproc-per-node",
+        type=command.positive,
+        metavar="N",
+        help="processes on each machine; default: one a GPU",
     )
     parser.add_argument("--mfu", type=share, metavar="SHARE", help="share of the device's peak, such as 0.4")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     return parser.parse_args(argv)
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) == int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def share(text: str) -> float:

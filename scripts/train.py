@@ -13,7 +13,6 @@ Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=5
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -34,7 +33,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
     parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
-    parser.add_argument("--nproc-per-node", type=int, metavar="N", help="processes on this machine")
+    parser.add_argument(
+        "--nproc-per-node", type=command.positive, metavar="N", help="processes on this machine"
+    )
     parser.add_argument("--profile", type=command.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -57,14 +58,14 @@ def left(code: int) -> int:
 
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
-    start = time.monotonic() - command.job_seconds()
     command.configure_logging(args.log_level if IS_MAIN else "error")
-    if args.nproc_per_node and "WORLD_SIZE" not in os.environ:
+    if args.nproc_per_node and not args.dry_run and "WORLD_SIZE" not in os.environ:
+        from trainyard.config.launch import require_launchable
         from trainyard.gateways.torchrun import launch
         from trainyard.run.identity import choose_run_id
 
-        arguments = [__file__, *(sys.argv[1:] if argv is None else argv)]
-        return launch(arguments, processes=args.nproc_per_node, run_id=choose_run_id(args.run_dir))
+        require_launchable(args.config, args.set, args.nproc_per_node)
+        return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
     from trainyard.training.before_torch import before_torch
 
     command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
@@ -76,11 +77,12 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.training.streamed import as_begun
 
     config = as_begun(load_config(args.config, args.set).config, args.run_dir)
-    stop = StopRequest(None if args.deadline is None else start + args.deadline)
+    stop = StopRequest.after(args.deadline, gone=command.job_seconds())
+    asked = requested(args, config, digest_of)
     if args.dry_run:
-        command.print_json(rehearse(config, requested(args, config, digest_of)))
+        command.print_json(rehearse(config, asked, processes=args.nproc_per_node))
         return 0
-    request = requested(args, config, digest_of)(ready_data(config))
+    request = asked(ready_data(config))
     stop.listen()
     with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)
@@ -93,8 +95,7 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
     """What is asked for, checked; only the data is still to come."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.nvidia import gpu_sampler
-    from trainyard.plan.device import gpu
-    from trainyard.plan.flops import flops_per_token
+    from trainyard.plan.device import measures_of
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, provenance
     from trainyard.training.segment import Request
@@ -103,13 +104,12 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
-    facts = gpu_sampler(seconds=10) if config.model.device != "cpu" else dict
     require_weights(config, directory, args.resume)
     return lambda data: Request(
-        *(config, directory, data, args.resume, run_id, origin, facts),
+        *(config, directory, data, args.resume, run_id, origin),
+        gpu_facts=gpu_sampler(seconds=10) if config.model.device != "cpu" else dict,
         digest_of=digest_of,
-        flops_per_token=flops_per_token(config.model.architecture, config.data.sequence_length),
-        peak_flops=lambda name: gpu(name, 0).peak(bfloat16=config.model.dtype == "bfloat16"),
+        **measures_of(config),
         profile=args.profile or range(0),
         on_outcome=command.print_json if args.json else lambda _: None,
         leave=lambda code: command.end_at_once(lambda: left(code)),

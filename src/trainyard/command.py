@@ -64,6 +64,13 @@ def steps(text: str) -> range:
     return chosen
 
 
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) == int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
 def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
     """How long the job of CI that this process belongs to has been going; 0 outside one.
 

@@ -113,6 +113,8 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
     assert tree(tmp_path) == before
     assert then["plan"]["steps"] > 0
     assert then["resumes"] is None
+    two = run("train.py", "--dry-run", "--nproc-per-node", "2", "--set", "compute.strategy=ddp")
+    assert two["plan"]["samples_per_step"] == 2 * then["plan"]["samples_per_step"]
 
 
 def test_steps_to_trace_that_are_none_are_refused_by_their_flag() -> None:

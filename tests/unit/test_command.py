@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard import errors
-from trainyard.command import duration, exit_code_of, job_seconds, steps
+from trainyard.command import duration, exit_code_of, job_seconds, positive, steps
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 FRAME = """
@@ -280,6 +280,13 @@ def test_steps_are_one_or_a_range_with_both_ends(text: str, chosen: list[int]) -
 def test_what_are_no_steps_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="such as 10 or 10-12"):
         steps(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "two", "", "\u0661"])
+def test_a_number_of_processes_is_whole_and_above_0(text: str) -> None:
+    assert positive("12") == 12
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number above 0"):
+        positive(text)
 
 
 @pytest.mark.parametrize(("status", "colour"), [("ok", 32), ("degraded", 33), ("failed", 31)])

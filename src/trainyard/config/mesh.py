@@ -39,6 +39,15 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
     return MeshShape(replicas, shards, tensor)
 
 
+def require_strategy(strategy: str, processes: int) -> None:
+    """Raise ConfigError when several processes were started for a run that is to be one."""
+    if processes > 1 and strategy == "single":
+        raise ConfigError(
+            f"{processes} processes were started, but compute.strategy is single: each would train alone and "
+            "all would write the same files. Use --set compute.strategy=ddp or fsdp. Nothing was started."
+        )
+
+
 def _shared_out(count: int, key: str, parts: int, what: str) -> int:
     if count % parts:
         raise ConfigError(f"compute.{key}: {parts} does not divide the {count} {what}. Nothing was started.")

@@ -21,7 +21,7 @@ _SHUTDOWN_SECONDS = "300"
 """How long torchrun waits for workers after a signal; its own 30 s would kill a large save."""
 
 
-def launch(arguments: Sequence[str], *, processes: int, run_id: str) -> int:
+def launch(arguments: Sequence[str], processes: int, run_id: str) -> int:
     """Run a Python script in `processes` workers, which agree on one run.
 
     Returns the exit code of the main one; where that was ended because another had failed, that of the other.

@@ -5,7 +5,10 @@ It looks at no machine: what is here is handed in, what can be rented stands in 
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
+from trainyard.config.schema import Config
+from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import InstanceType
 
 _MIB, _GIB = 2**20, 2**30
@@ -95,3 +98,12 @@ def cpu_of(instance: InstanceType) -> Device:
     """The processors of an instance type."""
     cores = max(1, instance.vcpus // _THREADS_A_CORE)
     return cpu(cores=cores, memory_bytes=instance.memory_gib * _GIB)
+
+
+def measures_of(config: Config) -> dict[str, Any]:
+    """What training measures its speed by, as fields of a `Request`: the work of a token, a device's peak."""
+    bfloat16 = config.model.dtype == "bfloat16"
+    return {
+        "flops_per_token": flops_per_token(config.model.architecture, config.data.sequence_length),
+        "peak_flops": lambda name: gpu(name, 0).peak(bfloat16=bfloat16),
+    }

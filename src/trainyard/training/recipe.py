@@ -3,9 +3,11 @@
 The recipes share the run directory and everything after it. They are `session`'s and `grpo`'s.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+from trainyard.config.launch import require_processes
 from trainyard.config.schema import Config
 from trainyard.training.grpo import session as grpo
 from trainyard.training.grpo.questions import Questions, questions_of
@@ -32,8 +34,13 @@ def train(request: Request[Any], *, stop: StopRequest, listener: Listener) -> di
     return recipe(request, stop=stop, listener=listener)
 
 
-def rehearse(config: Config, request_for: RequestFor) -> dict[str, Any]:
-    """What would be trained, or what would be prepared first; nothing is changed."""
+def rehearse(config: Config, request_for: RequestFor, *, processes: int | None = None) -> dict[str, Any]:
+    """What `processes` would train, or what would be prepared first; nothing is changed.
+
+    Without a number they are those that torchrun has started, or this one.
+    """
+    count = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    require_processes(config, count)
     if config.recipe == "grpo":
         return grpo.describe(request_for(questions_of(config)))
-    return rehearse_pretraining(config, request_for)
+    return rehearse_pretraining(config, request_for, processes=count)

@@ -17,9 +17,9 @@ RequestFor = Callable[[TrainingData], Request]
 """All of a request but the data, which is prepared last."""
 
 
-def rehearse(config: Config, request_for: RequestFor) -> dict[str, Any]:
-    """What would be trained, or, where the data comes first, `prepares`: what would be prepared."""
+def rehearse(config: Config, request_for: RequestFor, *, processes: int) -> dict[str, Any]:
+    """What `processes` would train, or, where the data comes first, `prepares`: what would be prepared."""
     data = data_at_hand(config.data, config.model)
     if data is None:
         return {"prepares": plan_preparation(config.data, config.model).to_json()}
-    return describe(request_for(data))
+    return describe(request_for(data), processes)

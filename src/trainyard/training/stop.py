@@ -22,6 +22,11 @@ class StopRequest:
         self._deadline = deadline
         self._interrupts = 0
 
+    @classmethod
+    def after(cls, seconds: float | None, *, gone: float) -> "StopRequest":
+        """One whose deadline is `seconds` from a start that is `gone` seconds ago; None is without."""
+        return cls(None if seconds is None else time.monotonic() - gone + seconds)
+
     def listen(self) -> None:
         """Take over SIGTERM and SIGINT, first thing in the process."""
         for number in _SIGNALS:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from trainyard.errors import ConfigError, TrainingFailedError, TrainyardError
+from trainyard.config.mesh import require_strategy
+from trainyard.errors import TrainingFailedError, TrainyardError
 from trainyard.training.joining import no_long_wait
 
 Result = TypeVar("Result")
@@ -151,7 +152,7 @@ def joined(
     five minutes, but for `collectives_wait_for_ever`. Nobody who was told to end waits for the others.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
-    _require_one_process(size, strategy)
+    require_strategy(strategy, size)
     if size == 1 and strategy in ("single", "ddp"):
         yield ALONE
         return
@@ -225,12 +226,3 @@ def peers_expected() -> Iterator[None]:
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
             "Its own message stands further up. Go on with --resume auto once its cause is mended."
         ) from error
-
-
-def _require_one_process(size: int, strategy: str) -> None:
-    """Raise ConfigError when several processes were started for a run that is to be one."""
-    if size > 1 and strategy == "single":
-        raise ConfigError(
-            f"{size} processes were started, but compute.strategy is single: each would train alone and all "
-            "would write the same files. Use --set compute.strategy=ddp or fsdp. Nothing was started."
-        )

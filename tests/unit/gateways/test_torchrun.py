@@ -22,7 +22,7 @@ def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
     program.write_text(WORKERS.format(body=body))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    return launch(["train.py"], processes=2, run_id="a-run")
+    return launch(["train.py"], 2, "a-run")
 
 
 @pytest.mark.parametrize(

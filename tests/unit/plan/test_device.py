@@ -2,7 +2,9 @@
 
 import pytest
 
-from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of
+from trainyard.config.schema import Config
+from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of, measures_of
+from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import CATALOGUE, find_instance
 
 GIB = 2**30
@@ -52,3 +54,14 @@ def test_more_cores_are_faster() -> None:
     one, two = cpu(cores=1, memory_bytes=GIB), cpu(cores=2, memory_bytes=GIB)
     assert one.name == "1 CPU core"
     assert two.peak(bfloat16=False) == 2 * (one.peak(bfloat16=False) or 0)
+
+
+def test_training_measures_itself_by_the_peak_of_its_precision() -> None:
+    for dtype, peak in (("float32", 67e12), ("bfloat16", 989e12)):
+        config = Config.model_validate({"model": {"name": "m", "dtype": dtype}})
+        measures = measures_of(config)
+        assert measures["peak_flops"]("NVIDIA H100 80GB HBM3") == peak
+        assert measures["peak_flops"]("a GPU of next year") is None
+        assert measures["flops_per_token"] == flops_per_token(
+            config.model.architecture, config.data.sequence_length
+        )

@@ -212,6 +212,13 @@ def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
     assert run_training(tiny_config())["steps"] == 12
 
 
+def test_a_deadline_counts_from_a_start_that_is_past() -> None:
+    for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
+        stop = StopRequest.after(seconds, gone=gone)
+        stop.before_deadline(1.0)
+        assert (stop.reason is not None) is asked
+
+
 def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
     with pytest.raises(StoppedError, match="the deadline is near"):
         run_training(tiny_config(), stop=StopRequest(deadline=0.0))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from trainyard.config.launch import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.lock import locked
@@ -238,11 +239,7 @@ def _weights(config: Config) -> WeightSource | None:
 def _require_one_device(request: Request[Questions]) -> None:
     if request.profile:
         raise ConfigError("--profile traces pretraining only; leave it out with recipe: grpo.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "recipe: grpo trains in one process, and several were started. Leave --nproc-per-node out. "
-            "Nothing was started."
-        )
+    require_processes(request.config, int(os.environ.get("WORLD_SIZE", "1")))
     if request.config.model.device != "cpu" and torch.cuda.device_count() > 1:
         raise ConfigError(
             "recipe: grpo trains on one GPU, and several are visible. Set CUDA_VISIBLE_DEVICES to one of "

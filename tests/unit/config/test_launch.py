@@ -1,0 +1,32 @@
+"""What is said of a configuration before processes are started for it."""
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.config.launch import require_launchable
+from trainyard.errors import ConfigError
+
+SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
+HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "processes", "problem"),
+    [
+        ([], 2, "compute.strategy is single"),
+        (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
+        (["recipe=grpo"], 2, "recipe: grpo trains in one process"),
+        (["training.bach_size=3"], 2, "bach_size"),
+    ],
+)
+def test_what_every_process_would_refuse_is_refused_before_them(
+    overrides: list[str], processes: int, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        require_launchable(SMOKE, overrides, processes)
+
+
+@pytest.mark.parametrize(("overrides", "processes"), [([], 1), (HSDP, 4), (["recipe=grpo"], 1)])
+def test_what_they_can_do_is_not(overrides: list[str], processes: int) -> None:
+    require_launchable(SMOKE, overrides, processes)
