@@ -101,13 +101,13 @@ def contents_of(
     if version is None:
         files += sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
     prefix = run_prefix(run_number) if version is None else records_prefix(run_number, version)
-    records = tuple(_records(directory, files, prefix, scratch))
+    records = tuple(_records(directory, files, prefix=prefix, scratch=scratch))
     if (copied := scratch / directory.run_file.name).exists():
         run = read_run(copied)  # exactly what is stored
     metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
     found = _Found()
     for step in reversed(directory.checkpoint_steps()):
-        _look_at_checkpoint(directory.checkpoint(step), step, run_number, found)
+        _look_at_checkpoint(directory.checkpoint(step), step, run_number=run_number, found=found)
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
     return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 
@@ -130,7 +130,7 @@ def require_claimed(item: Item, sha256: str) -> None:
         )
 
 
-def checkpoint_group(path: Path, name: str, keys: str, manifest: CheckpointManifest) -> Group:
+def checkpoint_group(path: Path, manifest: CheckpointManifest, *, name: str, keys: str) -> Group:
     """The checkpoint in the directory `path`; `keys` is what its objects' keys start with.
 
     Raises CheckpointError when a file is missing or of another size.
@@ -139,7 +139,7 @@ def checkpoint_group(path: Path, name: str, keys: str, manifest: CheckpointManif
     return Group(name, items, marker=Item(keys + MANIFEST_NAME, path / MANIFEST_NAME))
 
 
-def metrics_document(target: Path, source: Path, run_id: str, run_number: int) -> None:
+def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int) -> None:
     """Write the rows of a JSON-lines file as one JSON document, in constant memory."""
     head = json.dumps({"run_id": run_id, "run_number": run_number})[:-1]
     with target.open("w", encoding="utf-8") as file:
@@ -149,14 +149,14 @@ def metrics_document(target: Path, source: Path, run_id: str, run_number: int) -
         file.write("\n]}\n")
 
 
-def _look_at_checkpoint(path: Path, step: int, run_number: int, found: _Found) -> None:
+def _look_at_checkpoint(path: Path, step: int, *, run_number: int, found: _Found) -> None:
     if not (path / MANIFEST_NAME).exists():
         found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
         return
     try:
         manifest = read_manifest(path)
         keys = checkpoint_prefix(run_number, step)
-        found.groups.append(checkpoint_group(path, f"checkpoint-{step}", keys, manifest))
+        found.groups.append(checkpoint_group(path, manifest, name=f"checkpoint-{step}", keys=keys))
     except CheckpointError as error:
         found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
 
@@ -172,7 +172,7 @@ def _checkpoint_item(directory: Path, keys: str, file: ManifestFile) -> Item:
     return Item(keys + file.path, path, file)
 
 
-def _records(directory: RunDirectory, files: Iterable[Path], prefix: str, scratch: Path) -> Iterator[Item]:
+def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scratch: Path) -> Iterator[Item]:
     for path in files:
         if path.is_file() and not path.is_symlink():
             relative = path.relative_to(directory.path)
@@ -191,5 +191,5 @@ def _config(scratch: Path) -> dict[str, Any]:
 
 def _metrics_item(run: dict[str, Any], run_number: int, scratch: Path) -> Item:
     target = scratch / "metrics.json"
-    metrics_document(target, scratch / "metrics.jsonl", str(run["run_id"]), run_number)
+    metrics_document(target, scratch / "metrics.jsonl", run_id=str(run["run_id"]), run_number=run_number)
     return Item(metrics_key(run_number), target)

@@ -134,7 +134,7 @@ def follow_run(
     with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)):
         number = claim_number(store, run_id, wanted)
     with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=number)):
-        return _Following(store, directory, number, signer).until_it_ends(watch, patience)
+        return _Following(store, directory, number, signer=signer).until_it_ends(watch, patience)
 
 
 class _Watch:
@@ -183,7 +183,7 @@ def _written(path: Path) -> int | None:
 class _Following:
     """One run on its way into one store."""
 
-    def __init__(self, store: Store, directory: RunDirectory, number: int, signer: Signer | None) -> None:
+    def __init__(self, store: Store, directory: RunDirectory, number: int, *, signer: Signer | None) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
         self._run = RunningRun(store, directory, number, signer=signer)
         self._done: frozenset[tuple[int, int]] = frozenset()

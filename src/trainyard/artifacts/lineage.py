@@ -105,7 +105,7 @@ def _walk(store: Store, manifest: RunManifest, depth: Depth) -> Iterator[Link]:
         if digest is not None and digest not in seen:
             seen.add(digest)
             known = known or _manifests(store)
-            link, following = _parent(store, run, digest, known, depth=depth)
+            link, following = _parent(store, run, digest, known=known, depth=depth)
             yield link
         yield _data(run)
         yield _code(run)
@@ -119,7 +119,7 @@ def _digest_of_parent(manifest: RunManifest) -> str | None:
 
 
 def _parent(
-    store: Store, run: RunManifest, digest: str, known: Mapping[int, RunManifest], *, depth: Depth
+    store: Store, run: RunManifest, digest: str, *, known: Mapping[int, RunManifest], depth: Depth
 ) -> tuple[Link, RunManifest | None]:
     """The link to the parent checkpoint, and the run that the walk goes on with."""
     for number, manifest in known.items():

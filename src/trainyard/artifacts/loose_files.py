@@ -106,7 +106,7 @@ def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) 
     """
     try:
         _require(path)
-        with Sending(store, {}, {}, _texts(metadata)) as sending:
+        with Sending(store, known={}, there={}, metadata=_texts(metadata)) as sending:
             sending.send(Group(key, (Item(key, path),)))
     except (TrainyardError, OSError) as error:
         _logger.error("%s was not stored as %s: %s", path, key, error)
@@ -178,7 +178,7 @@ def _checkpoint(path: Path, number: int) -> Group:
     if (path / MANIFEST_NAME).is_file():
         manifest = read_manifest(path)
         keys = checkpoint_prefix(number, manifest.step)
-        return checkpoint_group(path, f"checkpoint-{manifest.step}", keys, manifest)
+        return checkpoint_group(path, manifest, name=f"checkpoint-{manifest.step}", keys=keys)
     keys = checkpoint_prefix(number, step_told_by(path))
     if path.is_file():
         return Group("checkpoint", (Item(keys + path.name, path),))

@@ -109,7 +109,7 @@ def _put(
     following = replace(
         manifest, created=time.time(), supersedes={"key": newest.key, "sha256": newest.sha256}
     )
-    put_manifest(store, restated(following), Before(list(chain), {}, {}), signer)
+    put_manifest(store, restated(following), Before(list(chain), {}, {}), signer=signer)
 
 
 def _delete(store: Store, checkpoint: Checkpoint) -> None:

@@ -112,7 +112,7 @@ def build_manifest(
 
 
 def put_manifest(
-    store: Store, manifest: RunManifest, before: Before, signer: Signer | None = None
+    store: Store, manifest: RunManifest, before: Before, *, signer: Signer | None = None
 ) -> Published:
     """Put the manifest unless the newest one says the same already; the one that holds."""
     newest = before.chain[-1] if before.chain else None

@@ -27,10 +27,10 @@ class Sending:
     def __init__(
         self,
         store: Store,
+        *,
         known: Mapping[str, ManifestObject],
         there: Mapping[str, StoredObject],
         metadata: Mapping[str, str],
-        *,
         files_at_once: int = FILES_AT_ONCE,
     ) -> None:
         """`known` is what the run's newest manifest says, `there` what the store lists."""

@@ -69,9 +69,11 @@ def store_contents(
     started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
     problems, notes = list(contents.problems), list(contents.notes)
-    with Sending(store, before.known, before.there, metadata, files_at_once=files_at_once) as sending:
+    with Sending(
+        store, known=before.known, there=before.there, metadata=metadata, files_at_once=files_at_once
+    ) as sending:
         wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
-        entries = _send_groups(sending, wanted, problems, notes)
+        entries = _send_groups(sending, wanted, problems=problems, notes=notes)
     if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
         _logger.info("%d uploads were given up: begun more than a day ago, never completed", swept)
     entries |= _identity_entry(store, number, before.known)
@@ -80,7 +82,7 @@ def store_contents(
     for line in (*notes, *problems):
         _logger.warning("%s", line)
     manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
-    published = put_manifest(store, manifest, before, signer)
+    published = put_manifest(store, manifest, before, signer=signer)
     return SyncReport(
         store=store.url,
         run_id=manifest.run_id,
@@ -99,7 +101,7 @@ def store_contents(
 
 
 def _send_groups(
-    sending: Sending, groups: list[Group], problems: list[str], notes: list[str]
+    sending: Sending, groups: list[Group], *, problems: list[str], notes: list[str]
 ) -> dict[str, ManifestObject]:
     """Send group after group; what is not whole is told, and the others go all the same."""
     entries: dict[str, ManifestObject] = {}

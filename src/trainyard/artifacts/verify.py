@@ -92,7 +92,7 @@ def verify_run(
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     store_whole = not problems and not wrong
     if run_directory is not None:
-        problems += _compare_disk(store, run_directory, manifest, wrong)
+        problems += _compare_disk(store, run_directory, manifest, wrong=wrong)
     return Verification(
         objects_total=len(manifest.objects),
         objects_verified=len(manifest.objects) - len(wrong),
@@ -178,7 +178,7 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
 
 
 def _compare_disk(
-    store: Store, directory: RunDirectory, manifest: RunManifest, wrong: dict[str, str]
+    store: Store, directory: RunDirectory, manifest: RunManifest, *, wrong: dict[str, str]
 ) -> list[str]:
     """Compare the files that are still here; what differs goes to `wrong`, what is not stored is returned."""
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:

@@ -62,7 +62,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def send(bucket: Bucket, file: Path) -> Parts:
-    upload = Parts(bucket, "k", file.stat().st_size, lambda _count: None)
+    upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
     assert upload.send(file, {}, CRC, buffers=Buffers())
     return upload
 
@@ -93,7 +93,7 @@ def test_what_a_part_is_known_by(checksum: bytes, etag: str, algorithm: Algorith
 def test_parts_whose_checksums_arrive_damaged_are_none() -> None:
     bucket = ScriptedBucket()
     bucket.parts = [part_of(1, b"a"), part_of(2, b"b") | {"ChecksumCRC64NVME": "abcde"}]
-    assert stored_parts(bucket, "k", "old", CRC) == {}
+    assert stored_parts(bucket, "k", "old", algorithm=CRC) == {}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Buffers:
 class Parts:
     """A large file whose parts S3 has, and which is no object yet."""
 
-    def __init__(self, bucket: Bucket, key: str, size: int, pace: Pace) -> None:
+    def __init__(self, bucket: Bucket, key: str, size: int, *, pace: Pace) -> None:
         self.size, self._pace = size, pace
         self.sha256 = ""
         self._bucket, self._key = bucket, key
@@ -121,7 +121,7 @@ class Parts:
         )
         self._bucket.require_encrypted(self._key, answer or {})
         stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
-        stored = confirmed(self._bucket, stored, self._algorithm, as_text(whole))
+        stored = confirmed(self._bucket, stored, algorithm=self._algorithm, expected=as_text(whole))
         self._held.close()
         return stored
 
@@ -151,7 +151,7 @@ class Parts:
     def _take_up(self, algorithm: Algorithm) -> None:
         """Go on with an upload of this file that was cut off, if its parts are as long as ours are."""
         upload_id = newest_unfinished(self._bucket, self._key, algorithm)
-        there = stored_parts(self._bucket, self._key, upload_id, algorithm) if upload_id else {}
+        there = stored_parts(self._bucket, self._key, upload_id, algorithm=algorithm) if upload_id else {}
         if there and all(self._length(number) == part.size for number, part in there.items()):
             self._upload_id, self._there = upload_id, there
 

@@ -52,8 +52,8 @@ class BucketSetup:
     def findings(self, *, fix: bool) -> Iterator[Finding]:
         """Each setting; those that are not good are mended first with `fix`."""
         for name, read, judge, mend in self._checks():
-            yield self._look(name, read, judge, mend if fix else None)
-        yield self._look("no expiry", "get_bucket_lifecycle_configuration", self._expiry, None)
+            yield self._look(name, read, judge, mend=mend if fix else None)
+        yield self._look("no expiry", "get_bucket_lifecycle_configuration", self._expiry, mend=None)
 
     def stored(self, keys: Sequence[str]) -> Finding:
         """How objects that are there are encrypted: the default of a bucket is for what comes after it."""
@@ -85,7 +85,9 @@ class BucketSetup:
             ("aborted uploads", "get_bucket_lifecycle_configuration", self._sweeping, self._sweep),
         )
 
-    def _look(self, name: str, read: str, judge: "_Judge", mend: Callable[[_Answer], None] | None) -> Finding:
+    def _look(
+        self, name: str, read: str, judge: "_Judge", *, mend: Callable[[_Answer], None] | None
+    ) -> Finding:
         answer, code = self._bucket.about(read)
         if code in _UNKNOWN:
             return Finding(name, None, f"the store does not know this setting ({code})")

@@ -202,7 +202,7 @@ class S3Store:
         if size <= (PARTS_FROM_BYTES if self._fast_parts else SINGLE_PART_BYTES):
             digest = sha256_of(path, self._pace)
             return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
-        upload = Parts(self._bucket, key, size, self._pace)
+        upload = Parts(self._bucket, key, size, pace=self._pace)
         with self._large_file:
             if self._fast_parts:
                 self._fast_parts = upload.send(path, metadata, Algorithm.CRC64NVME, buffers=self._buffers)

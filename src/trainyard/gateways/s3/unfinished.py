@@ -50,7 +50,7 @@ def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
     return ""
 
 
-def stored_parts(bucket: Bucket, key: str, upload_id: str, algorithm: Algorithm) -> dict[int, StoredPart]:
+def stored_parts(bucket: Bucket, key: str, upload_id: str, *, algorithm: Algorithm) -> dict[int, StoredPart]:
     """What S3 has of an upload, by number; nothing where the role may not look or the answer is damaged."""
     found: dict[int, StoredPart] = {}
     with contextlib.suppress(ServiceError, VerificationError, ValueError):  # a checksum that is no base64

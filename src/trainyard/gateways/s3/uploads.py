@@ -89,7 +89,7 @@ class SinglePart:
                 **sha256_arguments(digest),
             )
         stored = object_of(self.key, self.size, answer)
-        return confirmed(self.bucket, stored, "SHA256", _base64(digest))
+        return confirmed(self.bucket, stored, algorithm="SHA256", expected=_base64(digest))
 
     def abort(self) -> None:
         """Nothing was sent."""
@@ -115,7 +115,7 @@ class _Blocks:
         return self._file.tell()
 
 
-def confirmed(bucket: Bucket, stored: S3Object, algorithm: str, expected: str) -> S3Object:
+def confirmed(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
     """The object, once S3's own checksum is the expected one; unchanged where S3 computes none."""
     for _ in range(1 + bucket.attempts):
         # Some stores leave out the number of parts that stands after a composite checksum ("-12").
