@@ -1,8 +1,12 @@
-"""What every test starts from: an active virtual environment, a logger that no earlier test has set up."""
+"""What every test starts from: an active virtual environment, a logger that no earlier test has set up.
+
+And what servers of the tests' own need, in whatever folder: reading a request.
+"""
 
 import logging
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,3 +24,29 @@ def untouched_logger() -> Iterator[None]:
 def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands that are proposed start with `scripts/`, however the tests were started."""
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+
+
+@pytest.fixture(scope="session")
+def read_message() -> Callable[[socket.socket], tuple[bytes, bytes]]:
+    """Reads one HTTP request from a client, to whom the way is free for its body."""
+    return _read_message
+
+
+def _read_message(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head and the body of one request; empty when the client hung up."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = client.recv(1 << 16)
+        if not chunk:
+            return b"", b""
+        data += chunk
+    head, _, body = data.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    if b"expect" in fields:
+        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    parts = [body]
+    left = int(fields.get(b"content-length", b"0")) - len(body)
+    while left > 0 and (chunk := client.recv(min(left, 1 << 20))):
+        parts.append(chunk)
+        left -= len(chunk)
+    return head, b"".join(parts)

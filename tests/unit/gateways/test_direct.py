@@ -1,9 +1,8 @@
 """Small requests without botocore: what is answered, what is left to it; the signature is botocore's."""
 
-import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +24,8 @@ from trainyard.gateways.s3.store import S3Store
 class Server:
     """Answers each request with the next of `answers`, the last one for ever; keeps what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
+        self._read_message = read_message
         self.answers = [b"HTTP/1.1 200 OK\r\nETag: x\r\nContent-Length: 0\r\n\r\n"]
         self.requests: list[bytes] = []
         self.connections = 0
@@ -47,15 +47,8 @@ class Server:
 
     def _serve(self, line: socket.socket) -> None:
         with line:
-            data = b""
-            while chunk := line.recv(1 << 16):
-                data += chunk
-                head, end, body = data.partition(b"\r\n\r\n")
-                size = re.search(rb"(?i)content-length: (\d+)", head)
-                if not end or len(body) < int(size[1] if size else 0):
-                    continue
-                self.requests.append(data)
-                data = b""
+            while (message := self._read_message(line))[0]:
+                self.requests.append(b"\r\n\r\n".join(message))
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
                 if not answer:
                     return
@@ -65,8 +58,10 @@ class Server:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    server = Server()
+def server(
+    read_message: Callable[[socket.socket], tuple[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    server = Server(read_message)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
