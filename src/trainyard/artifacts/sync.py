@@ -74,8 +74,7 @@ def store_contents(
     ) as sending:
         wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
         entries = _send_groups(sending, wanted, problems=problems, notes=notes)
-    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
-        _logger.info("%d uploads were given up: begun more than a day ago, never completed", swept)
+    _sweep(store, sending)
     entries |= _identity_entry(store, number, before.known)
     skipped = len(entries) - len(sending.sent) - 1  # the claim is neither sent here nor there before the run
     problems += _carry_over(entries, before)
@@ -117,6 +116,12 @@ def _send_groups(
         entries |= stored
         _logger.info("%s: %d files, %s", group.name, len(stored), size_text(_total(stored)))
     return entries
+
+
+def _sweep(store: Store, sending: Sending) -> None:
+    """Give up what was begun long ago, where something was sent at all."""
+    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
+        _logger.info("%d uploads were given up: begun more than a day ago, never completed", swept)
 
 
 def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]:
