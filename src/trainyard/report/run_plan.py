@@ -55,11 +55,12 @@ def markdown_plan(planned: Planned) -> str:
 
 
 def expected(planned: Planned) -> str:
-    """Time and cost, as `notify_slack.py --plan` reads them; empty where they are not known."""
+    """What is trained, time and cost, as `notify_slack.py --plan` reads them; as far as they are known."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
         estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour
-    return json.dumps({"estimate": estimate}) if estimate else ""
+    length = {} if planned.steps is None else {"steps": planned.steps}
+    return json.dumps({"model": planned.model, **length, "estimate": estimate})
 
 
 def _rows(planned: Planned) -> Iterator[tuple[str, str]]:

@@ -155,21 +155,29 @@ def _number(facts: RunFacts | None, around: Surroundings) -> str:
 
 
 def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
-    """`main@3f2c1ab` by push, and what is trained where."""
+    """`main@3f2c1ab` by anna (push), and what is trained where: by the run's record, else by its plan."""
     git = facts.section("git") if facts is not None else {}
     branch = re.sub(r"^refs/(heads|tags)/", "", str(around.ci.get("ref") or git.get("branch") or ""))
     commit = str(around.ci.get("sha") or git.get("commit") or "")[:7]
     source = "@".join(text for text in (branch, commit) if text).replace("`", "'")
-    event = around.ci.get("event")
-    parts = [f"`{mrkdwn(source, 200)}`" + (f" by {mrkdwn(event, 50)}" if event else "")] if source else []
+    parts = [f"`{mrkdwn(source, 200)}`{_by(around.ci)}"] if source else []
     config = facts.config_text if facts is not None else None
-    model, steps = config_value(config, "model.name"), number(config_value(config, "training.max_steps"))
+    model = config_value(config, "model.name") or around.plan.get("model")
+    steps = number(config_value(config, "training.max_steps")) or number(around.plan.get("steps"))
     planned = (facts.steps if facts is not None else None) or steps
     what = [mrkdwn(str(model), 100)] if model else []
     what += [f"{planned:,.0f} steps"] if planned else []
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
     parts += [(", ".join(what) + place).strip()] if what or place else []
     return [*parts, *_expected(around.plan, time.time())]
+
+
+def _by(ci: Mapping[str, str]) -> str:
+    """Who started it and how; the schedule's actor is whoever changed the file last, and is nobody."""
+    event, actor = ci.get("event", ""), ci.get("actor", "")
+    if not event or not actor or event == "schedule":
+        return f" by {mrkdwn(event, 50)}" if event else ""
+    return f" by {mrkdwn(actor, 50)} ({mrkdwn(event, 50)})"
 
 
 def _expected(plan: Mapping[str, Any], now: float) -> list[str]:

@@ -133,7 +133,11 @@ def test_slack_is_told_the_time_and_the_cost_that_the_plan_expects(smoke: Config
     assert by_catalogue["seconds"] > 0 and by_catalogue["usd"] > 0
     by_owner = read_plan(expected(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
     assert by_owner["usd"] == pytest.approx(by_owner["seconds"] / 3600 * 2.5)
-    assert expected(about_to_start(smoke, planned(smoke))) == ""
+    assert read_plan(expected(about_to_start(smoke, planned(smoke)))) == {
+        "model": "smoke-llama",
+        "steps": smoke.training.max_steps,
+        "estimate": {},
+    }
 
 
 def test_the_summary_shows_the_cost_by_the_catalogue_or_by_the_owner(smoke: Config) -> None:

@@ -73,6 +73,14 @@ def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> N
     assert "`main@3f2c1ab` by push · smoke-llama, 600 steps on gpu-runner" in text
 
 
+def test_started_says_by_its_plan_what_has_no_record_yet_and_who_began_it() -> None:
+    around = dataclasses.replace(AROUND, ci=CI | {"actor": "anna"}, plan={"model": "tiny", "steps": 8})
+    message = slack_message(Moment.STARTED, None, around)
+    assert message.text == "Training 812 started · main@3f2c1ab by anna (push) · tiny, 8 steps on gpu-runner"
+    daily = dataclasses.replace(around, ci={**around.ci, "event": "schedule"})
+    assert "by schedule ·" in slack_message(Moment.STARTED, None, daily).text
+
+
 def test_started_on_a_laptop_names_the_branch_of_the_run(new_run: NewRun) -> None:
     text = written(slack_message(Moment.STARTED, facts(new_run()), Surroundings("r")))
     assert "`main@0123456`" in text

@@ -90,7 +90,7 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
         assert part in played.summary, part
     assert "❌" not in played.summary
     assert len(played.messages) == 2
-    told(played, "started")
+    assert "(workflow_dispatch) \\u00b7 tiny, 8 steps" in told(played, "started")
     told(played, "proven")
 
     found = bucket.client().get_object(Bucket=bucket.name, Key="green/manifests/run-1-manifest.json")
@@ -222,6 +222,7 @@ def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
     assert len(manifests) == 3
     assert {key.split("/run-")[1].split("-")[0] for key in manifests} == {"1"}
     told(last, "resumed 3/20")
+    assert "segment 3" in last.summary
     told(last, "proven")
 
 
