@@ -25,7 +25,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from artifact_sync import PEAK_GOAL_MIB, Fields, Sink, credentials, reply, serve, write_run
+from loopback_store import (
+    PEAK_GOAL_MIB,
+    Answer,
+    Request,
+    Sink,
+    arguments,
+    credentials,
+    reply,
+    serve,
+    write_run,
+)
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.selection import Selection
 from trainyard.artifacts.sync import sync_run
@@ -43,21 +53,21 @@ class Keeper(Sink):
         super().__init__()
         self.bodies: dict[str, dict[int, bytes]] = {}
 
-    def _put(self, key: str, query: str, fields: Fields, size: int, body: bytes) -> bytes:
-        if number := re.search(r"partNumber=(\d+)", query):
-            self.bodies.setdefault(key, {})[int(number[1])] = body
-        return super()._put(key, query, fields, size, body)
+    def _put(self, asked: Request) -> bytes:
+        if asked.part:
+            self.bodies.setdefault(asked.key, {})[asked.part] = asked.body
+        return super()._put(asked)
 
     def _complete(self, key: str, crc: str) -> str:
         self.small[key] = b"".join(body for _, body in sorted(self.bodies.pop(key).items()))
         self.headers[key] = 'ETag: "x"\r\n'
         return super()._complete(key, crc)
 
-    def _read_back(self, key: str, fields: Fields, method: str) -> bytes | list[bytes | memoryview]:
-        if key not in self.small or method != "GET":
-            return super()._read_back(key, fields, method)
-        body, headers, status = memoryview(self.small[key]), self.headers[key], 200
-        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", fields.get("range", "")):
+    def _read_back(self, asked: Request) -> Answer:
+        if asked.key not in self.small or asked.method != "GET":
+            return super()._read_back(asked)
+        body, headers, status = memoryview(self.small[asked.key]), self.headers[asked.key], 200
+        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", asked.fields.get("range", "")):
             start, end = int(wanted[1]), int(wanted[2] or len(body) - 1)
             headers += f"Content-Range: bytes {start}-{min(end, len(body) - 1)}/{len(body)}\r\n"
             body, status = body[start : end + 1], 206
@@ -92,15 +102,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--files", type=int, default=1)
-    parser.add_argument("--size-kib", type=int, default=1 << 20)
-    parser.add_argument("--s5cmd", default=shutil.which("s5cmd"))
+    parser = arguments(__doc__)
     parser.add_argument("--folder", default="/dev/shm" if Path("/dev/shm").is_dir() else None)
-    parser.add_argument("--serve-sink", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve_sink:
         Keeper().serve()
