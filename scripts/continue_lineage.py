@@ -54,9 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"next": following, "reason": decision.reason}, indent=2))
     if decision.next is None:
         annotate(Level.ERROR, decision.reason, title="The run is not done, and nothing follows")
-        append_summary(
-            f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `gh run rerun RUN_ID --failed`\n"
-        )
+        again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
+        append_summary(f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `{again}`\n")
         set_output("reason", f"nothing follows: {decision.reason}")
         command.announce("next", decision.reason, "failed")
         return ExitCode.NO

@@ -65,9 +65,10 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
         return 200, {"workflow_runs": there.runs}
 
     there.url = serve_github(answer)
-    for name, value in {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_ACTIONS": "true"}.items():
+    known = {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_ACTIONS": "true"}
+    known |= {"GITHUB_API_URL": there.url, "GITHUB_RUN_ID": "4711"}
+    for name, value in known.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("GITHUB_API_URL", there.url)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
@@ -118,7 +119,9 @@ def test_what_does_not_go_on_is_red_and_says_why(
     told = capsys.readouterr()
     assert "::error title=The run is not done%2C and nothing follows::" in told.err
     assert reason in json.loads(told.out)["reason"]
-    assert reason in (tmp_path / "summary").read_text()
+    summary = (tmp_path / "summary").read_text()
+    assert reason in summary
+    assert "Next: `gh run rerun 4711 --failed`" in summary
     assert reason in (tmp_path / "output").read_text().partition("reason<<")[2]
 
 

@@ -203,3 +203,7 @@ def test_a_configuration_that_is_wrong_ends_it_before_training(new_machine: Any,
     assert built.status == {"install": "SUCCEEDED", "pre_build": "FAILED"}
     assert "unknown key; did you mean max_steps?" in built.log
     assert built.exported["TRAIN_CODE"] == ""
+    assert (
+        "Slack would be told: ❌ Training 1 failed · it could not begin: the log of the build says"
+        in built.log
+    )
