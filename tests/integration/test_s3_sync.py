@@ -192,6 +192,30 @@ def test_an_object_that_is_replaced_while_it_is_verified_is_named(
     )
 
 
+def test_in_a_bucket_with_versions_what_was_overwritten_or_removed_is_noticed_and_can_be_had_back(
+    bucket: Bucket, make_run: Any
+) -> None:
+    on = {"Status": "Enabled"}
+    bucket.client.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration=on)
+    run = make_run(steps=(100, 200, 300))
+    sync_run(bucket.store, run, 1)
+    first = {
+        key: bucket.client.head_object(Bucket=bucket.name, Key=key)["VersionId"] for key in (DATA, OTHER)
+    }
+    bucket.put(DATA, os.urandom(100_000))
+    bucket.client.delete_object(Bucket=bucket.name, Key=OTHER)
+    named = {problem.partition(":")[0] for problem in verify_run(bucket.store, 1, depth=Depth.FULL).problems}
+    assert named == {DATA, OTHER}
+    for key, version in first.items():
+        old = bucket.client.get_object(Bucket=bucket.name, Key=key, VersionId=version)["Body"].read()
+        bucket.put(key, old)
+    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
+    [plan] = plan_pruning(bucket.store, [1], rules := Rules(keep_last=1))
+    assert prune(bucket.store, plan, by="ada", rules=rules) == []
+    found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run)
+    assert (found.problems, found.notes) == ((), ())
+
+
 def test_the_metadata_we_wrote_proves_nothing(bucket: Bucket, stored: RunDirectory) -> None:
     head = bucket.client.head_object(Bucket=bucket.name, Key=DATA)
     wrong = os.urandom(head["ContentLength"])
