@@ -98,9 +98,12 @@ class RunManifest:
         return self.records or run_prefix(self.run_number)
 
     def may_be_under_way(self, key: str) -> bool:
-        """Whether an object that is not listed belongs to what a sync of the running run is sending."""
+        """Whether an object that is not listed belongs to what a sync of the running run is sending.
+
+        Also to one that retention, which puts a manifest without records of its own, was faster than.
+        """
         if (version := records_version_of(key)) is not None:
-            return version > self.version
+            return version > (records_version_of(self.records) or self.version - 1)
         step = checkpoint_step_of(key)
         if step is None or not self.is_open:
             return False

@@ -435,6 +435,30 @@ def test_records_that_a_sync_is_sending_are_not_touched(
     assert plan_pruning(store, [1], ALL_STAY)[0].superseded.keys().isdisjoint({"run-1/records-4/run.json"})
 
 
+def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
+    store: Store, followed: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    make_run(steps=(400,))
+
+    class Overtaken(LocalStore):
+        def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
+            if key == "manifests/run-1-manifest-4.json":
+                assert apply(store, ALL_STAY) == []
+                assert records_in(folder) == ["records-3", "records-4"]
+            return super().put_new(key, content, **rest)
+
+    with pytest.raises(RunConflictError):
+        RunningRun(Overtaken(folder), followed, 1).bring_newest(frozenset())
+    found = verify_run(store, 1, depth=Depth.FULL, run_directory=None)
+    assert found.ok, found.problems
+    assert "run-1/records-4/run.json: on its way when the run was last seen; not vouched for" in found.notes
+    assert RunningRun(store, followed, 1).bring_newest(frozenset()) is not None
+    assert ok(store, followed)
+    assert apply(store, ALL_STAY) == []
+    assert records_in(folder) == ["records-5"]
+    assert ok(store, followed)
+
+
 class Pen:
     """Signs with the names of what it signs."""
 
