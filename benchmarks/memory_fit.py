@@ -32,7 +32,7 @@ RUN_DIRECTORY = "MEMORY_FIT_RUN"
 QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 STEPS = 3
 EMBEDDING = "aten::embedding"
-BACKWARD = "autograd::engine::evaluate_function: NllLossBackward0"
+BACKWARD = "autograd::engine::evaluate_function: _SummedLossBackward"
 OPTIMIZER = "Optimizer.step#AdamW.step"
 MARKS = {"[memory]": "peak", EMBEDDING: "resident", BACKWARD: "before_backward", OPTIMIZER: "at_optimizer"}
 
@@ -164,20 +164,19 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 
 def planned(shape: Shape, device: str) -> dict[str, int]:
     """The same bytes by `plan.memory`."""
-    from trainyard.plan.memory import highest_moment, host_bytes, moments_of
+    from trainyard.plan.memory import highest_moment, host_bytes, loss_backward, moments_of
     from trainyard.plan.workload import workload_of
 
     config = config_of(shape, Path(), device)
     work = workload_of(config, on_gpu=device == "cuda", processes=shape.processes)
     moments = {moment.name: moment.parts for moment in moments_of(work)}
     loss, end = moments["loss"], moments["optimizer step"]
-    gradients_of_the_loss = 2 * 4 * work.tokens * shape.vocabulary
     return {
         "staged": end.staging,
         "host": host_bytes(work),
         "peak": highest_moment(work).parts.total,
         "resident": end.weights + end.moments,
-        "before_backward": loss.total - loss.staging - gradients_of_the_loss,
+        "before_backward": loss.total - loss.staging - loss_backward(work),
         "at_optimizer": end.total - end.staging,
     }
 

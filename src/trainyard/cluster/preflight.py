@@ -96,12 +96,15 @@ def worst(findings: tuple[Finding, ...]) -> Verdict:
 
 
 def gpu_bytes_needed(config: Config) -> int:
-    """The least GPU memory a step takes: 16 bytes a parameter, and the logits with their gradient in float32.
+    """The least GPU memory a step takes: 16 bytes a parameter, and the logits with their gradient.
 
     Activations come on top and depend on the kernels, so they are left out.
     """
     logits = config.training.batch_size * config.data.sequence_length * config.model.architecture.vocab_size
-    return TRAINING_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total + 2 * 4 * logits
+    number = 2 if config.model.dtype == "bfloat16" else 4
+    return (
+        TRAINING_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total + 2 * number * logits
+    )
 
 
 def disk_bytes_needed(config: Config, data_bytes: int) -> int:

@@ -14,6 +14,8 @@ from trainyard.plan import activations
 from trainyard.plan.workload import Recomputation, Workload
 
 _FLOAT = 4
+LOSS_ROWS_BYTES = 1 << 21, 1 << 26
+"""Of the rows of logits that `training.loss` takes at a time in float32, on a CPU and on a GPU."""
 _CUBLAS_WORKSPACE = 8 * 4096 * 1024
 """Bytes; `scripts/train.py` sets CUBLAS_WORKSPACE_CONFIG=:4096:8, which repeatable products need."""
 
@@ -98,7 +100,7 @@ def _staged(work: Workload) -> int:
 
 
 def _at_loss(work: Workload) -> Parts:
-    """All is kept; of the logits their float32 logarithms and two gradients of these (`loss.summed_loss`)."""
+    """All is kept; beside the logits their gradient, made from two float32 copies of some rows of them."""
     count, shape = count_parameters(work.architecture), work.architecture
     kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
     copied = count.head + _copied_blocks(work) * count.block
@@ -107,9 +109,23 @@ def _at_loss(work: Workload) -> Parts:
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
         activations=work.tokens * (kept + activations.shared_kept(work)),
-        logits=work.tokens * shape.vocab_size * 3 * _FLOAT,
-        workspace=_lasting_workspace(work),
+        logits=2 * _logits(work),
+        workspace=_lasting_workspace(work) + _rows_of_logits(work),
     )
+
+
+def loss_backward(work: Workload) -> int:
+    """Bytes that the backward pass of the loss takes beside what the forward pass left."""
+    return _logits(work) + _rows_of_logits(work)
+
+
+def _logits(work: Workload) -> int:
+    return work.tokens * work.architecture.vocab_size * work.compute_bytes
+
+
+def _rows_of_logits(work: Workload) -> int:
+    row = _FLOAT * work.architecture.vocab_size
+    return 2 * row * min(work.tokens, max(1, LOSS_ROWS_BYTES[work.on_gpu] // row))
 
 
 def _at_final_norm(work: Workload) -> Parts:

@@ -1,10 +1,19 @@
-"""The loss of a language model, in float32 whatever the precision of the logits."""
+"""The loss of a language model, in float32 whatever the precision of the logits.
+
+It goes over the logits a few rows at a time, forward and backward: beside the logits and their gradient, in
+their own precision, nothing of that size exists. In float32 they would take most of a step's memory where the
+vocabulary is large, and each pass over them would go to main memory.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.autograd.function import once_differentiable
 
-_UNCOUNTED = -1
+ROWS_BYTES = 1 << 21, 1 << 26
+"""Of the float32 copy of some rows, at most: what a cache of a CPU holds; what keeps a GPU busy."""
 
 
 def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -12,7 +21,40 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
     Targets below zero do not count.
     """
-    counted = torch.where(targets < 0, _UNCOUNTED, targets).flatten()
-    return functional.cross_entropy(
-        logits.float().flatten(0, 1), counted, reduction="sum", ignore_index=_UNCOUNTED
-    )
+    result: Tensor = _SummedLoss.apply(logits.flatten(0, 1), targets.flatten())  # type: ignore[no-untyped-call]
+    return result
+
+
+class _SummedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        logarithms = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
+        chosen = torch.empty_like(logarithms)
+        for rows in _rows(logits):
+            wide = logits[rows].float()
+            logarithms[rows] = wide.logsumexp(-1)
+            chosen[rows] = wide.gather(1, targets[rows].clamp(min=0)[:, None])[:, 0]
+        ctx.save_for_backward(logits, targets, logarithms)
+        return torch.where(targets < 0, 0.0, logarithms - chosen).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """The share that each word was given, less one for the target; rows without a target have none."""
+        logits, targets, logarithms = ctx.saved_tensors
+        counted = torch.where(targets < 0, 0.0, gradients[0])[:, None]
+        result = torch.empty_like(logits)
+        for rows in _rows(logits):
+            shares = (logits[rows].float() - logarithms[rows, None]).exp_()
+            target = targets[rows].clamp(min=0)[:, None]
+            shares.scatter_(1, target, shares.gather(1, target) - 1)
+            result[rows] = shares.mul_(counted[rows])
+        return result, None
+
+
+def _rows(logits: Tensor) -> Iterator[slice]:
+    """As many rows at a time as `ROWS_BYTES` allows."""
+    count, width = logits.shape
+    at_once = max(1, ROWS_BYTES[logits.device.type != "cpu"] // (4 * width))
+    for start in range(0, count, at_once):
+        yield slice(start, start + at_once)

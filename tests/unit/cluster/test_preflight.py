@@ -209,7 +209,10 @@ def test_the_memory_of_the_chosen_gpu_counts() -> None:
 
 def test_the_need_for_gpu_memory_is_stated_arithmetic() -> None:
     small = config(shape=ArchitectureConfig(), batch_size=2)
-    assert gpu_bytes_needed(small) == 16 * count_parameters(ArchitectureConfig()).total + 8 * 2 * 2048 * 256
+    half = small.model_copy(update={"model": small.model.model_copy(update={"dtype": "bfloat16"})})
+    parameters, logits = count_parameters(ArchitectureConfig()).total, 2 * 2048 * 256
+    assert gpu_bytes_needed(small) == 16 * parameters + 8 * logits
+    assert gpu_bytes_needed(half) == 16 * parameters + 4 * logits
 
 
 def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
-from trainyard.plan import activations
+from trainyard.plan import activations, memory
 from trainyard.plan.memory import Parts, highest_moment, host_bytes, moments_of
 from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
-from trainyard.training import attention
+from trainyard.training import attention, loss
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_fit.py"
 SHAPES = ("small-float32", "small-bfloat16")
@@ -63,6 +63,14 @@ def test_accumulated_passes_start_with_the_gradients_of_the_one_before(workload:
     assert at(workload(accumulation=2), "loss").gradients == 4 * 1_100_048_384
     buckets = workload(layout=Layout(replicas=2, gradient_buckets=True))
     assert at(buckets, "loss").gradients == 4 * 1_100_048_384
+
+
+def test_the_rows_of_logits_are_those_that_the_loss_takes(workload: Build) -> None:
+    assert memory.LOSS_ROWS_BYTES == loss.ROWS_BYTES
+    for on_gpu, limit in enumerate(loss.ROWS_BYTES):
+        work = workload(on_gpu=bool(on_gpu))
+        rows = memory.loss_backward(work) - at(work, "loss").logits // 2
+        assert limit < rows <= 2 * limit
 
 
 def test_activations_grow_with_the_batch_and_weights_do_not(workload: Build) -> None:
