@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer | None = None) -> list[str]:
-    """Carry the plan of one run out; what was kept against the plan, because it was promoted meanwhile.
+    """Carry the plan of one run out; what was kept against it, because it was promoted or stored anew.
 
     Raises RunConflictError, with nothing removed, when the run was stored again since it was planned.
     """
@@ -38,8 +38,10 @@ def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer 
         _vouch_for_the_rest(store, plan, by=by, signer=signer)
     try:
         for each in doomed:
-            # Right before its marker goes: who promotes it later looks for it after.
-            if rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):
+            # Right before its marker goes: who promotes or stores it later looks for it after.
+            if _is_listed(store, plan, each.checkpoint):
+                kept.append(f"{each.checkpoint.prefix} was stored anew meanwhile, and kept")
+            elif rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):
                 _vouch_again(store, plan.run_number, each.checkpoint, signer=signer)
                 kept.append(f"{each.checkpoint.prefix} was promoted meanwhile, and kept")
             else:
@@ -52,6 +54,12 @@ def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer 
             f"{error}\nThe manifest is right already; the same command finishes it."
         ) from error
     return kept
+
+
+def _is_listed(store: Store, plan: RunPlan, checkpoint: Checkpoint) -> bool:
+    """Whether a manifest that was put since lists objects of it: its step was trained anew."""
+    newest = read_chain(store, plan.run_number, plan.chain)[-1].manifest
+    return any(entry.key.startswith(checkpoint.prefix) for entry in newest.objects)
 
 
 def _vouch_for_the_rest(store: Store, plan: RunPlan, *, by: str, signer: Signer | None) -> None:

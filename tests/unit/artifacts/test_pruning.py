@@ -238,6 +238,22 @@ def test_a_run_that_was_stored_meanwhile_is_left_alone(
     assert ok(store, run)
 
 
+def test_a_step_that_is_trained_and_stored_anew_while_others_are_removed_stays(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    def store_anew(key: str) -> None:
+        if key == "run-1/checkpoint-400/manifest.json":
+            shutil.rmtree(run.checkpoint(200))
+            make_run(steps=(200,))
+            sync_run(store, run, 1)
+
+    [plan] = plan_pruning(store, [1], Rules(keep_last=1))
+    told = prune(watched(folder, store_anew), plan, by="ada", rules=Rules(keep_last=1))
+    assert told == ["run-1/checkpoint-200/ was stored anew meanwhile, and kept"]
+    assert steps_in(folder) == [200, 500]
+    assert ok(store, run)
+
+
 def test_what_is_promoted_in_the_very_moment_is_rescued(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:

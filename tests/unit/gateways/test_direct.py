@@ -283,6 +283,16 @@ def test_another_object_is_noticed_where_the_store_does_not_heed_the_condition(
         list(store.read_chunks("k", identity="x"))
 
 
+def test_an_object_that_was_another_for_a_moment_is_not_taken_for_one_that_is_not_there(
+    server: Server, store: S3Store
+) -> None:
+    refused = b"HTTP/1.1 412 -\r\nContent-Length: 0\r\n\r\n"
+    there = b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: "y"\r\n\r\n'
+    server.answers = [refused, refused, there]
+    with pytest.raises(ObjectChangedError, match="k: was another object for a moment"):
+        list(store.read_chunks("k", identity="y"))
+
+
 def test_an_etag_that_breaks_off_is_asked_for_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     monkeypatch.setattr("trainyard.gateways.s3.bucket.pause", lambda _attempt: None)
