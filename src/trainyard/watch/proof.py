@@ -165,7 +165,7 @@ def _network(hardware: Facts, place: Place) -> Part:
         "network",
         False,
         f"{size:,} processes, but nothing shows which network joined them",
-        f"the verdict needs NCCL's log: set NCCL_DEBUG=INFO and keep it in {place.run_directory}/logs",
+        "nothing makes it hold yet: docs/runbooks/recovery.md#not-proven-network says what is known of it",
     )
 
 
