@@ -68,7 +68,7 @@ def run(argv: Sequence[str] | None) -> int:
         return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
     from trainyard.training.before_torch import before_torch
 
-    command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
+    told = command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.config.load import load_config
     from trainyard.report.progress import ProgressDisplay, summary_line
@@ -83,7 +83,7 @@ def run(argv: Sequence[str] | None) -> int:
         command.print_json(rehearse(config, asked, processes=args.nproc_per_node))
         return 0
     request = asked(ready_data(config))
-    stop.listen()
+    stop.listen(told)
     with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
         outcome = train(request, stop=stop, listener=display)
     if IS_MAIN:

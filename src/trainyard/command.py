@@ -92,18 +92,30 @@ def print_json(value: object) -> None:
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def end_at_signals(*, silently: bool = False) -> None:
+def end_at_signals(*, silently: bool = False) -> Callable[[], str | None]:
     """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, and be cleaned up after.
 
-    `silently` is for one process of several, whose launcher says that they were interrupted.
+    Returns what names the signal that came: code that swallows every exception, as imports have it, may have
+    gone on. `silently` is for one process of several, whose launcher says that they were interrupted.
     """
-    handler = _end_silently if silently else signal.default_int_handler
+    came: list[str] = []
+
+    def end(number: int, _frame: object) -> NoReturn:
+        came.append(signal.Signals(number).name)
+        raise SystemExit(ExitCode.INTERRUPTED) if silently else KeyboardInterrupt
+
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
-        signal.signal(number, handler)
+        signal.signal(number, end)
+    sys.unraisablehook = _send_again
+    return lambda: came[0] if came else None
 
 
-def _end_silently(_number: int, _frame: object) -> NoReturn:
-    raise SystemExit(ExitCode.INTERRUPTED)
+def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send the signal once more whose exception came where Python ignores one, as in `__del__`."""
+    if isinstance(ignored.exc_value, KeyboardInterrupt | SystemExit):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def stand_back(behind: Path | None = None) -> threading.Event:

@@ -86,8 +86,10 @@ class Runs:
         """One process of each of two torchruns, which meet at a port of this machine."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             meeting = f"127.0.0.1:{free.getsockname()[1]}"
-        launcher = ("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=test")
-        launcher += ("--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", "--local-addr=127.0.0.1")
+        launcher = (
+            *("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=test"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", "--local-addr=127.0.0.1"),
+        )
         machines = [self.start(name, *settings, processes=1, launcher=launcher) for _ in range(2)]
         errors = "".join(machine.communicate(timeout=240)[1] for machine in machines)
         return max(machine.returncode for machine in machines), errors

@@ -229,6 +229,35 @@ def test_the_end_at_once_waits_for_no_stream_that_another_thread_is_stuck_in() -
     assert (done.returncode, done.stdout) == (1, "left\n")
 
 
+def test_a_signal_that_comes_where_exceptions_are_ignored_ends_the_program_all_the_same() -> None:
+    body = (
+        "import signal, time"
+        "\n    class Last:"
+        "\n        def __del__(self): signal.raise_signal(signal.SIGTERM)"
+        "\n    command.end_at_signals()"
+        "\n    Last()"
+        "\n    time.sleep(60)"
+        "\n    return 0"
+    )
+    done = run(body)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize(("silently", "said"), [(False, "Interrupted.\n"), (True, "")])
+def test_a_signal_that_was_swallowed_is_known(silently: bool, said: str) -> None:
+    body = (
+        "import signal"
+        f"\n    told = command.end_at_signals(silently={silently})"
+        "\n    assert told() is None"
+        "\n    try: signal.raise_signal(signal.SIGTERM)"
+        "\n    except: pass"
+        "\n    print(told(), flush=True)"
+        "\n    signal.raise_signal(signal.SIGINT)"
+    )
+    done = run(body)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "SIGTERM\n", said)
+
+
 def test_a_script_without_a_stdout_still_answers() -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *program("return 1")]
     done = subprocess.run(closed, capture_output=True, text=True, timeout=240)

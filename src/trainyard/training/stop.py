@@ -6,7 +6,7 @@ A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -27,10 +27,12 @@ class StopRequest:
         """One whose deadline is `seconds` from a start that is `gone` seconds ago; None is without."""
         return cls(None if seconds is None else time.monotonic() - gone + seconds)
 
-    def listen(self) -> None:
-        """Take over SIGTERM and SIGINT, first thing in the process."""
+    def listen(self, told: Callable[[], str | None] = lambda: None) -> None:
+        """Take over SIGTERM and SIGINT, and the one that `told` names, which came before."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
+        if name := told():
+            self.reason = f"{name} received"
 
     def before_deadline(self, seconds: float) -> None:
         """Ask for a stop if fewer than `seconds` (a step and a save) are left before the deadline."""

@@ -212,6 +212,15 @@ def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
     assert run_training(tiny_config())["steps"] == 12
 
 
+def test_a_signal_from_before_the_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.training.stop.signal.signal", lambda *_: None)
+    stop = StopRequest()
+    stop.listen(lambda: None)
+    assert stop.reason is None
+    stop.listen(lambda: "SIGTERM")
+    assert stop.reason == "SIGTERM received"
+
+
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
     for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
         stop = StopRequest.after(seconds, gone=gone)
