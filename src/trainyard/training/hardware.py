@@ -74,6 +74,8 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "world_size": world_size,
+        # Of this machine; null where no torchrun says it.
+        "local_world_size": _local_world_size(world_size),
         "platform": platform.platform(),
     }
     if compiled and device.type == "cpu":
@@ -81,6 +83,13 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
     if device.type == "cuda":
         facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
     return facts
+
+
+def _local_world_size(world_size: int) -> int | None:
+    if world_size == 1:
+        return 1
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(here) if here.isdecimal() else None
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:

@@ -154,6 +154,8 @@ def _network(hardware: Facts, place: Place) -> Part:
     size = integer(hardware.get("world_size"))
     if size == 1:
         return Part("network", True, "one process: no network was used")
+    if size is not None and size > 1 and integer(hardware.get("local_world_size")) == size:
+        return Part("network", True, f"{size:,} processes on one machine: no network was used")
     if size is None or size < 1:
         return Part(
             "network",

@@ -394,8 +394,19 @@ def test_retries_are_counted_from_the_events(steps: list[int | None], words: str
     assert trained.evidence.endswith(words)
 
 
-def test_several_processes_without_a_network_verdict_do_not_hold() -> None:
-    network = part(judge(changed("hardware", "world_size", to=8)), "network")
+def test_several_processes_on_one_machine_use_no_network() -> None:
+    run = changed("hardware", "world_size", to=8)
+    run["hardware"]["local_world_size"] = 8
+    network = part(judge(run), "network")
+    assert network.holds
+    assert network.evidence == "8 processes on one machine: no network was used"
+
+
+@pytest.mark.parametrize("here", [None, 1, 4, "8", True])
+def test_several_processes_without_a_network_verdict_do_not_hold(here: Any) -> None:
+    run = changed("hardware", "world_size", to=8)
+    run["hardware"]["local_world_size"] = here
+    network = part(judge(run), "network")
     assert not network.holds
     assert "8 processes" in network.evidence
     assert "recovery.md#not-proven-network" in str(network.next_step)
