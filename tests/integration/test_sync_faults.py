@@ -190,8 +190,8 @@ def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
     try:
         report = sync_run(store, run, 1)
         assert report.problems == ()
-    except ServiceError as error:
-        assert error.exit_code == ExitCode.REFUSED
+    except (ServiceError, VerificationError) as error:
+        assert error.exit_code in (ExitCode.REFUSED, ExitCode.NO)
     spoilt = [fault for _, fault in proxy.log if fault != "pass"]
     assert spoilt, "this seed spoils nothing, so the test shows nothing"
     proxy.rate = 0
@@ -208,7 +208,7 @@ def test_each_fault_once_in_three_requests(
     proxy.faults, proxy.rate = (fault,), 0.34
     try:
         complete = not sync_run(store, run, 1).problems
-    except ServiceError:
+    except (ServiceError, VerificationError):
         complete = False
     proxy.rate = 0
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)

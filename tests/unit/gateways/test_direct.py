@@ -13,7 +13,7 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.errors import ObjectChangedError
+from trainyard.errors import ObjectChangedError, ServiceError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.direct import _HOPELESS, _base_url
@@ -304,6 +304,35 @@ def test_an_etag_that_breaks_off_is_asked_for_again(server: Server, monkeypatch:
     found = store.describe("k")
     assert found is not None
     assert found.etag == "abc"
+
+
+def listing(entry: str, *, more: str = "false") -> bytes:
+    body = (
+        f"<ListBucketResult><IsTruncated>{more}</IsTruncated><Contents>{entry}</Contents></ListBucketResult>"
+    )
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        listing("<Key>a</Key><Size>1</Size><LastModified>2026-13-20T00:00:00.000Z</LastModified>"),
+        listing("<Key>a</Key><Size>l</Size>"),
+        listing("<Kez>a</Kez><Size>1</Size>"),
+        listing("<Key>a</Key><Size>1</Size>", more="true"),
+    ],
+)
+def test_a_listing_that_arrives_damaged_is_asked_for_again_and_refused_in_the_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch, damaged: bytes
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    monkeypatch.setattr("trainyard.gateways.s3.bucket.pause", lambda _attempt: None)
+    store = S3Store("runs", "", encryption="none", call_seconds=5)
+    server.answers = [damaged, listing("<Key>a</Key><Size>1</Size>")]
+    assert [found.key for found in store.list_objects("")] == ["a"]
+    server.answers = [damaged]
+    with pytest.raises(ServiceError):
+        list(store.list_objects(""))
 
 
 def test_a_connection_that_the_server_ends_is_not_used_again(server: Server, bucket: Bucket) -> None:

@@ -142,7 +142,7 @@ class Bucket:
                     raise refusal(self.explained(operation, error)) from None
                 if code in _EXPIRED:
                     self._renew_credentials(client)
-            except ResponseParserError as error:
+            except (ResponseParserError, ValueError, OverflowError) as error:  # of a time or a number, too
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
             except BotoCoreError as error:
@@ -198,9 +198,14 @@ class Bucket:
 
 
 def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
-    """Whether the answer did not break off in its headers, nor within the one that tells objects apart."""
-    etag = str(answer.get("ETag", ""))
-    return sure in answer and not (etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')))
+    """Whether the answer neither broke off in its headers nor lacks, being damaged, what is sure."""
+    etag, listed = str(answer.get("ETag", "")), answer.get("Contents", ())
+    if etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')):
+        return False
+    if answer.get("IsTruncated") and listed and not answer.get("NextContinuationToken"):
+        return False
+    named = all("Prefix" in each for each in answer.get("CommonPrefixes", ()))
+    return sure in answer and named and all("Key" in each and "Size" in each for each in listed)
 
 
 def pause(attempt: int) -> None:

@@ -216,7 +216,7 @@ class S3Store:
     def sweep(self, older_than_seconds: float) -> int:
         """By the store's own clock; where the role may not list uploads, the lifecycle rule has to do it."""
         swept = 0
-        with contextlib.suppress(ServiceError, VerificationError):
+        with contextlib.suppress(ServiceError, VerificationError, KeyError):
             answer, _ = self._bucket.about("list_multipart_uploads", Prefix=f"{self.prefix}run-")
             for upload in (answer or {}).get("Uploads", []):
                 key = str(upload["Key"]).removeprefix(self.prefix)

@@ -40,7 +40,7 @@ class StoredPart:
 
 def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
     """The id of the upload of `key` that was begun last with this checksum; empty if there is none."""
-    with contextlib.suppress(ServiceError, VerificationError):
+    with contextlib.suppress(ServiceError, VerificationError, KeyError):  # of an answer that is damaged
         answer, _ = bucket.about("list_multipart_uploads", Prefix=bucket.prefix + key)
         uploads = [
             each for each in (answer or {}).get("Uploads", []) if _is(each, bucket.prefix + key, algorithm)
@@ -53,7 +53,7 @@ def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
 def stored_parts(bucket: Bucket, key: str, upload_id: str, *, algorithm: Algorithm) -> dict[int, StoredPart]:
     """What S3 has of an upload, by number; nothing where the role may not look or the answer is damaged."""
     found: dict[int, StoredPart] = {}
-    with contextlib.suppress(ServiceError, VerificationError, ValueError):  # a checksum that is no base64
+    with contextlib.suppress(ServiceError, VerificationError, ValueError, KeyError):  # no base64, no number
         further: dict[str, int] = {}
         while True:
             page = bucket.call(
