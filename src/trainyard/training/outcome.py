@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from trainyard.errors import ExitCode, RecordError, StoppedError, TrainyardError
+from trainyard.errors import ExitCode, RecordError, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
@@ -17,6 +17,7 @@ from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
 from trainyard.training.length import RunLength
 from trainyard.training.state import TrainingState
+from trainyard.training.world import peers_expected
 
 _logger = logging.getLogger(__name__)
 
@@ -53,13 +54,22 @@ class OutcomeRecorder:
         self.record(error)
 
     def record(self, error: BaseException | None) -> None:
-        """Write the outcome of a training that ended with `error`, or well."""
+        """Write the outcome of a training that ended with `error`, or well.
+
+        Raises TrainingFailedError, which is the outcome then, when another process is gone before the digests
+        of a sharded state are made.
+        """
         status, exit_code = _verdict(error)
         reason = _reason(error)
         facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}
         self.outcome = {key: value for key, value in facts.items() if value is not None}
         if status != "failed":
-            self.outcome["state_sha256"] = self._state.digests()
+            try:
+                with peers_expected():
+                    self.outcome["state_sha256"] = self._state.digests()
+            except TrainingFailedError as lost:
+                self.record(lost)
+                raise
             self.outcome |= self._newest_checkpoint()
         if not self._is_main:
             return

@@ -23,6 +23,7 @@ from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.retention import whole_steps
+from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
 
 Build = Callable[..., Config]
@@ -210,6 +211,23 @@ def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
         run_training(tiny_config(), stop=_asked())
     assert whole_steps(RunDirectory(tmp_path / "run")) == [0]
     assert run_training(tiny_config())["steps"] == 12
+
+
+def test_a_process_that_is_gone_when_the_digests_are_made_is_the_outcome(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_state: TrainingState) -> dict[str, str]:
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+
+    told: list[Any] = []
+    monkeypatch.setattr(TrainingState, "digests", lost)
+    with pytest.raises(TrainingFailedError, match="lost another process of this run"):
+        run_training(tiny_config(training={"max_steps": 2}), on_outcome=told.append)
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert told == [outcome]
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
 
 
 def test_a_signal_from_before_the_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
