@@ -102,7 +102,7 @@ def test_main_memory_has_a_line_and_may_be_what_does_not_fit(plan: Callable[...,
     text = lines(plan("training_configuration", *behind, "training.batch_size=1", on=small))
     assert "main memory   13.2 GB for the copy that checkpointing.mode: async saves from" in "\n".join(text)
     assert text[0].endswith(" usable, but 13.2 GB of main memory, 2.0 GB too much")
-    assert text[text.index("It fits here with 24.6 GB:") + 1] == "  --set checkpointing.mode=sync"
+    assert text[text.index("It fits here with 24.2 GB:") + 1] == "  --set checkpointing.mode=sync"
     text = lines(plan("smoke", "checkpointing.mode=async", on=cpu(cores=2, memory_bytes=2**34)))
     assert any(line.startswith("    staging ") for line in text)
     assert not any("main memory" in line for line in text)
