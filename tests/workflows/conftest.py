@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.report.script_reference import PIPELINE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -79,15 +81,7 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def pipeline() -> list[str]:
     """The scripts that make a run, in their order, wherever it is made."""
-    return [
-        "check_environment",
-        "prepare_data",
-        "train",
-        "training_artifact_sync",
-        "prove_run",
-        "training_dashboard",
-        "notify_slack",
-    ]
+    return list(PIPELINE)
 
 
 @pytest.fixture(scope="session")

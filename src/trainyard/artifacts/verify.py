@@ -83,9 +83,7 @@ def verify_run(
     if manifest is None:
         return Verification(0, 0, 0, tuple(problems), "", key)
     # After the manifest: what a sync adds meanwhile is then listed, and not missing.
-    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
-    if (metrics := store.describe(metrics_key(run_number))) is not None:
-        listed[metrics.key] = metrics
+    listed = _listed(store, run_number)
     notes = _passing(manifest, listed)
     problems += _compare_names(manifest, listed.keys() - notes.keys())
     wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed)
@@ -105,6 +103,13 @@ def verify_run(
         depth=str(depth),
         seed=seed,
     )
+
+
+def _listed(store: Store, run_number: int) -> dict[str, StoredObject]:
+    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
+    if (metrics := store.describe(metrics_key(run_number))) is not None:
+        listed[metrics.key] = metrics
+    return listed
 
 
 @dataclass(frozen=True)
