@@ -5,24 +5,27 @@ What the work is belongs to `pending_save`. No work here speaks to the other pro
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from trainyard.training.file_layout import FileLayout, record
-from trainyard.training.priority import GivesWay, in_one_piece
+from trainyard.training.priority import GivesWay, in_one_piece, rest_of
 from trainyard.training.shards import TensorOf, Written, write_shards
-from trainyard.training.staging import Buffers, is_finite
+from trainyard.training.staging import Buffers, require_finite
 from trainyard.training.stretches import write_files
 from trainyard.training.writer_process import WriterProcess
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 Mode = Literal["sync", "async", "async_process"]
+_MOST_COPIERS = 16
+"""More than a machine's memory needs to be busy."""
 
 
 class Outcome(Protocol[Result_co]):
@@ -44,11 +47,11 @@ class Engine(Protocol):
         Staging, writing and what came after; of the process that asks, before it does any other work.
         """
 
-    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
-        """Make what is to be written safe from later steps; gives the name of one that is not finite."""
+    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[object]:
+        """Make what is to be written safe from later steps."""
 
     def write(self, path: Path) -> Outcome[Written]:
-        """Write what was staged below `path`."""
+        """Write what was staged below `path`; NotFiniteError, with nothing written, when it is not finite."""
 
     def run(self, work: Callable[[], Result]) -> Outcome[Result]:
         """Do some other work on files, after that under way."""
@@ -86,19 +89,19 @@ class AtOnce:
     def __init__(self) -> None:
         self._staged: tuple[SavePlan, TensorOf] | None = None
 
-    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
+    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[object]:
         self._staged = plan, tensor_of
-        return _WhenAsked(
-            lambda: next(
-                (item.index.fqn for item in plan.items if not is_finite(tensor_of(item))),
-                None,
-            )
-        )
+        return _WhenAsked(lambda: None)
 
     def write(self, path: Path) -> Outcome[Written]:
         assert self._staged is not None
         plan, tensor_of = self._staged
-        return _WhenAsked(lambda: write_shards(path, plan, tensor_of))
+
+        def work() -> Written:
+            rest_of(require_finite(plan, tensor_of))
+            return write_shards(path, plan, tensor_of)
+
+        return _WhenAsked(work)
 
     def run(self, work: Callable[[], Result]) -> Outcome[Result]:
         return _WhenAsked(work)
@@ -110,34 +113,58 @@ class AtOnce:
         self._staged = None
 
 
+class _Copies:
+    """What several threads copy of one state."""
+
+    def __init__(self, copies: Sequence[Future[float]]) -> None:
+        self._copies = copies
+
+    def done(self) -> bool:
+        return all(copy.done() for copy in self._copies)
+
+    def result(self) -> float:
+        """Seconds of the one that took longest."""
+        return max((copy.result() for copy in self._copies), default=0.0)
+
+
 class Behind:
-    """Behind training: a thread copies, another writes, or waits for the process that does."""
+    """Behind training: threads copy, another writes, or waits for the process that does.
+
+    As many copy as training computes with: each processor then loses the same, and a step waits for the one
+    that loses most.
+    """
 
     def __init__(self, process: WriterProcess | None) -> None:
         self._process = process
         self._abandoned, self._awaited = threading.Event(), threading.Event()
         self._buffers: Buffers | None = None
         self._layout: FileLayout | None = None
-        self._copier = ThreadPoolExecutor(1, "checkpoint-copier")
+        self._shares: list[list[WriteItem]] = []
+        self._threads = min(torch.get_num_threads(), _MOST_COPIERS)
+        self._copiers = ThreadPoolExecutor(self._threads, "checkpoint-copier")
+        self._copies = _Copies(())
         self._writer = ThreadPoolExecutor(1, "checkpoint-writer")
         self._way = GivesWay(self._awaited.is_set)
-        self._preparing = self._copying = self._after_writing = 0.0
+        self._preparing = self._after_writing = 0.0
         self._writing: float | None = None
 
     @property
     def save_seconds(self) -> float | None:
         if self._writing is None:
             return None
-        return self._preparing + self._copying + self._writing + self._after_writing
+        return self._preparing + self._copies.result() + self._writing + self._after_writing
 
-    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[str | None]:
+    def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[object]:
         start = time.perf_counter()
-        self._copying = self._after_writing = 0.0
+        self._after_writing = 0.0
         if self._buffers is None or self._buffers.plan is not plan:
             self._buffers = Buffers(plan, self._process.memory if self._process else -1)
+            self._shares = self._buffers.shares(self._threads)
             self._layout = record(self._buffers)
         self._preparing = time.perf_counter() - start
-        return self._copier.submit(self._fill, self._buffers, tensor_of, _side_stream())
+        fill = partial(_fill, self._buffers, tensor_of, _side_stream())
+        self._copies = _Copies([self._copiers.submit(fill, share) for share in self._shares])
+        return self._copies
 
     def write(self, path: Path) -> Outcome[Written]:
         self._set_awaited(False)
@@ -154,16 +181,9 @@ class Behind:
             self._abandoned.set()
         if self._process is not None:
             self._process.close(at_once=at_once)
-        for executor in (self._copier, self._writer):
+        for executor in (self._copiers, self._writer):
             executor.shutdown(cancel_futures=at_once)
         self._way.close()
-
-    def _fill(self, buffers: Buffers, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> str | None:
-        start = time.perf_counter()
-        with torch.cuda.stream(stream):
-            bad = buffers.fill(tensor_of)
-        self._copying = time.perf_counter() - start
-        return bad
 
     def _run(self, work: Callable[[], Result]) -> Result:
         result = self._way.run(in_one_piece(work))
@@ -174,12 +194,14 @@ class Behind:
         assert self._buffers is not None
         assert self._layout is not None
         files, memory = self._layout.files, self._buffers.memory
+        self._way.run(require_finite(self._buffers.plan, self._buffers.tensor_of))
+        looking = self._way.seconds
         if self._process is not None:
             written = self._process.write(path, files)
-            self._writing = self._process.seconds
+            self._writing = looking + (self._process.seconds or 0.0)
         else:
             written = self._way.run(write_files(path, files, memory, goes_on=self._is_wanted))
-            self._writing = self._way.seconds
+            self._writing = looking + self._way.seconds
         return Written(self._layout.results, written)
 
     def _set_awaited(self, awaited: bool) -> None:
@@ -189,6 +211,16 @@ class Behind:
 
     def _is_wanted(self) -> bool:
         return not self._abandoned.is_set()
+
+
+def _fill(
+    buffers: Buffers, tensor_of: TensorOf, stream: torch.cuda.Stream | None, items: Sequence[WriteItem]
+) -> float:
+    """Copy `items`; returns the seconds it took."""
+    start = time.perf_counter()
+    with torch.cuda.stream(stream):
+        buffers.fill(items, tensor_of)
+    return time.perf_counter() - start
 
 
 def _side_stream() -> torch.cuda.Stream | None:

@@ -29,6 +29,7 @@ from trainyard.training.engines import AtOnce, Engine, Outcome
 from trainyard.training.resume import where_to_go_on
 from trainyard.training.retention import remove_checkpoint, whole_steps
 from trainyard.training.shards import Shares, Written, live, share_out
+from trainyard.training.staging import NotFiniteError
 from trainyard.training.state import TrainingState
 from trainyard.training.world import ALONE, World
 
@@ -65,16 +66,11 @@ class PendingSave:
         self._completing: Outcome[tuple[int, str]] | None = None
 
     def staged(self) -> None:
-        """Wait until the state is copied, then begin to write. TrainingFailedError when it is not finite."""
+        """Wait until the state is copied, then begin to write."""
         if self._writing is not None:
             return
         world = self._job.world
-        bad = world.first_reason(self._staging.result())
-        if bad is not None:
-            raise TrainingFailedError(
-                f"Step {self.step}: {bad} is not finite after the optimizer step; it is not saved.\n"
-                f"Lower training.learning_rate. {where_to_go_on(self._job.directory)}"
-            )
+        self._staging.result()
         try:
             world.on_main(lambda: make_empty(self._temporary))
         except OSError as error:
@@ -84,7 +80,10 @@ class PendingSave:
             self._completing = self._complete(lambda: [writing.result()])
 
     def advance(self, *, wait: bool) -> SavedCheckpoint | None:
-        """Go on to the next phase if all processes can, with `wait` to the end; None until it is whole."""
+        """Go on to the next phase if all processes can, with `wait` to the end; None until it is whole.
+
+        Raises TrainingFailedError in all of them when what one was to write is not finite.
+        """
         if self._writing is None and not wait:
             return None
         self.staged()
@@ -137,11 +136,16 @@ class PendingSave:
             self._final, size, seconds, manifest_sha256, seconds if work is None else min(work, seconds)
         )
 
-    def _failure(self, error: BaseException) -> CheckpointError:
+    def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
         """What to raise; the temporary files are removed on the way."""
         directory = self._job.directory
         if self._job.world.is_main:
             remove_checkpoint(self._temporary)
+        if isinstance(error, NotFiniteError):
+            return TrainingFailedError(
+                f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved.\n"
+                f"Lower training.learning_rate. {where_to_go_on(directory)}"
+            )
         free, needed = shutil.disk_usage(directory.path).free / 1e6, _size(self._shares) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
         mend = "Once that is mended"
@@ -166,15 +170,19 @@ def save_checkpoint(
     return saved
 
 
-def _answer(writing: Outcome[Written]) -> Written | str:
+def _answer(writing: Outcome[Written]) -> Written | NotFiniteError | str:
     try:
         return writing.result()
+    except NotFiniteError as bad:
+        return bad
     except (OSError, CheckpointError) as error:
         return str(error) or type(error).__name__
 
 
-def _all_written(answers: list[Written | str]) -> list[Written]:
-    """What all processes wrote. Raises CheckpointError when one of them could not."""
+def _all_written(answers: list[Written | NotFiniteError | str]) -> list[Written]:
+    """What all processes wrote. Raises CheckpointError when one of them could not, or was not to."""
+    if bad := next((answer for answer in answers if isinstance(answer, NotFiniteError)), None):
+        raise bad
     if failure := next((answer for answer in answers if isinstance(answer, str)), None):
         raise CheckpointError(failure)
     return [answer for answer in answers if isinstance(answer, Written)]

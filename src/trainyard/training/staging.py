@@ -7,17 +7,23 @@ bytes. When to copy, and when the copy must be done, is `saving`'s.
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
+from trainyard.errors import CheckpointError
+from trainyard.training.priority import Pieces
 from trainyard.training.shards import TensorOf
 
 _ALIGNMENT = 64
 """Bytes; a line of the cache, and a multiple of every element's size."""
+
+
+class NotFiniteError(CheckpointError):
+    """A tensor that was to be saved has an element that is infinite or not a number; its name."""
 
 
 class Buffers:
@@ -50,16 +56,29 @@ class Buffers:
         place = address - self._start
         return place if 0 <= place < len(self.memory) else None
 
+    def shares(self, count: int) -> list[list[WriteItem]]:
+        """The items in up to `count` lists of about as many bytes each."""
+        shares: list[list[WriteItem]] = [[] for _ in range(count)]
+        loads = [0] * count
+        for item in sorted(self.plan.items, key=lambda item: -self.tensor_of(item).nbytes):
+            least = loads.index(min(loads))
+            shares[least].append(item)
+            loads[least] += self.tensor_of(item).nbytes
+        return [share for share in shares if share]
+
     @torch.no_grad()
-    def fill(self, tensor_of: TensorOf) -> str | None:
-        """Copy every item; returns the name of a floating one that is not finite, or None."""
-        bad = None
-        for item in self.plan.items:
-            buffer = self._tensors[item.index]
-            _copy(buffer, tensor_of(item).detach())
-            if bad is None and not is_finite(buffer):
-                bad = item.index.fqn
-        return bad
+    def fill(self, items: Iterable[WriteItem], tensor_of: TensorOf) -> None:
+        """Copy `items`."""
+        for item in items:
+            _copy(self.tensor_of(item), tensor_of(item).detach())
+
+
+def require_finite(plan: SavePlan, tensor_of: TensorOf) -> Pieces[None]:
+    """Raise NotFiniteError when a floating item has an element that is not."""
+    for item in plan.items:
+        if not is_finite(tensor_of(item)):
+            raise NotFiniteError(item.index.fqn)
+        yield
 
 
 def is_finite(tensor: Tensor) -> bool:
