@@ -27,8 +27,8 @@ from trainyard.gateways.s3.direct import PIECE_BYTES
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
 from trainyard.gateways.s3.uploads import Pace, S3Object, confirmed, object_of, part_bytes
 
-_BUFFER_BYTES = 80 << 20
-"""Of all buffers together, as long as a part takes no more than half of it: files of up to 400 GB."""
+_BUFFER_BYTES = 48 << 20
+"""Of all buffers of a file, as long as a part takes no more than half of it: files of up to 240 GB."""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
 """What stores answer that do not know the checksum."""
 

@@ -3,12 +3,12 @@
 import contextlib
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
@@ -32,6 +32,8 @@ One request is one connection, which S3 limits to 5 Gb/s, and goes again from th
 """
 PARTS_FROM_BYTES = 64 << 20
 """Above, a file goes in parts where these cost no second SHA-256."""
+_LARGE_AT_ONCE = 2
+"""Files that go in parts: the SHA-256 of one keeps one processor busy, and no second one helps it."""
 _TAKEN = ("412", "PreconditionFailed")
 _UNCONDITIONAL = ("501", "NotImplemented")
 """Answers of stores that know no conditional writes."""
@@ -71,9 +73,10 @@ class S3Store:
         self._bucket = Bucket(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
         self.prefix, self._pace = self._bucket.prefix, pace
         self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
-        # Held while a file goes in parts: one at a time bounds the memory, and fills the line as well as
-        # several.
-        self._large_file, self._buffers = threading.Lock(), Buffers()
+        # Taken while a file goes in parts: so many at a time bound the memory.
+        self._buffers: SimpleQueue[Buffers] = SimpleQueue()
+        for _ in range(_LARGE_AT_ONCE):
+            self._buffers.put(Buffers())
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -203,11 +206,14 @@ class S3Store:
             digest = sha256_of(path, self._pace)
             return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
         upload = Parts(self._bucket, key, size, pace=self._pace)
-        with self._large_file:
+        buffers = self._buffers.get()
+        try:
             if self._fast_parts:
-                self._fast_parts = upload.send(path, metadata, Algorithm.CRC64NVME, buffers=self._buffers)
+                self._fast_parts = upload.send(path, metadata, Algorithm.CRC64NVME, buffers=buffers)
             if not self._fast_parts:
-                upload.send(path, metadata, Algorithm.SHA256, buffers=self._buffers)
+                upload.send(path, metadata, Algorithm.SHA256, buffers=buffers)
+        finally:
+            self._buffers.put(buffers)
         return upload
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
