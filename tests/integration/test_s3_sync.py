@@ -22,6 +22,7 @@ from trainyard.errors import RunConflictError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
 OTHER = "run-1/checkpoint-100/__0_0.distcp"
@@ -130,6 +131,34 @@ def test_an_unchanged_run_is_not_sent_again(bucket: Bucket, stored: RunDirectory
     assert (again.sent, again.skipped, again.manifest_key) == (0, 11, "manifests/run-1-manifest.json")
     assert {o.key: o.etag for o in bucket.store.list_objects("")} == before
     assert "unchanged" in again.summary()
+
+
+def test_a_checkpoint_that_is_stored_is_not_read_again(
+    bucket: Bucket, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does what became of the files here matter any more: the store has what the trainer wrote."""
+    read: list[Path] = []
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return sha256_of_file(path)
+
+    monkeypatch.setattr("trainyard.artifacts.contents.sha256_of_file", noted)
+    data = stored.checkpoint(200) / "__0_0.distcp"
+    data.write_bytes(bytes(data.stat().st_size))
+    report = sync_run(bucket.store, stored, None)
+    assert (report.sent, report.problems) == (0, ())
+    assert not [path for path in read if path.suffix == ".distcp"]
+    assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == ()
+
+
+def test_a_stored_checkpoint_that_somebody_replaced_is_read_and_sent_again(
+    bucket: Bucket, stored: RunDirectory
+) -> None:
+    content = bucket.get(DATA)
+    bucket.put(DATA, bytes(len(content)))
+    report = sync_run(bucket.store, stored, None)
+    assert (report.sent, report.problems, bucket.get(DATA)) == (1, (), content)
 
 
 def test_a_run_that_went_on_adds_a_manifest_and_keeps_what_is_no_longer_local(

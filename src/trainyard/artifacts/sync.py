@@ -3,9 +3,9 @@
     claim the number → list what is there → each checkpoint: read and hash, compare, commit → records →
     manifest
 
-What is there already with the same bytes is not sent again. A checkpoint whose files are not what its own
-manifest says is named and not stored; the others are. The command line and the choice of the store are not
-its affair.
+What is there already with the same bytes is not sent again, and a checkpoint that S3 holds as the newest
+manifest says is not even read. One whose files are not what its own manifest says is named and not stored;
+the others are. The command line and the choice of the store are not its affair.
 """
 
 import contextlib

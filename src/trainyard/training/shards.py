@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainyard.run.checkpoints import ManifestFile
+from trainyard.training.stretches import BUFFER_BYTES
 from trainyard.training.world import World
 
 _CHUNK_BYTES = 1 << 20
@@ -137,7 +138,7 @@ class _DescribedFiles(FileSystem):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
-        with Path(path).open(mode, buffering=_CHUNK_BYTES) as file:
+        with Path(path).open(mode, buffering=BUFFER_BYTES) as file:
             stream = _HashingFile(cast(BinaryIO, file))
             yield stream
         self.described.append(ManifestFile(Path(path).name, stream.size, stream.hexdigest()))

@@ -14,6 +14,8 @@ from trainyard.run.checkpoints import ManifestFile
 from trainyard.training.priority import Pieces
 
 _CHUNK_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 16
+"""Of a file that is written: a chunk as small as the buffer would be copied into it first."""
 Stretch = bytes | tuple[int, int]
 """Bytes as they are, or offset and length in the memory."""
 
@@ -44,7 +46,7 @@ def _write_file(
     folder: Path, file: FileStretches, memory: mmap.mmap, *, goes_on: Callable[[], bool]
 ) -> Pieces[ManifestFile]:
     digest, size = hashlib.sha256(), 0
-    with (folder / file.name).open("wb", buffering=_CHUNK_BYTES) as target, memoryview(memory) as view:
+    with (folder / file.name).open("wb", buffering=BUFFER_BYTES) as target, memoryview(memory) as view:
         for chunk in _chunks(file, view):
             if not goes_on():
                 raise AbandonedError("the write was abandoned")
