@@ -18,6 +18,7 @@ from trainyard.artifacts.store import Store
 from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.parts import Parts
 
 MIB = 1 << 20
 Open = Callable[..., Store]
@@ -215,6 +216,45 @@ def test_an_aborted_large_file_leaves_nothing(server: Any, bucket: str, tmp_path
     store.stage(random_file(tmp_path / "file", 33 * MIB), "big", metadata={}).abort()
     assert store.describe("big") is None
     assert server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_large_files_that_fail_leave_their_memory_to_others(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, send = open_store(f"s3://{bucket}"), Parts.send
+    file = random_file(tmp_path / "file", 33 * MIB)
+
+    def fail(*_args: Any, **_kwargs: Any) -> bool:
+        raise ServiceError("the test")
+
+    monkeypatch.setattr(Parts, "send", fail)
+    for _ in range(3):  # more than there are at once
+        with pytest.raises(ServiceError, match="the test"):
+            store.stage(file, "big", metadata={})
+    monkeypatch.setattr(Parts, "send", send)
+    store.stage(file, "big", metadata={}).commit()
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_a_file_goes_by_its_own_answer_whatever_another_was_told_meanwhile(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, send = open_store(f"s3://{bucket}"), Parts.send
+    tried: list[str] = []
+
+    def refused_once(self: Parts, path: Path, metadata: Any, algorithm: Any, **rest: Any) -> bool:
+        tried.append(str(algorithm))
+        if len(tried) > 1:
+            return send(self, path, metadata, algorithm, **rest)
+        monkeypatch.setattr(store, "_fast_parts", True)  # by the file that goes beside it
+        return False
+
+    monkeypatch.setattr(Parts, "send", refused_once)
+    file = random_file(tmp_path / "file", 33 * MIB)
+    upload = store.stage(file, "big", metadata={})
+    assert (tried, upload.sha256) == (["CRC64NVME", "SHA256"], hashlib.sha256(file.read_bytes()).hexdigest())
+    upload.abort()
 
 
 def test_a_taken_name_is_not_overwritten(bucket: str) -> None:

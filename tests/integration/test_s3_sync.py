@@ -2,11 +2,13 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.artifacts.contents import contents_of
 from trainyard.artifacts.listing import list_runs
 from trainyard.artifacts.numbers import claim_number
 from trainyard.artifacts.promotion import promotable, promote
@@ -16,11 +18,11 @@ from trainyard.artifacts.restore import restore
 from trainyard.artifacts.retention import Rules
 from trainyard.artifacts.selection import Selection, select
 from trainyard.artifacts.store import Store
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.sync import store_contents, sync_run
 from trainyard.artifacts.verify import Depth, verify_run
 from trainyard.errors import RunConflictError, VerificationError
 from trainyard.gateways import open_store
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.checkpoints import CheckpointManifest, describe_files, read_manifest, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 
@@ -150,6 +152,44 @@ def test_a_checkpoint_that_is_stored_is_not_read_again(
     assert (report.sent, report.problems) == (0, ())
     assert not [path for path in read if path.suffix == ".distcp"]
     assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == ()
+
+
+def test_a_checkpoint_that_is_trained_anew_while_it_is_synced_is_not_mixed_with_what_is_stored(
+    bucket: Bucket, stored: RunDirectory, make_run: Any, tmp_path: Path
+) -> None:
+    contents = contents_of(stored, 1, tmp_path)
+    before = bucket.get("run-1/checkpoint-100/manifest.json")
+    retrain(stored.checkpoint(100))
+    store_contents(bucket.store, contents, 1)
+    assert bucket.get("run-1/checkpoint-100/manifest.json") == before
+    assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == ()
+    assert restore(bucket.store, Selection(1, step=100), tmp_path / "back").steps == (100,)
+    assert sync_run(bucket.store, stored, 1).sent == 2
+    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=stored).problems == ()
+
+
+@pytest.mark.parametrize("depth", [Depth.SAMPLE, Depth.FULL])
+def test_a_checkpoint_whose_own_manifest_is_of_other_files_does_not_verify(
+    bucket: Bucket, stored: RunDirectory, tmp_path: Path, depth: Depth
+) -> None:
+    contents = contents_of(stored, 1, tmp_path)
+    retrain(stored.checkpoint(100))
+    unbound = tuple(
+        replace(group, marker=group.marker and replace(group.marker, claimed=None))
+        for group in contents.groups
+    )
+    store_contents(bucket.store, replace(contents, groups=unbound), 1)
+    [problem] = verify_run(bucket.store, 1, depth=depth).problems
+    assert problem == (
+        f"{OTHER}: run-1/checkpoint-100/manifest.json and the run's manifest do not say the same of it"
+    )
+
+
+def retrain(checkpoint: Path) -> None:
+    """Write a checkpoint of the same step and sizes with other data."""
+    data, manifest = checkpoint / "__0_0.distcp", read_manifest(checkpoint)
+    data.write_bytes(os.urandom(data.stat().st_size))
+    write_manifest(checkpoint, replace(manifest, files=describe_files(checkpoint)))
 
 
 def test_a_stored_checkpoint_that_somebody_replaced_is_read_and_sent_again(

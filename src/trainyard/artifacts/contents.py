@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
 from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, ManifestFile, read_manifest
+from trainyard.run.checkpoints import MANIFEST_NAME, ManifestFile, read_described_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
@@ -32,7 +32,10 @@ class Item:
     key: str
     path: Path
     claimed: ManifestFile | None = None
-    """What the checkpoint's manifest says of it; None for files that no manifest lists."""
+    """What the checkpoint's manifest says of it; of that itself, what it was when it said so of the others.
+
+    None for files that no manifest lists.
+    """
 
     @property
     def name(self) -> str:
@@ -124,19 +127,26 @@ def digest_of(item: Item) -> str:
 
 def require_claimed(item: Item, sha256: str) -> None:
     """Raise CheckpointError when the file's digest is not the one its checkpoint's manifest gives."""
-    if item.claimed is not None and sha256 != item.claimed.sha256:
-        raise CheckpointError(
-            f"{item.path}: SHA-256 {sha256[:12]}…, the checkpoint's manifest says {item.claimed.sha256[:12]}…"
-        )
+    if item.claimed is None or sha256 == item.claimed.sha256:
+        return
+    if item.claimed.path == MANIFEST_NAME:
+        raise CheckpointError(f"{item.path}: was replaced while the checkpoint was stored; sync again")
+    raise CheckpointError(
+        f"{item.path}: SHA-256 {sha256[:12]}…, the checkpoint's manifest says {item.claimed.sha256[:12]}…"
+    )
 
 
-def checkpoint_group(path: Path, manifest: CheckpointManifest, *, name: str, keys: str) -> Group:
-    """The checkpoint in the directory `path`; `keys` is what its objects' keys start with.
+def checkpoint_group(path: Path, run_number: int, step: int | None = None) -> Group:
+    """The checkpoint in the directory `path`, of `step` or that which its manifest says.
 
-    Raises CheckpointError when a file is missing or of another size.
+    Raises CheckpointError when its manifest is not readable, or a file is missing or of another size.
     """
+    manifest, described = read_described_manifest(path)
+    step = manifest.step if step is None else step
+    keys = checkpoint_prefix(run_number, step)
     items = tuple(_checkpoint_item(path, keys, file) for file in manifest.files)
-    return Group(name, items, marker=Item(keys + MANIFEST_NAME, path / MANIFEST_NAME))
+    marker = Item(keys + MANIFEST_NAME, path / MANIFEST_NAME, described)
+    return Group(f"checkpoint-{step}", items, marker=marker)
 
 
 def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int) -> None:
@@ -154,9 +164,7 @@ def _look_at_checkpoint(path: Path, step: int, *, run_number: int, found: _Found
         found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
         return
     try:
-        manifest = read_manifest(path)
-        keys = checkpoint_prefix(run_number, step)
-        found.groups.append(checkpoint_group(path, manifest, name=f"checkpoint-{step}", keys=keys))
+        found.groups.append(checkpoint_group(path, run_number, step))
     except CheckpointError as error:
         found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
 

@@ -26,7 +26,7 @@ from trainyard.artifacts.store import Store
 from trainyard.artifacts.sync import store_contents, way_on
 from trainyard.artifacts.sync_report import SyncReport
 from trainyard.errors import ConfigError, TrainyardError
-from trainyard.run.checkpoints import MANIFEST_NAME, read_manifest
+from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.commands import script_command
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
@@ -176,9 +176,7 @@ def _contents(
 
 def _checkpoint(path: Path, number: int) -> Group:
     if (path / MANIFEST_NAME).is_file():
-        manifest = read_manifest(path)
-        keys = checkpoint_prefix(number, manifest.step)
-        return checkpoint_group(path, manifest, name=f"checkpoint-{manifest.step}", keys=keys)
+        return checkpoint_group(path, number)
     keys = checkpoint_prefix(number, step_told_by(path))
     if path.is_file():
         return Group("checkpoint", (Item(keys + path.name, path),))

@@ -28,7 +28,7 @@ class Preview:
     bytes: int
     """Of these."""
     there: tuple[str, ...]
-    """Keys whose objects have the right size and would be compared by digest."""
+    """Keys whose objects have the right size and would be compared."""
     problems: tuple[str, ...]
 
     @property

@@ -1,6 +1,7 @@
 """Send groups of files to a store: a group is read, hashed and compared before any of it becomes visible.
 
-It skips what the store holds already with the same bytes. Which files and under which names is decided
+It skips what the store holds already with the same bytes; what the run's newest manifest vouches for is not
+even read. Which files and under which names is decided
 elsewhere.
 """
 
@@ -48,8 +49,8 @@ class Sending:
     def send(self, group: Group) -> dict[str, ManifestObject]:
         """Bring the group into the store, its marker last; what the manifest has to say of it, by key.
 
-        Raises CheckpointError, with nothing of the group made visible, when a file is not what its
-        checkpoint's manifest says.
+        Raises CheckpointError, with nothing of the group made visible, when a file that is read is not what
+        its checkpoint's manifest says.
         """
         entries = self._bring(group.items)
         if group.marker is not None:

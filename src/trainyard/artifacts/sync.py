@@ -4,8 +4,9 @@
     manifest
 
 What is there already with the same bytes is not sent again, and a checkpoint that S3 holds as the newest
-manifest says is not even read. One whose files are not what its own manifest says is named and not stored;
-the others are. The command line and the choice of the store are not its affair.
+manifest says is not even read: what became of its files here is `verify`'s to say. One that is to be stored,
+and whose files are not what its own manifest says, is named and not stored; the others are. The command line
+and the choice of the store are not its affair.
 """
 
 import contextlib

@@ -6,14 +6,14 @@ ServiceError passes through.
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.artifacts.chain import newest_manifest
-from trainyard.artifacts.checkpoints import doomed_steps, is_pruned
+from trainyard.artifacts.checkpoints import checkpoints_of, doomed_steps, is_pruned, own_manifest
 from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.contents import Contents, Item, contents_of
 from trainyard.artifacts.hashing import file_agrees
@@ -88,6 +88,7 @@ def verify_run(
     problems += _compare_names(manifest, listed.keys() - notes.keys())
     wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed)
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
+    problems += [] if depth is Depth.LISTING else _compare_own_manifests(store, manifest, wrong)
     store_whole = not problems and not wrong
     if run_directory is not None:
         problems += _compare_disk(store, run_directory, manifest, wrong=wrong)
@@ -162,6 +163,14 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     if not any(belongs_to_checkpoint(key) for key in known):
         problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
     return problems
+
+
+def _compare_own_manifests(store: Store, manifest: RunManifest, wrong: Collection[str]) -> list[str]:
+    """Each checkpoint's own manifest, which `restore` goes by, must say of its files what the run's says."""
+    checkpoints = [each for each in checkpoints_of(manifest) if each.marker and each.marker.key not in wrong]
+    with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
+        answers = pool.map(lambda checkpoint: own_manifest(store, checkpoint)[1], checkpoints)
+        return [problem for problem in answers if problem is not None]
 
 
 def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:

@@ -3,6 +3,7 @@
 The trainer writes it last, resuming and storing read it first. What the files hold is the trainer's affair.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -77,6 +78,11 @@ def read_manifest(directory: Path) -> CheckpointManifest:
 
     Raises CheckpointError when there is none, or it is torn or of another form.
     """
+    return read_described_manifest(directory)[0]
+
+
+def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, ManifestFile]:
+    """The manifest as `read_manifest` gives it, and what its file is, of the very bytes that were read."""
     path = directory / MANIFEST_NAME
     try:
         content = path.read_bytes()
@@ -84,7 +90,8 @@ def read_manifest(directory: Path) -> CheckpointManifest:
         raise CheckpointError(f"{directory}: no {MANIFEST_NAME}, the save was never completed") from None
     except OSError as error:
         raise CheckpointError(f"{path}: not a readable manifest ({error})") from None
-    return parse_manifest(content, str(path))
+    described = ManifestFile(MANIFEST_NAME, len(content), hashlib.sha256(content).hexdigest())
+    return parse_manifest(content, str(path)), described
 
 
 def parse_manifest(content: bytes, name: str) -> CheckpointManifest:

@@ -130,8 +130,8 @@ class _Copies:
 class Behind:
     """Behind training: threads copy, another writes, or waits for the process that does.
 
-    As many copy as training computes with: each processor then loses the same, and a step waits for the one
-    that loses most.
+    As many copy as training computes with, where that is not a GPU: each processor then loses about the same,
+    and a step waits for the one that loses most.
     """
 
     def __init__(self, process: WriterProcess | None) -> None:
@@ -155,14 +155,14 @@ class Behind:
         return self._preparing + self._copies.result() + self._writing + self._after_writing
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[object]:
-        start = time.perf_counter()
+        start, stream = time.perf_counter(), _side_stream()
         self._after_writing = 0.0
         if self._buffers is None or self._buffers.plan is not plan:
             self._buffers = Buffers(plan, self._process.memory if self._process else -1)
-            self._shares = self._buffers.shares(self._threads)
+            self._shares = self._buffers.shares(1 if stream else self._threads)
             self._layout = record(self._buffers)
         self._preparing = time.perf_counter() - start
-        fill = partial(_fill, self._buffers, tensor_of, _side_stream())
+        fill = partial(_fill, self._buffers, tensor_of, stream)
         self._copies = _Copies([self._copiers.submit(fill, share) for share in self._shares])
         return self._copies
 
@@ -194,11 +194,13 @@ class Behind:
         assert self._buffers is not None
         assert self._layout is not None
         files, memory = self._layout.files, self._buffers.memory
-        self._way.run(require_finite(self._buffers.plan, self._buffers.tensor_of))
+        staged = self._buffers
+        self._way.run(require_finite(staged.plan, staged.tensor_of, goes_on=self._is_wanted))
         looking = self._way.seconds
         if self._process is not None:
             written = self._process.write(path, files)
-            self._writing = looking + (self._process.seconds or 0.0)
+            assert self._process.seconds is not None
+            self._writing = looking + self._process.seconds
         else:
             written = self._way.run(write_files(path, files, memory, goes_on=self._is_wanted))
             self._writing = looking + self._way.seconds

@@ -23,8 +23,9 @@ Pieces = Generator[None, None, Result]
 _NICENESS = 19
 """The most there is. Where nothing leaves a processor idle, the thread still gets about 1.5 % of one."""
 _PATIENCE = 10.0
-"""Seconds that work waits for idle time in all. Beside a compiled step on both of two processors, 203 MB/s
-were hashed: a gigabyte waits about four. Where other programs leave nothing idle, it would wait forever."""
+"""Seconds that each of the works of a save waits for idle time in all. Beside a compiled step on both of two
+processors, 203 MB/s were hashed: a gigabyte waits about four. Where other programs leave nothing idle, it
+would wait forever."""
 
 
 class GivesWay:

@@ -7,7 +7,7 @@ bytes. When to copy, and when the copy must be done, is `saving`'s.
 import math
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -17,9 +17,14 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from trainyard.errors import CheckpointError
 from trainyard.training.priority import Pieces
 from trainyard.training.shards import TensorOf
+from trainyard.training.stretches import AbandonedError
 
 _ALIGNMENT = 64
 """Bytes; a line of the cache, and a multiple of every element's size."""
+_NUMPY_SUMS = (torch.float32, torch.float64)
+_PIECE_ELEMENTS = 1 << 20
+_TEAMLESS_ELEMENTS = 1 << 15
+"""As many as torch sums up without a team of threads, which the thread that asks would get of its own."""
 
 
 class NotFiniteError(CheckpointError):
@@ -73,19 +78,35 @@ class Buffers:
             _copy(self.tensor_of(item), tensor_of(item).detach())
 
 
-def require_finite(plan: SavePlan, tensor_of: TensorOf) -> Pieces[None]:
-    """Raise NotFiniteError when a floating item has an element that is not."""
+def require_finite(
+    plan: SavePlan, tensor_of: TensorOf, *, goes_on: Callable[[], bool] = lambda: True
+) -> Pieces[None]:
+    """Raise NotFiniteError when a floating item has an element that is not.
+
+    Raises AbandonedError once `goes_on()` is false.
+    """
     for item in plan.items:
-        if not is_finite(tensor_of(item)):
-            raise NotFiniteError(item.index.fqn)
-        yield
+        for piece in _pieces(tensor_of(item).detach()):
+            if not goes_on():
+                raise AbandonedError("the save was abandoned")
+            if not is_finite(piece):
+                raise NotFiniteError(item.index.fqn)
+            yield
+
+
+def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """Of a few milliseconds each, where they cost no copy."""
+    if not tensor.is_cpu or not tensor.is_contiguous():
+        return (tensor,)
+    size = _PIECE_ELEMENTS if tensor.dtype in _NUMPY_SUMS else _TEAMLESS_ELEMENTS
+    return torch.split(tensor.view(-1), size)
 
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether no element is infinite or not a number. Read once, without a copy, unless it looks bad."""
     if not tensor.is_floating_point():
         return True
-    if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
+    if tensor.is_cpu and tensor.dtype in _NUMPY_SUMS:
         with np.errstate(all="ignore"):
             total = float(np.add.reduce(tensor.detach().reshape(-1).numpy()))
     else:

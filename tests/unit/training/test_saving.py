@@ -5,10 +5,12 @@ import errno
 import hashlib
 import itertools
 import json
+import math
 import os
 import pickle
 import shutil
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -30,7 +32,7 @@ from trainyard.training.checkpoint import SaveOrigin
 from trainyard.training.engines import Behind
 from trainyard.training.file_layout import FileLayout
 from trainyard.training.retention import whole_steps
-from trainyard.training.shards import Written, share_out
+from trainyard.training.shards import Written, live, share_out
 from trainyard.training.state import TrainingState
 from trainyard.training.world import ALONE, World
 from trainyard.training.writer_process import WriterProcess
@@ -269,6 +271,98 @@ def test_weights_that_are_not_finite_are_not_written_behind_training_either(
     with pytest.raises(TrainingFailedError, match="There is no checkpoint yet"):
         run_training(poison)
     assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
+
+
+def odd_tensors() -> dict[str, dict[str, torch.Tensor]]:
+    """Of all kinds that a state may have, one of them larger than the others together."""
+    kinds = {
+        "cut": torch.randn(64, 32).t(),
+        "one": torch.tensor(3.0),
+        "none": torch.empty(0, 4),
+        "half": torch.randn(99).bfloat16(),
+        "count": torch.arange(7),
+        "large": torch.randn(300, 1000),
+    }
+    return {"model": {f"part{i}": torch.randn(57, 13) for i in range(20)} | kinds}
+
+
+@pytest.mark.parametrize("threads", [1, 5])
+def test_whatever_copies_every_tensor_is_copied_each_time(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    tensors, copied_by = odd_tensors(), set[str]()
+    plan, copy = share_out(tensors, ALONE).own, staging._copy
+
+    def noted(buffer: torch.Tensor, source: torch.Tensor) -> None:
+        copied_by.add(threading.current_thread().name)
+        copy(buffer, source)
+
+    monkeypatch.setattr(staging, "_copy", noted)
+    engine = Behind(None)
+    for _ in range(3):
+        for tensor in tensors["model"].values():
+            tensor.add_(1)
+        engine.stage(plan, live(tensors)).result()
+        assert engine._buffers is not None
+        for item in plan.items:
+            live_one = tensors["model"][item.index.fqn.removeprefix("model.")]
+            assert torch.equal(engine._buffers.tensor_of(item), live_one), item.index
+    engine.close()
+    assert 1 <= len(copied_by) <= threads
+
+
+def test_a_copy_that_fails_is_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(buffer: torch.Tensor, _source: torch.Tensor) -> None:
+        if buffer.shape == (300, 1000):
+            raise MemoryError("the test")
+
+    monkeypatch.setattr(staging, "_copy", fail)
+    tensors, engine = odd_tensors(), Behind(None)
+    staged = engine.stage(share_out(tensors, ALONE).own, live(tensors))
+    with pytest.raises(MemoryError, match="the test"):
+        staged.result()
+    engine.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: Path, mode: Any) -> None:
+    state = TrainingState(model := torch.nn.Linear(40, 40), torch.optim.AdamW(model.parameters()))
+    model(torch.ones(40)).sum().backward()
+    state.optimizer.step()
+    state.optimizer.state[model.weight]["exp_avg_sq"][39, 39] = math.inf
+    directory = RunDirectory(tmp_path)
+    directory.create()
+    engine = engines.open_engine(mode)
+    job = pending_save.SaveJob(directory, SaveOrigin("one", {}), engine)
+    save = pending_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    save.staged()
+    with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
+        while save.advance(wait=False) is None:
+            time.sleep(0.01)
+    engine.close()
+    assert not list(directory.checkpoints.iterdir())
+
+
+def test_a_save_that_is_abandoned_is_not_looked_at_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, begun = itertools.count(), threading.Event()
+
+    def slow(_tensor: torch.Tensor) -> bool:
+        next(looked)
+        begun.set()
+        time.sleep(0.02)
+        return True
+
+    monkeypatch.setattr(staging, "is_finite", slow)
+    tensors, engine = {"model": {f"part{i}": torch.zeros(1) for i in range(500)}}, Behind(None)
+    engine.stage(share_out(tensors, ALONE).own, live(tensors)).result()
+    engine.write(tmp_path)
+    begun.wait()
+    engine.close(at_once=True)
+    assert next(looked) < 500
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path) -> None:

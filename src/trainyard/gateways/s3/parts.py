@@ -28,7 +28,10 @@ from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stor
 from trainyard.gateways.s3.uploads import Pace, S3Object, confirmed, object_of, part_bytes
 
 _BUFFER_BYTES = 48 << 20
-"""Of all buffers of a file, as long as a part takes no more than half of it: files of up to 240 GB."""
+"""Of all buffers of a file, as long as a part takes no more than half of it: files of up to 240 GB.
+
+Of larger ones there are two, each as long as a part.
+"""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
 """What stores answer that do not know the checksum."""
 

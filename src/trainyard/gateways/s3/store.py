@@ -208,9 +208,9 @@ class S3Store:
         upload = Parts(self._bucket, key, size, pace=self._pace)
         buffers = self._buffers.get()
         try:
-            if self._fast_parts:
-                self._fast_parts = upload.send(path, metadata, Algorithm.CRC64NVME, buffers=buffers)
-            if not self._fast_parts:
+            fast = self._fast_parts and upload.send(path, metadata, Algorithm.CRC64NVME, buffers=buffers)
+            if not fast:
+                self._fast_parts = False
                 upload.send(path, metadata, Algorithm.SHA256, buffers=buffers)
         finally:
             self._buffers.put(buffers)
