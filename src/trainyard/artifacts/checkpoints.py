@@ -104,7 +104,7 @@ def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:
     except CheckpointError as error:
         return str(error)
     if manifest.step != checkpoint.step:
-        return f"{name}: is of step {manifest.step}"
+        return f"{name}: the checkpoint of step {checkpoint.step} is a copy of step {manifest.step}"
     listed = {entry.key: (entry.size, entry.sha256) for entry in checkpoint.objects}
     own = {checkpoint.prefix + file.path: (file.size, file.sha256) for file in manifest.files}
     listed.pop(name)
