@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from trainyard.errors import ServiceError
 from trainyard.gateways.s3.bucket import Bucket
-from trainyard.gateways.s3.checksums import Algorithm, as_text
+from trainyard.gateways.s3.checksums import Algorithm, as_text, crc64nvme_of
 from trainyard.gateways.s3.parts import Buffers, Parts, _Whole
 from trainyard.gateways.s3.unfinished import StoredPart, stored_parts
 from trainyard.gateways.s3.uploads import describe
@@ -25,7 +26,8 @@ class ScriptedBucket(Bucket):
         self.prefix, self.attempts = "", 1
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
         self.parts: list[dict[str, Any]] = []
-        self.sent: list[int] = []
+        self.sent: dict[int, str] = {}
+        """The checksum of each part that was sent, by its number."""
         self.asked: list[str] = []
         self.head: dict[str, Any] = {}
         self.refused: tuple[str, ...] = ()
@@ -40,7 +42,7 @@ class ScriptedBucket(Bucket):
         if operation == "list_parts":
             return {"Parts": self.parts}
         if operation == "upload_part":
-            self.sent.append(arguments["PartNumber"])
+            self.sent[arguments["PartNumber"]] = arguments["ChecksumCRC64NVME"]
             return {"ETag": "new"}
         if operation == "create_multipart_upload":
             return {"UploadId": "new", "ChecksumAlgorithm": "CRC64NVME"}
@@ -51,8 +53,10 @@ class ScriptedBucket(Bucket):
 
 def part_of(number: int, content: bytes, etag: str = "") -> dict[str, Any]:
     etag = etag or hashlib.md5(content, usedforsecurity=False).hexdigest()
-    crc = as_text(CRC.of(content))
-    return {"PartNumber": number, "ETag": f'"{etag}"', "Size": len(content), "ChecksumCRC64NVME": crc}
+    crc = CRC.start()
+    crc.update(memoryview(content))
+    told = as_text(crc.digest())
+    return {"PartNumber": number, "ETag": f'"{etag}"', "Size": len(content), "ChecksumCRC64NVME": told}
 
 
 @pytest.fixture
@@ -72,6 +76,17 @@ def test_a_part_is_kept_for_its_bytes_and_not_for_a_checksum_that_can_be_forged(
     bucket.parts = [part_of(1, b"a" * 16 * MIB), part_of(2, b"b" * 16 * MIB, etag="of-forged-bytes-or-kms")]
     send(bucket, file).commit()
     assert sorted(bucket.sent) == [2, 3]
+
+
+def test_parts_go_with_their_checksums_however_short_the_reads_are(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, read = ScriptedBucket(), os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, rooms, at: read(fd, [rooms[0][:700_001]], at))
+    stored = send(bucket, file).commit()
+    parts = [b"a" * 16 * MIB, b"b" * 16 * MIB, b"c"]
+    assert bucket.sent == {n: part_of(n, part)["ChecksumCRC64NVME"] for n, part in enumerate(parts, 1)}
+    assert stored.checksum["value"] == crc64nvme_of(file)
 
 
 @pytest.mark.parametrize(

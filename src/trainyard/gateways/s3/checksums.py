@@ -10,10 +10,19 @@ import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 _BLOCK_BYTES = 1 << 20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Running(Protocol):
+    """A checksum that is told the bytes piece by piece, as those of `hashlib` are."""
+
+    def update(self, piece: memoryview, /) -> None: ...
+
+    def digest(self) -> bytes: ...
 
 
 class Algorithm(StrEnum):
@@ -27,13 +36,9 @@ class Algorithm(StrEnum):
         full = {"ChecksumType": "FULL_OBJECT"} if self is Algorithm.CRC64NVME else {}
         return {"ChecksumAlgorithm": str(self), **full}
 
-    def of(self, content: bytes | memoryview) -> bytes:
-        """Of one part."""
-        if self is Algorithm.SHA256:
-            return hashlib.sha256(content).digest()
-        from awscrt import checksums
-
-        return _as_bytes(checksums.crc64nvme(content))
+    def start(self) -> Running:
+        """Of one part, before its first byte."""
+        return hashlib.sha256() if self is Algorithm.SHA256 else _Crc64Nvme()
 
     def sent(self, value: bytes) -> dict[str, str]:
         """Makes S3 compute the checksum of the part it receives, and refuse anything else than `value`."""
@@ -57,15 +62,26 @@ class Algorithm(StrEnum):
         return {"ChecksumType": "FULL_OBJECT", f"Checksum{self}": as_text(whole)}
 
 
+class _Crc64Nvme:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, piece: memoryview, /) -> None:
+        from awscrt import checksums
+
+        self._value = checksums.crc64nvme(piece, self._value)
+
+    def digest(self) -> bytes:
+        return _as_bytes(self._value)
+
+
 def crc64nvme_of(path: Path) -> str:
     """Of a file, in base64."""
-    from awscrt import checksums
-
-    total, buffer = 0, bytearray(_BLOCK_BYTES)
+    checksum, buffer = Algorithm.CRC64NVME.start(), memoryview(bytearray(_BLOCK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            total = checksums.crc64nvme(memoryview(buffer)[:count], total)
-    return as_text(_as_bytes(total))
+            checksum.update(buffer[:count])
+    return as_text(checksum.digest())
 
 
 def is_safe_way(endpoint: str) -> bool:
