@@ -3,6 +3,8 @@
 import fcntl
 import hashlib
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ class ScriptedBucket(Bucket):
         self.asked: list[str] = []
         self.head: dict[str, Any] = {}
         self.refused: tuple[str, ...] = ()
+        self.begun: dict[str, str] | None = {"UploadId": "new", "ChecksumAlgorithm": "CRC64NVME"}
+        self.before_begun: Callable[[], object] = lambda: None
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         return {"Uploads": [{"Key": "k", "UploadId": "old", "Initiated": 1}]}, ""
@@ -45,7 +49,8 @@ class ScriptedBucket(Bucket):
             self.sent[arguments["PartNumber"]] = arguments["ChecksumCRC64NVME"]
             return {"ETag": "new"}
         if operation == "create_multipart_upload":
-            return {"UploadId": "new", "ChecksumAlgorithm": "CRC64NVME"}
+            self.before_begun()
+            return self.begun
         if operation == "complete_multipart_upload":
             return {"ETag": "joined", "ChecksumCRC64NVME": arguments["ChecksumCRC64NVME"]}
         return self.head
@@ -175,6 +180,49 @@ def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:
     bucket.refused = ("upload_part",)
     with pytest.raises(ServiceError):
         send(bucket, file)
+    assert bucket.asked[-1] == "abort_multipart_upload"
+    assert not is_locked(file)
+
+
+def test_the_first_parts_are_read_while_the_upload_is_begun(file: Path) -> None:
+    seen: list[bool] = []
+    bucket, reads = ScriptedBucket(), threading.Semaphore(0)
+    bucket.before_begun = lambda: seen.extend(reads.acquire(timeout=5) for _ in range(3))
+    upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: reads.release())
+    assert upload.send(file, {}, CRC, buffers=Buffers())
+    assert seen == [True, True, True]
+    assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    upload.commit()
+
+
+@pytest.mark.parametrize(
+    ("begun", "given_up"), [(None, []), ({"UploadId": "none"}, ["abort_multipart_upload"])]
+)
+def test_nothing_is_sent_to_a_store_that_does_not_know_the_checksum(
+    begun: dict[str, str] | None, given_up: list[str], file: Path
+) -> None:
+    bucket = ScriptedBucket()
+    bucket.begun = begun
+    upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
+    assert not upload.send(file, {}, CRC, buffers=Buffers())
+    assert bucket.asked == ["list_parts", "create_multipart_upload", *given_up]
+    assert not is_locked(file)
+
+
+def test_an_upload_that_cannot_be_begun_is_an_error_and_needs_not_be_given_up(file: Path) -> None:
+    bucket = ScriptedBucket()
+    bucket.refused = ("create_multipart_upload",)
+    with pytest.raises(ServiceError, match="refused"):
+        send(bucket, file)
+    assert bucket.asked == ["list_parts", "create_multipart_upload"]
+    assert not is_locked(file)
+
+
+def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> None:
+    bucket = ScriptedBucket()
+    upload = Parts(bucket, "k", file.stat().st_size + 1, pace=lambda _count: None)
+    with pytest.raises(ServiceError, match="shorter"):
+        upload.send(file, {}, CRC, buffers=Buffers())
     assert bucket.asked[-1] == "abort_multipart_upload"
     assert not is_locked(file)
 

@@ -38,6 +38,10 @@ _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
 """What stores answer that do not know the checksum."""
 
 
+class _UnknownChecksumError(Exception):
+    """The store does not know it."""
+
+
 @dataclass(frozen=True)
 class _Sent:
     etag: str
@@ -97,15 +101,14 @@ class Parts:
 
         What was sent is given up when one fails for good.
         """
+        self._algorithm = algorithm
         with contextlib.ExitStack() as undo:
             file = undo.enter_context(path.open("rb", buffering=0))
-            if _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
-                self._take_up(algorithm)
-            if not self._upload_id and not self._begin(algorithm, metadata):
-                return False
-            self._algorithm = algorithm
             undo.callback(self.abort)
-            self._sent = list(self._send_parts(file, buffers))
+            try:
+                self._sent = list(self._send_parts(file, metadata, buffers))
+            except _UnknownChecksumError:
+                return False
             undo.pop_all()
             self._held.callback(file.close)
         return True
@@ -132,30 +135,36 @@ class Parts:
         return stored
 
     def abort(self) -> None:
+        upload_id, self._upload_id = self._upload_id, ""
         with self._held, contextlib.suppress(ServiceError, VerificationError):
-            self._bucket.call(
-                "abort_multipart_upload", self._key, unless=("NoSuchUpload",), UploadId=self._upload_id
-            )
+            if upload_id:
+                self._bucket.call(
+                    "abort_multipart_upload", self._key, unless=("NoSuchUpload",), UploadId=upload_id
+                )
 
-    def _begin(self, algorithm: Algorithm, metadata: Mapping[str, str]) -> bool:
+    def _begin(self, file: FileIO, metadata: Mapping[str, str]) -> None:
+        """Have an upload to send parts to; raises _UnknownChecksumError."""
+        if _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
+            self._take_up()
+        if self._upload_id:
+            return
+        fast = self._algorithm is Algorithm.CRC64NVME
         answer = self._bucket.create(
             "create_multipart_upload",
             self._key,
-            unless=_REFUSED if algorithm is Algorithm.CRC64NVME else (),
+            unless=_REFUSED if fast else (),
             Metadata=dict(metadata),
-            **algorithm.created(),
+            **self._algorithm.created(),
         )
         if answer is None:
-            return False
+            raise _UnknownChecksumError
         self._upload_id = str(answer["UploadId"])
-        if algorithm is Algorithm.CRC64NVME and answer.get("ChecksumAlgorithm") != algorithm:
-            self.abort()
-            self._upload_id = ""
-            return False
-        return True
+        if fast and answer.get("ChecksumAlgorithm") != self._algorithm:
+            raise _UnknownChecksumError
 
-    def _take_up(self, algorithm: Algorithm) -> None:
+    def _take_up(self) -> None:
         """Go on with an upload of this file that was cut off, if its parts are as long as ours are."""
+        algorithm = self._algorithm
         upload_id = newest_unfinished(self._bucket, self._key, algorithm)
         there = stored_parts(self._bucket, self._key, upload_id, algorithm=algorithm) if upload_id else {}
         if there and all(self._length(number) == part.size for number, part in there.items()):
@@ -164,19 +173,20 @@ class Parts:
     def _length(self, number: int) -> int:
         return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
 
-    def _send_parts(self, file: FileIO, buffers: Buffers) -> Iterator[_Sent]:
-        """Each part in order; while one is hashed, others are read and sent."""
+    def _send_parts(self, file: FileIO, metadata: Mapping[str, str], buffers: Buffers) -> Iterator[_Sent]:
+        """Each part in order; while one is hashed, others are read, and sent once there is an upload."""
         spare = buffers.spare(self._part_bytes, self._count)
         reading: deque[Future[_Slice]] = deque()
         sending: deque[tuple[Future[_Sent], mmap.mmap]] = deque()
         whole, numbers = hashlib.sha256(), iter(range(1, self._count + 1))
         with ThreadPoolExecutor(len(spare)) as pool:
+            begun = pool.submit(self._begin, file, metadata)
             while True:
                 while spare and (number := next(numbers, 0)):
                     reading.append(pool.submit(self._read, file.fileno(), number, spare.pop()))
                 if reading:
                     part = reading.popleft().result()
-                    sending.append((pool.submit(self._send_part, part), part.buffer))
+                    sending.append((pool.submit(self._send_part, part, begun), part.buffer))
                     whole.update(part.content)
                 if not spare or not reading:
                     if not sending:
@@ -198,7 +208,8 @@ class Parts:
             left, offset = left[count:], offset + count
         return _Slice(number, content, checksum.digest(), buffer)
 
-    def _send_part(self, part: _Slice) -> _Sent:
+    def _send_part(self, part: _Slice, begun: Future[None]) -> _Sent:
+        begun.result()  # raises where there is no upload to send it to
         there = self._there.get(part.number)
         if there is not None and there.holds(part.content, part.checksum, self._algorithm):
             return _Sent(there.etag, part.checksum, len(part.content))
