@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -368,17 +369,50 @@ def test_certificates_that_cannot_be_read_are_botocores_to_tell(
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "bucket", "addressing", "url"),
+    ("endpoint", "bucket", "url"),
     [
-        ("https://s3.eu-west-1.amazonaws.com", "runs", "auto", "https://runs.s3.eu-west-1.amazonaws.com"),
-        ("http://minio:9000/", "runs", "path", "http://minio:9000/runs"),
-        ("https://s3.amazonaws.com", "runs.with.dots", "auto", ""),
-        ("https://s3.amazonaws.com", "runs--x-s3", "auto", ""),
-        ("https://s3.amazonaws.com", "arn:aws:s3:eu-west-1:1:accesspoint/a", "auto", ""),
+        ("https://s3.eu-west-1.amazonaws.com", "runs", "https://runs.s3.eu-west-1.amazonaws.com"),
+        ("http://minio:9000/", "runs", "http://minio:9000/runs"),
+        ("https://s3.amazonaws.com", "runs.with.dots", ""),
+        ("https://s3.amazonaws.com", "runs--x-s3", ""),
+        ("https://s3.amazonaws.com", "arn:aws:s3:eu-west-1:1:accesspoint/a", ""),
     ],
 )
-def test_where_a_bucket_is(endpoint: str, bucket: str, addressing: str, url: str) -> None:
-    assert _base_url(endpoint, bucket, addressing) == url
+def test_where_a_bucket_is(endpoint: str, bucket: str, url: str) -> None:
+    assert _base_url(endpoint, bucket) == url
+
+
+CONFIG = """[profile trainyard]
+services = stores
+[services stores]
+s3 =
+  endpoint_url = https://in-the-profile.example
+"""
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({"AWS_ENDPOINT_URL": "http://minio.example:9000/s3"}, "http://minio.example:9000/s3/runs/key"),
+        ({"AWS_ENDPOINT_URL_S3": "https://one.example"}, "https://one.example/runs/key"),
+        ({"AWS_ENDPOINT_URL": ""}, "https://in-the-profile.example/runs/key"),
+        ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, "https://runs.s3.amazonaws.com/key"),
+    ],
+)
+def test_botocore_and_the_short_way_ask_in_the_same_place(
+    variables: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(CONFIG)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "trainyard")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    bucket = Bucket("runs", "", encryption="none", call_seconds=1)
+    signed = bucket._client.generate_presigned_url("get_object", Params={"Bucket": "runs", "Key": "key"})
+    assert signed.partition("?")[0] == url
+    assert f"{bucket._direct._place.geturl()}/key" == url
 
 
 NAMES = st.from_regex(r"x-amz-meta-[a-z0-9-]{1,12}", fullmatch=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways.s3.clock import Clock, sign_by
-from trainyard.gateways.s3.direct import Direct
+from trainyard.gateways.s3.direct import Direct, is_aws
 from trainyard.gateways.s3.refusals import explain
 
 _ATTEMPTS = 5
@@ -93,7 +93,7 @@ class Bucket:
     @property
     def is_aws(self) -> bool:
         """Whether it is Amazon's, which tells the encryption of every object that has one."""
-        return _is_aws(self.endpoint)
+        return is_aws(self.endpoint)
 
     @property
     def goes_on_with_uploads(self) -> bool:
@@ -226,19 +226,10 @@ def _client(attempts: int, call_seconds: float) -> tuple[Any, Any]:
 
     session = boto3.session.Session()
     region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
-    client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds, "auto"))
-    if not _is_aws(str(client.meta.endpoint_url)):
-        # Other stores seldom have a host name for each bucket.
-        settings = _settings(attempts, call_seconds, "path")
-        client = session.client("s3", region_name=region, config=settings)
-    return session, client
+    return session, session.client("s3", region_name=region, config=_settings(attempts, call_seconds))
 
 
-def _is_aws(endpoint: str) -> bool:
-    return ".amazonaws.com" in endpoint
-
-
-def _settings(attempts: int, call_seconds: float, addressing: str) -> Any:
+def _settings(attempts: int, call_seconds: float) -> Any:
     from botocore.config import Config
 
     return Config(
@@ -250,5 +241,7 @@ def _settings(attempts: int, call_seconds: float, addressing: str) -> Any:
         # as payload signature.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": addressing, "payload_signing_enabled": False},
+        # "auto" is by path wherever an endpoint is set: stores that are not Amazon's seldom have a host name
+        # for each bucket.
+        s3={"addressing_style": "auto", "payload_signing_enabled": False},
     )

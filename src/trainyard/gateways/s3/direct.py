@@ -58,7 +58,7 @@ class Direct:
     """Asks one bucket; for any number of threads."""
 
     def __init__(self, session: Any, client: Any, bucket: str, *, call_seconds: float, clock: Clock) -> None:
-        base = _base_url(str(client.meta.endpoint_url), bucket, client.meta.config.s3["addressing_style"])
+        base = _base_url(str(client.meta.endpoint_url), bucket)
         credentials = session.get_credentials()
         self._failures = 0 if base and credentials and _is_direct(base) else _HOPELESS
         self._place, self._seconds = urlsplit(base), call_seconds
@@ -201,11 +201,16 @@ def _answer(response: http.client.HTTPResponse) -> dict[str, Any]:
     return answer
 
 
-def _base_url(endpoint: str, bucket: str, addressing: str) -> str:
+def is_aws(endpoint: str) -> bool:
+    """Whether it is Amazon's, where each bucket has a host name."""
+    return ".amazonaws.com" in endpoint
+
+
+def _base_url(endpoint: str, bucket: str) -> str:
     """Where the bucket's objects are; empty for buckets whose requests are signed in other ways."""
     if not _PLAIN_BUCKET.fullmatch(bucket) or bucket.endswith(_SPECIAL_BUCKET):
         return ""
-    if addressing == "path":
+    if not is_aws(endpoint):
         return f"{endpoint.rstrip('/')}/{bucket}"
     scheme, _, host = endpoint.rstrip("/").partition("://")
     return f"{scheme}://{bucket}.{host}"
