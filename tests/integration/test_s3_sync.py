@@ -67,17 +67,21 @@ def test_a_synced_run_verifies(bucket: Bucket, stored: RunDirectory, depth: Dept
     assert found.objects_verified == found.objects_total == 12
 
 
+@pytest.mark.parametrize(("part", "digest"), [(1 << 20, "SHA-256"), (30_000, "BLAKE3")])
 def test_a_run_comes_back_to_the_byte_and_damage_is_named(
-    bucket: Bucket, stored: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, digest: str
 ) -> None:
     monkeypatch.setattr("trainyard.artifacts.landing._RANGE_BYTES", 30_000)
+    monkeypatch.setattr("trainyard.run.digests.PART_BYTES", part)
+    stored = make_run()
+    sync_run(bucket.store, stored, 1)
     report = restore(bucket.store, Selection(1), tmp_path / "back")
     assert report.fetched_bytes == report.bytes
     for path in (path for path in stored.path.rglob("*") if path.is_file()):
         assert (tmp_path / "back" / path.relative_to(stored.path)).read_bytes() == path.read_bytes()
     content = bucket.get(DATA)
     bucket.put(DATA, content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(VerificationError, match=f"{DATA}: SHA-256 .* arrived"):
+    with pytest.raises(VerificationError, match=f"{DATA}: {digest} .* arrived"):
         restore(bucket.store, Selection(1), tmp_path / "again")
     assert restore(bucket.store, Selection(1, newest=True), tmp_path / "again").steps == (100,)
 

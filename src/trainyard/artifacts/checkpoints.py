@@ -12,6 +12,7 @@ from trainyard.artifacts.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.store import Store
 from trainyard.errors import CheckpointError
 from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest
+from trainyard.run.digests import PartDigests
 from trainyard.run.files import sha256_of_file
 
 
@@ -42,6 +43,13 @@ class Checkpoint:
     def marker(self) -> ManifestObject | None:
         """Its own manifest, which the trainer wrote last; a single file that was stored has none."""
         return next((entry for entry in self.objects if entry.key == self.prefix + MANIFEST_NAME), None)
+
+    def parts(self, own: bytes) -> dict[str, PartDigests]:
+        """The digests of parts in its own manifest, of the bytes `own` that `own_manifest` gave, by key."""
+        if not own:
+            return {}
+        files = parse_manifest(own, self.prefix + MANIFEST_NAME).files
+        return {self.prefix + file.path: file.parts for file in files if file.parts is not None}
 
     @property
     def digest(self) -> str:

@@ -1,23 +1,27 @@
 """Bring objects of a store onto a disk: in parallel, hashed as they are written, going on where they stopped.
 
-A file is whole when its SHA-256 is the manifest's, whoever wrote it; the beginning of a large one that an
-earlier attempt left is kept and the rest fetched. Which objects, and what becomes of them, is `restore`'s
-affair. Memory is bounded: a large file comes in ranges, of which few are under way.
+A file is whole when its SHA-256 is the manifest's, or each of its parts has the digest that is known of it,
+whoever wrote it; what an earlier attempt left of a large one is kept and the rest fetched. Which objects, and
+what becomes of them, is `restore`'s affair. Memory is bounded: of a large file little is under way.
 """
 
 import hashlib
+import logging
 import mmap
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Self
+from typing import Self
 
+from trainyard.artifacts.file_parts import ATTEMPTS, PartedObject
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
 from trainyard.errors import ObjectChangedError, VerificationError
+from trainyard.run.digests import PartDigests
 
 _FILES_AT_ONCE = 8
 _LARGE_AT_ONCE = 2
@@ -26,8 +30,8 @@ _RANGES_AHEAD = 5
 """Of one file: the buffers of two large files take 80 MiB."""
 _RANGE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
-_ATTEMPTS = 3
-"""Of an object whose bytes arrive as others: damage on the way heals, damage in the store does not."""
+_NONE: Mapping[str, PartDigests] = {}
+_logger = logging.getLogger(__name__)
 
 
 class Landing:
@@ -54,12 +58,18 @@ class Landing:
         self._ranges.shutdown(cancel_futures=True)
         self._writes.shutdown(cancel_futures=True)
 
-    def land(self, places: Mapping[PurePosixPath, ManifestObject]) -> list[str]:
+    def land(
+        self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NONE
+    ) -> list[str]:
         """Make every file whole; what is wrong with those that the store does not give as they were.
 
-        Raises ServiceError when the store gives up, OSError when the disk does; whole files stay.
+        `parts` are the digests of parts that are known, by the object's key: in their place no SHA-256 is
+        taken. Raises ServiceError when the store gives up, OSError when the disk does; what is whole stays.
         """
-        futures = {self._files.submit(self._land, *pair): pair[1].key for pair in places.items()}
+        futures = {
+            self._files.submit(self._land, place, entry, parts.get(entry.key)): entry.key
+            for place, entry in places.items()
+        }
         problems = {}
         try:
             for future in as_completed(futures):
@@ -70,11 +80,13 @@ class Landing:
                 future.cancel()
         return [f"{key}: {problems[key]}" for key in sorted(problems)]
 
-    def _land(self, place: PurePosixPath, entry: ManifestObject) -> str | None:
+    def _land(self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None) -> str | None:
         path = self._folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         existed = path.exists()
         with _opened(path) as file:
+            if parts is not None:
+                return self._land_parts(file, PartedObject(self._store, entry, parts))
             digest = _digest_of_what_is_there(file, entry)
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
                 self._count(kept=1)
@@ -82,10 +94,22 @@ class Landing:
             self._count(fetched=1)
             return self._fetch(file, entry, digest)
 
-    def _fetch(self, file: BinaryIO, entry: ManifestObject, digest: "hashlib._Hash") -> str | None:
+    def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
+        missing = parted.missing(file, self._ranges)
+        self._count(fetched=1) if missing else self._count(kept=1)
+        problem = parted.fetch(
+            file, missing, self._ranges, landed=lambda count: self._count(fetched_bytes=count)
+        )
+        if problem is not None and _has_sha256(file, parted.entry):
+            _logger.warning("%s: %s; its SHA-256 is the right one, which counts", parted.entry.key, problem)
+            problem = None
+        os.fsync(file.fileno())
+        return problem
+
+    def _fetch(self, file: FileIO, entry: ManifestObject, digest: "hashlib._Hash") -> str | None:
         """Read what is missing, again from the start when the bytes turn out to be others."""
         problem = ""
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             try:
                 for chunk in self._chunks(entry, file.tell()):
                     writing = self._writes.submit(_write, file, chunk) if len(chunk) > _CHUNK_BYTES else None
@@ -130,13 +154,17 @@ class Landing:
                 buffer = spare.pop()
                 length = min(_RANGE_BYTES, entry.size - offset)
                 room = memoryview(buffer)[:length]
-                task = self._ranges.submit(self._store.read_into, entry.key, offset, room)
+                task = self._ranges.submit(self._fill, entry.key, offset, room)
                 under_way.append((task, buffer))
             for future, buffer in under_way:
                 yield memoryview(buffer)[: future.result()]
         finally:
             for future, _ in under_way:
                 future.cancel()
+
+    def _fill(self, key: str, start: int, room: memoryview) -> int:
+        """How many bytes there were for it."""
+        return sum(len(piece) for piece in self._store.read_pieces(key, start, len(room), room))
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
         with self._counting:
@@ -145,13 +173,20 @@ class Landing:
             self.kept += kept
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> FileIO:
     """The file, made if need be, for reading and writing; never what a link leads to."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     return os.fdopen(descriptor, "r+b", buffering=0)
 
 
-def _digest_of_what_is_there(file: BinaryIO, entry: ManifestObject) -> "hashlib._Hash":
+def _has_sha256(file: FileIO, entry: ManifestObject) -> bool:
+    if os.fstat(file.fileno()).st_size != entry.size:
+        return False
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+
+def _digest_of_what_is_there(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
     """The digest of the file so far, which is left at its end; what cannot be a beginning is taken away."""
     size = os.fstat(file.fileno()).st_size
     if size > entry.size:
@@ -162,13 +197,13 @@ def _digest_of_what_is_there(file: BinaryIO, entry: ManifestObject) -> "hashlib.
     return digest if size < entry.size or digest.hexdigest() == entry.sha256 else _emptied(file)
 
 
-def _emptied(file: BinaryIO) -> "hashlib._Hash":
+def _emptied(file: FileIO) -> "hashlib._Hash":
     file.seek(0)
     file.truncate()
     return hashlib.sha256()
 
 
-def _write(file: BinaryIO, chunk: bytes | memoryview) -> None:
+def _write(file: FileIO, chunk: bytes | memoryview) -> None:
     view = memoryview(chunk)
     while view:
         view = view[file.write(view) :]

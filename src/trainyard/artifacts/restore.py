@@ -33,6 +33,8 @@ from trainyard.run.files import sync_directory
 
 _TIMES_OVERTAKEN = 3
 """How often a sync may replace the records while they are read before we give up."""
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
 _Places = dict[PurePosixPath, ManifestObject]
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class RestoreReport:
         """One line for people."""
         kept = f", {self.kept} of them there already" if self.kept else ""
         size = f"{self.files} files, {size_text(self.bytes)}"
-        return f"run {self.run_number} → {self.directory}: {size}{kept}, SHA-256 equal, {self.seconds:.1f} s"
+        return f"run {self.run_number} → {self.directory}: {size}{kept}, digests equal, {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -198,13 +200,13 @@ def _land(
 
 def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> list[str]:
     """Its own manifest is judged first and lands last: a directory that has one is whole."""
-    _, problem = own_manifest(store, checkpoint)
+    content, problem = own_manifest(store, checkpoint)
     if problem is not None:
         return [problem]
     places, marker = places_of(checkpoint.objects, checkpoint.run_number), checkpoint.marker
     last = {place: entry for place, entry in places.items() if entry == marker}
-    wrong = landing.land({place: entry for place, entry in places.items() if entry != marker})
-    return wrong or landing.land(last)
+    files = {place: entry for place, entry in places.items() if entry != marker}
+    return landing.land(files, checkpoint.parts(content)) or landing.land(last)
 
 
 def _manifest(store: Store, run_number: int, verifier: Verifier | None) -> tuple[str, RunManifest]:
@@ -235,12 +237,18 @@ def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -
     missing = 0
     for place, entry in places.items():
         path = work / place
-        missing += max(0, entry.size - (path.stat().st_size if path.is_file() else 0))
+        missing += max(0, entry.size - (_bytes_on_disk(path) if path.is_file() else 0))
     if missing > (free := shutil.disk_usage(work).free):
         raise TrainyardError(
             f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} are to come). "
             "Nothing was fetched. Free space there, or choose another --to."
         )
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """What it takes there: parts that are still to come are holes."""
+    found = path.stat()
+    return min(found.st_size, found.st_blocks * _BLOCK_BYTES)
 
 
 @contextmanager

@@ -115,10 +115,11 @@ class Store(Protocol):
         """
         ...
 
-    def read_into(self, key: str, start: int, room: memoryview) -> int:
-        """Fill `room` with the object's bytes from `start` on; how many there were.
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        """The object's bytes as `read_chunks` gives them, in memory of the caller's own.
 
-        Raises FileNotFoundError when there is no such object.
+        `room` is filled from its beginning to its end, again and again; a piece is what came at once, and
+        good until its place is filled again.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest: the size and SHA-256 of each of its files. No manifest, no checkpoint.
+"""A checkpoint's manifest: the size and the digests of each of its files. No manifest, no checkpoint.
 
 The trainer writes it last, resuming and storing read it first. What the files hold is the trainer's affair.
 """
@@ -8,9 +8,10 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from trainyard.errors import CheckpointError
+from trainyard.run.digests import FileDigests, PartDigests, digests_of_file
 from trainyard.run.directory import step_of
 from trainyard.run.files import sha256_of_file, write_json_atomically
 
@@ -28,6 +29,17 @@ class ManifestFile:
     """Bytes."""
     sha256: str
     """Lower-case hex."""
+    parts: PartDigests | None = None
+    """Of a large file: it can be compared part by part, too."""
+
+    @classmethod
+    def of(cls, path: str, digests: FileDigests) -> Self:
+        """The file `path` whose bytes went through `digests`."""
+        return cls(path, digests.size, digests.sha256, digests.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"blake3": self.parts.to_json()} if self.parts else {}
+        return {"path": self.path, "size": self.size, "sha256": self.sha256, **parts}
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class CheckpointManifest:
             "step": self.step,
             "run_id": self.run_id,
             "created": self.created,
-            "files": [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in self.files],
+            "files": [file.to_json() for file in self.files],
         }
 
 
@@ -63,8 +75,7 @@ def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple
         if sizes.get(name) != file.size:
             raise CheckpointError(f"{directory / name}: {file.size:,} bytes were written, and are not there")
     return tuple(
-        hashed.get(name) or ManifestFile(name, size, sha256_of_file(directory / name))
-        for name, size in sizes.items()
+        hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes
     )
 
 
@@ -115,7 +126,9 @@ def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
     path = PurePosixPath(entry["path"])
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{path} is outside the checkpoint")
-    return ManifestFile(str(path), int(entry["size"]), str(entry["sha256"]))
+    size = int(entry["size"])
+    parts = PartDigests.from_json(entry["blake3"], size) if "blake3" in entry else None
+    return ManifestFile(str(path), size, str(entry["sha256"]), parts)
 
 
 def verify_checkpoint(

@@ -6,7 +6,6 @@ Only `share_out` speaks to the other processes: what else a save does may run be
 collective would get in between those of training. Digests are taken of the bytes on their way to the file.
 """
 
-import hashlib
 import io
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -25,6 +24,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainyard.run.checkpoints import ManifestFile
+from trainyard.run.digests import FileDigests
 from trainyard.training.stretches import BUFFER_BYTES
 from trainyard.training.world import World
 
@@ -103,20 +103,18 @@ class _HashingFile(io.RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._digest = hashlib.sha256()
-        self.size = 0
+        self.digests = FileDigests()
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
         for start in range(0, len(view), _CHUNK_BYTES):
             chunk = view[start : start + _CHUNK_BYTES]
-            self._digest.update(chunk)
+            self.digests.update(chunk)
             self._file.write(chunk)
-        self.size += len(view)
         return len(view)
 
     def tell(self) -> int:
-        return self.size
+        return self.digests.size
 
     def flush(self) -> None:
         if not self._file.closed:
@@ -126,12 +124,9 @@ class _HashingFile(io.RawIOBase):
         self._file.flush()
         return self._file.fileno()
 
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
-
 
 class _DescribedFiles(FileSystem):
-    """The local file system, which keeps size and digest of what is written to it."""
+    """The local file system, which keeps size and digests of what is written to it."""
 
     def __init__(self) -> None:
         self.described: list[ManifestFile] = []
@@ -141,7 +136,7 @@ class _DescribedFiles(FileSystem):
         with Path(path).open(mode, buffering=BUFFER_BYTES) as file:
             stream = _HashingFile(cast(BinaryIO, file))
             yield stream
-        self.described.append(ManifestFile(Path(path).name, stream.size, stream.hexdigest()))
+        self.described.append(ManifestFile.of(Path(path).name, stream.digests))
 
 
 def _writer(path: Path) -> tuple[FileSystemWriter, _DescribedFiles]:

@@ -1,9 +1,8 @@
-"""Files made of stretches of shared memory and of fixed bytes, written with their digest.
+"""Files made of stretches of shared memory and of fixed bytes, written with their digests.
 
 It knows neither tensors nor torch, so that a process that does only this starts at once and is small.
 """
 
-import hashlib
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.run.checkpoints import ManifestFile
+from trainyard.run.digests import FileDigests
 from trainyard.training.priority import Pieces
 
 _CHUNK_BYTES = 1 << 20
@@ -45,17 +45,17 @@ def write_files(
 def _write_file(
     folder: Path, file: FileStretches, memory: mmap.mmap, *, goes_on: Callable[[], bool]
 ) -> Pieces[ManifestFile]:
-    digest, size = hashlib.sha256(), 0
+    digests = FileDigests()
     with (folder / file.name).open("wb", buffering=BUFFER_BYTES) as target, memoryview(memory) as view:
         for chunk in _chunks(file, view):
             if not goes_on():
                 raise AbandonedError("the write was abandoned")
-            digest.update(chunk)
-            size += target.write(chunk)
+            digests.update(chunk)
+            target.write(chunk)
             yield
         target.flush()
         os.fsync(target.fileno())
-    return ManifestFile(file.name, size, digest.hexdigest())
+    return ManifestFile.of(file.name, digests)
 
 
 def _chunks(file: FileStretches, memory: memoryview) -> Iterator[bytes | memoryview]:

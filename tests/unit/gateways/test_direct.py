@@ -255,9 +255,15 @@ def ranged(body: bytes, size: int) -> bytes:
 
 def test_a_range_lands_in_the_memory_that_is_for_it(server: Server, store: S3Store) -> None:
     server.answers, room = [ranged(b"12345", 5)], bytearray(7)
-    assert store.read_into("k", 10, memoryview(room)[:5]) == 5
+    assert [bytes(piece) for piece in store.read_pieces("k", 10, 5, memoryview(room)[:5])] == [b"12345"]
     assert bytes(room) == b"12345\0\0"
     assert b"range: bytes=10-14\r\n" in server.requests[0]
+
+
+def test_a_range_goes_through_memory_that_is_smaller(server: Server, store: S3Store) -> None:
+    server.answers, room = [ranged(b"1234567", 7)], bytearray(3)
+    pieces = [bytes(piece) for piece in store.read_pieces("k", 10, 7, memoryview(room))]
+    assert (pieces, len(server.requests)) == ([b"123", b"456", b"7"], 1)
 
 
 def test_a_range_that_breaks_off_goes_on_where_it_broke(
@@ -267,7 +273,7 @@ def test_a_range_that_breaks_off_goes_on_where_it_broke(
     monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
     store = S3Store("runs", "", encryption="none", call_seconds=5)
     server.answers, room = [ranged(b"12", 5), b"", ranged(b"345", 3)], bytearray(5)
-    assert store.read_into("k", 0, memoryview(room)) == 5
+    assert sum(len(piece) for piece in store.read_pieces("k", 0, 5, memoryview(room))) == 5
     assert bytes(room) == b"12345"
     assert b"bytes=2-4" in server.requests[-1]
     assert b"if-match: x\r\n" in server.requests[-1].lower()  # only as long as it is the same object

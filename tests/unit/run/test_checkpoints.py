@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckpointError
+from trainyard.run import digests
 from trainyard.run.checkpoints import (
     CheckpointManifest,
     describe_files,
@@ -37,6 +38,29 @@ def test_a_changed_file_is_named(checkpoint: Path, content: bytes, complaint: st
     (checkpoint / "weights").write_bytes(content)
     with pytest.raises(CheckpointError, match=f"weights: {complaint}"):
         verify_checkpoint(checkpoint)
+
+
+def test_a_large_file_is_described_part_by_part_too(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "PART_BYTES", 300)
+    write_manifest(checkpoint, CheckpointManifest(5, "run", 1.5, describe_files(checkpoint)))
+    manifest = verify_checkpoint(checkpoint)
+    assert manifest.files == describe_files(checkpoint)
+    assert [file.parts and len(file.parts.digests) for file in manifest.files] == [None, 3]
+
+
+def test_digests_of_parts_that_cannot_be_are_no_manifest(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "PART_BYTES", 300)
+    write_manifest(checkpoint, CheckpointManifest(5, "run", 1.5, describe_files(checkpoint)))
+    path = checkpoint / "manifest.json"
+    value = json.loads(path.read_text())
+    value["files"][1]["blake3"]["parts"].pop()
+    path.write_text(json.dumps(value))
+    with pytest.raises(CheckpointError, match="2 digests of parts do not make up 700 bytes"):
+        read_manifest(checkpoint)
 
 
 def test_a_missing_file_is_named(checkpoint: Path) -> None:

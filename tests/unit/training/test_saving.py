@@ -22,7 +22,8 @@ import torch
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
-from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run import digests
+from trainyard.run.checkpoints import describe_files, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
@@ -91,6 +92,18 @@ def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
         assert saved[at]["manifest_sha256"] == sha256_of_file(manifest)
     assert not list(directory.checkpoints.glob(".*"))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])  # the writing process of the third takes no patch
+def test_a_large_file_is_described_part_by_part_as_it_is_written(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "PART_BYTES", 3_000)
+    run_training(tiny_config(checkpointing={"mode": mode}), "run")
+    checkpoint = RunDirectory(tmp_path / "run").checkpoint(12)
+    manifest = verify_checkpoint(checkpoint)
+    assert manifest.files == describe_files(checkpoint)
+    assert "__0_0.distcp" in [file.path for file in manifest.files if file.parts]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +89,12 @@ class LocalStore:
     def read_chunks(
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
-        path = self._path(key)
-        refuse_link(path)
-        if not path.is_file():
-            raise FileNotFoundError(key)
-        left = path.stat().st_size - start if length is None else length
-        with refusals_named(path), path.open("rb", buffering=0) as file:
-            file.seek(start)
+        with self._reading(key, start) as file:
+            left = os.fstat(file.fileno()).st_size - start if length is None else length
             while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
                 left -= len(chunk)
                 yield chunk
+            path = self._path(key)
             if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
                 raise ObjectChangedError(f"{path}: became another file while it was read")
 
@@ -107,12 +104,26 @@ class LocalStore:
         except FileNotFoundError:
             return None
 
-    def read_into(self, key: str, start: int, room: memoryview) -> int:
-        done = 0
-        for chunk in self.read_chunks(key, start=start, length=len(room)):
-            room[done : done + len(chunk)] = chunk
-            done += len(chunk)
-        return done
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        with self._reading(key, start) as file:
+            done = 0
+            while done < length:
+                left = room[done % len(room) :][: length - done]
+                if not (count := file.readinto(left)):
+                    return
+                yield left[:count]
+                done += count
+
+    @contextlib.contextmanager
+    def _reading(self, key: str, start: int) -> Iterator[FileIO]:
+        """The object's file from `start` on. Raises FileNotFoundError when there is none."""
+        path = self._path(key)
+        refuse_link(path)
+        if not path.is_file():
+            raise FileNotFoundError(key)
+        with refusals_named(path), path.open("rb", buffering=0) as file:
+            file.seek(start)
+            yield file
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)

@@ -120,13 +120,18 @@ class S3Store:
             "Something on the way changes them."
         )
 
-    def read_into(self, key: str, start: int, room: memoryview) -> int:
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        end = start + length
+
         def fill(body: Any, done: int) -> Iterator[memoryview]:
-            while count := body.readinto(left := room[done - start :]):
+            while done < end:
+                left = room[(done - start) % len(room) :][: end - done]
+                if not (count := body.readinto(left)):
+                    return
                 yield left[:count]
                 done += count
 
-        return sum(len(piece) for piece in self._read(_Span(key, start, start + len(room)), fill))
+        return self._read(_Span(key, start, end), fill)
 
     def _read(self, span: "_Span", pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
         from botocore.exceptions import BotoCoreError

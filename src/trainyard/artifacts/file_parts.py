@@ -1,0 +1,128 @@
+"""A large file on its way from a store to a disk: part by part, each compared by itself as it lands.
+
+    on any thread: read a piece of a part → BLAKE3, write → compare the part, read it again where it is wrong
+
+In any order, on any number of processors, in little memory: a piece is hashed and written while the processor
+that received it still has it at hand. What the parts should be is the checkpoint's own manifest's to say.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from io import FileIO
+from typing import TypeVar
+
+from blake3 import blake3
+
+from trainyard.artifacts.manifest import ManifestObject
+from trainyard.artifacts.store import Store
+from trainyard.errors import ObjectChangedError
+from trainyard.run.digests import PartDigests
+
+ATTEMPTS = 3
+"""To read what arrives as other bytes: damage on the way heals, damage in the store does not."""
+_PIECE_BYTES = 1 << 20
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True)
+class PartedObject:
+    """An object of a store, and the digest that each of its parts must have."""
+
+    store: Store
+    entry: ManifestObject
+    parts: PartDigests
+
+    def missing(self, file: FileIO, threads: ThreadPoolExecutor) -> list[int]:
+        """The parts that `file`, as an earlier attempt left it, does not have as they should be."""
+        size = os.fstat(file.fileno()).st_size
+        if size > self.entry.size:
+            file.truncate(self.entry.size)
+        numbers = range(len(self.parts.digests))
+        begun = [number for number in numbers if self._start(number) < size]
+        right = _each(threads, lambda number: self._is_there(file, number), begun)
+        there = {number for number, is_right in zip(begun, right, strict=True) if is_right}
+        return [number for number in numbers if number not in there]
+
+    def fetch(
+        self,
+        file: FileIO,
+        numbers: Iterable[int],
+        threads: ThreadPoolExecutor,
+        *,
+        landed: Callable[[int], None],
+    ) -> str | None:
+        """Write these parts into `file`; what is wrong with the first that the store does not give right.
+
+        `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
+        the store gives up, OSError when the disk does; the parts that landed stay.
+        """
+        problems = _each(threads, lambda number: self._fetch(file, number, landed), list(numbers))
+        return next((problem for problem in problems if problem), None)
+
+    def _fetch(self, file: FileIO, number: int, landed: Callable[[int], None]) -> str | None:
+        """A part, again when its bytes turn out to be others."""
+        start, length, problem = self._start(number), self._length(number), ""
+        room = memoryview(bytearray(min(_PIECE_BYTES, length)))
+        for _ in range(ATTEMPTS):
+            digest, place = blake3(), start
+            try:
+                for piece in self.store.read_pieces(self.entry.key, start, length, room):
+                    digest.update(piece)
+                    place = _write(file, piece, place)
+                    landed(len(piece))
+            except FileNotFoundError:
+                return "missing in the store"
+            except ObjectChangedError:
+                problem = "replaced while it was read"
+                continue
+            if digest.hexdigest() == self.parts.digests[number]:
+                return None
+            problem = self._difference(number, digest.hexdigest())
+            if place < start + length:
+                problem = f"ends at {place:,} bytes, the manifest says {self.entry.size:,}"
+        return problem
+
+    def _is_there(self, file: FileIO, number: int) -> bool:
+        digest, place, end = blake3(), self._start(number), self._start(number) + self._length(number)
+        while chunk := os.pread(file.fileno(), min(_PIECE_BYTES, end - place), place):
+            digest.update(chunk)
+            place += len(chunk)
+        return digest.hexdigest() == self.parts.digests[number]
+
+    def _difference(self, number: int, digest: str) -> str:
+        end = self._start(number) + self._length(number)
+        return (
+            f"BLAKE3 {digest[:12]}… arrived of bytes {self._start(number):,} to {end:,}, "
+            f"the checkpoint's manifest says {self.parts.digests[number][:12]}…"
+        )
+
+    def _start(self, number: int) -> int:
+        return number * self.parts.part_bytes
+
+    def _length(self, number: int) -> int:
+        return min(self.parts.part_bytes, self.entry.size - self._start(number))
+
+
+def _write(file: FileIO, piece: memoryview, place: int) -> int:
+    """Write it at `place`; where it ends."""
+    while piece:
+        count = os.pwrite(file.fileno(), piece, place)
+        piece, place = piece[count:], place + count
+    return place
+
+
+def _each(threads: ThreadPoolExecutor, function: Callable[[int], _Out], numbers: list[int]) -> list[_Out]:
+    """`function` of each number; when one raises, no other begins, and none is at work any more."""
+    futures = [threads.submit(function, number) for number in numbers]
+    try:
+        wait(futures, return_when=FIRST_EXCEPTION)
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+    failed = (error for future in futures if not future.cancelled() and (error := future.exception()))
+    if (error := next(failed, None)) is not None:
+        raise error
+    return [future.result() for future in futures]

@@ -1,0 +1,177 @@
+"""A file that comes in parts: whole to the byte, each part asked for as often as it must be and not more."""
+
+import errno
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from trainyard.artifacts.file_parts import PartedObject
+from trainyard.artifacts.manifest import ManifestObject
+from trainyard.errors import ObjectChangedError, ServiceError
+from trainyard.gateways.local_store import LocalStore
+from trainyard.run.digests import PartDigests
+
+PART = 1000
+CONTENT = os.urandom(4 * PART + 321)
+DIGESTS = tuple(blake3(CONTENT[at : at + PART]).hexdigest() for at in range(0, len(CONTENT), PART))
+
+
+class Asked(LocalStore):
+    """Counts how often each part is asked for, and spoils some of the answers."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.starts: list[int] = []
+        self.spoilt = 0
+        """Answers that arrive with a bit flipped."""
+        self.failures: list[Exception] = []
+        """Raised behind the first piece of so many answers."""
+
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        self.starts.append(start)
+        for piece in super().read_pieces(key, start, length, room[:300]):
+            if self.spoilt:
+                self.spoilt -= 1
+                piece[5] ^= 1
+            yield piece
+            if self.failures:
+                raise self.failures.pop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Asked:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "key").write_bytes(CONTENT)
+    return Asked(tmp_path / "store")
+
+
+@pytest.fixture
+def parted(store: Asked) -> PartedObject:
+    entry = ManifestObject("key", len(CONTENT), "0" * 64)
+    return PartedObject(store, entry, PartDigests(PART, DIGESTS))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[FileIO]:
+    with (tmp_path / "file").open("x+b", buffering=0) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(request.param) as pool:
+        yield pool
+
+
+def fetch(parted: PartedObject, file: FileIO, threads: ThreadPoolExecutor) -> tuple[str | None, int]:
+    """What is wrong, and how many bytes landed."""
+    landed: list[int] = []
+    missing = parted.missing(file, threads)
+    return parted.fetch(file, missing, threads, landed=landed.append), sum(landed)
+
+
+def content(file: FileIO) -> bytes:
+    return Path(file.name).read_bytes()
+
+
+def test_a_file_comes_in_parts(parted: PartedObject, file: FileIO, threads: Any) -> None:
+    assert fetch(parted, file, threads) == (None, len(CONTENT))
+    assert content(file) == CONTENT
+    assert parted.missing(file, threads) == []
+
+
+def test_only_what_is_not_there_is_asked_for(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+) -> None:
+    left = bytearray(CONTENT + b"of a longer one")
+    left[1200:1300] = bytes(100)
+    left[4100] ^= 8
+    file.write(left)
+    assert fetch(parted, file, threads) == (None, 1321)
+    assert sorted(store.starts) == [1000, 4000]
+    assert content(file) == CONTENT
+
+
+def test_a_beginning_with_a_hole_is_gone_on_with(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+) -> None:
+    os.pwrite(file.fileno(), CONTENT[2000:3500], 2000)
+    assert fetch(parted, file, threads)[0] is None
+    assert sorted(store.starts) == [0, 1000, 3000, 4000]
+    assert content(file) == CONTENT
+
+
+def test_damage_on_the_way_heals(parted: PartedObject, store: Asked, file: FileIO, threads: Any) -> None:
+    store.spoilt = 1
+    assert fetch(parted, file, threads)[0] is None
+    assert len(store.starts) == 6
+    assert content(file) == CONTENT
+
+
+def test_damage_in_the_store_is_named_with_its_place(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+) -> None:
+    damaged = bytearray(CONTENT)
+    damaged[3999] ^= 1
+    (store._root / "key").write_bytes(damaged)
+    problem, _ = fetch(parted, file, threads)
+    assert problem is not None
+    assert "arrived of bytes 3,000 to 4,000, the checkpoint's manifest says" in problem
+    assert DIGESTS[3][:12] in problem
+    assert store.starts.count(3000) == 3
+    (store._root / "key").write_bytes(CONTENT)
+    assert parted.missing(file, threads) == [3]
+
+
+def test_an_object_that_ends_too_early_is_named(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+) -> None:
+    (store._root / "key").write_bytes(CONTENT[:3500])
+    problem, _ = fetch(parted, file, threads)
+    assert problem == "ends at 3,500 bytes, the manifest says 4,321"
+
+
+def test_an_object_that_is_not_there_is_named(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+) -> None:
+    (store._root / "key").unlink()
+    assert fetch(parted, file, threads) == ("missing in the store", 0)
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_an_object_that_is_replaced_meanwhile_is_read_again_and_named_in_the_end(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any, times: int
+) -> None:
+    store.failures = [ObjectChangedError("key")] * times
+    problem, _ = fetch(parted, file, threads)
+    assert problem == (None if times == 1 else "replaced while it was read")
+    assert (content(file) == CONTENT) == (times == 1)
+
+
+@pytest.mark.parametrize("failure", [ServiceError("the store is down"), OSError(errno.ENOSPC, "full")])
+def test_when_one_part_fails_no_other_begins_and_none_is_at_work(
+    parted: PartedObject, store: Asked, file: FileIO, threads: Any, failure: Exception
+) -> None:
+    store.failures = [failure]
+    with pytest.raises(type(failure)):
+        fetch(parted, file, threads)
+    asked, written = len(store.starts), content(file)
+    assert fetch(parted, file, threads)[0] is None  # what landed stays
+    assert content(file) == CONTENT
+    assert asked <= len(DIGESTS)
+    assert len(written) <= len(CONTENT)
+
+
+def test_parts_that_are_written_short_are_written_on(
+    parted: PartedObject, file: FileIO, threads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda number, piece, place: real(number, piece[:7], place))
+    assert fetch(parted, file, threads)[0] is None
+    assert content(file) == CONTENT
