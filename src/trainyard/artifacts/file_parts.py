@@ -7,10 +7,13 @@ that received it still has it at hand. What the parts should be is the checkpoin
 """
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
+from itertools import islice
 from typing import TypeVar
 
 from blake3 import blake3
@@ -26,6 +29,34 @@ _PIECE_BYTES = 1 << 20
 _Out = TypeVar("_Out")
 
 
+class Share:
+    """What one of several files gets of threads that they have in common.
+
+    Threads that write to one file wait for each other: as far as there are files, each thread has its own.
+    """
+
+    def __init__(self, threads: ThreadPoolExecutor, count: int) -> None:
+        """`count` of them."""
+        self.threads, self._count = threads, count
+        self._files, self._counting = 0, threading.Lock()
+
+    @contextmanager
+    def of_one_more(self) -> Iterator[None]:
+        """While a file has its share."""
+        with self._counting:
+            self._files += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._files -= 1
+
+    @property
+    def size(self) -> int:
+        """Threads."""
+        return max(1, self._count // max(1, self._files))
+
+
 @dataclass(frozen=True)
 class PartedObject:
     """An object of a store, and the digest that each of its parts must have."""
@@ -34,31 +65,26 @@ class PartedObject:
     entry: ManifestObject
     parts: PartDigests
 
-    def missing(self, file: FileIO, threads: ThreadPoolExecutor) -> list[int]:
+    def missing(self, file: FileIO, share: Share) -> list[int]:
         """The parts that `file`, as an earlier attempt left it, does not have as they should be."""
         size = os.fstat(file.fileno()).st_size
         if size > self.entry.size:
             file.truncate(self.entry.size)
         numbers = range(len(self.parts.digests))
         begun = [number for number in numbers if self._start(number) < size]
-        right = _each(threads, lambda number: self._is_there(file, number), begun)
+        right = _each(share, lambda number: self._is_there(file, number), begun)
         there = {number for number, is_right in zip(begun, right, strict=True) if is_right}
         return [number for number in numbers if number not in there]
 
     def fetch(
-        self,
-        file: FileIO,
-        numbers: Iterable[int],
-        threads: ThreadPoolExecutor,
-        *,
-        landed: Callable[[int], None],
+        self, file: FileIO, numbers: Iterable[int], share: Share, *, landed: Callable[[int], None]
     ) -> str | None:
         """Write these parts into `file`; what is wrong with the first that the store does not give right.
 
         `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
         the store gives up, OSError when the disk does; the parts that landed stay.
         """
-        problems = _each(threads, lambda number: self._fetch(file, number, landed), list(numbers))
+        problems = _each(share, lambda number: self._fetch(file, number, landed), numbers)
         return next((problem for problem in problems if problem), None)
 
     def _fetch(self, file: FileIO, number: int, landed: Callable[[int], None]) -> str | None:
@@ -113,16 +139,20 @@ def _write(file: FileIO, piece: memoryview, place: int) -> int:
     return place
 
 
-def _each(threads: ThreadPoolExecutor, function: Callable[[int], _Out], numbers: list[int]) -> list[_Out]:
+def _each(share: Share, function: Callable[[int], _Out], numbers: Iterable[int]) -> list[_Out]:
     """`function` of each number; when one raises, no other begins, and none is at work any more."""
-    futures = [threads.submit(function, number) for number in numbers]
+    futures, running, left = list[Future[_Out]](), set[Future[_Out]](), iter(numbers)
     try:
-        wait(futures, return_when=FIRST_EXCEPTION)
+        while True:
+            for number in islice(left, max(0, share.size - len(running))):
+                futures.append(share.threads.submit(function, number))
+                running.add(futures[-1])
+            if not running:
+                return [future.result() for future in futures]
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
     finally:
-        for future in futures:
+        for future in running:
             future.cancel()
-        wait(futures)
-    failed = (error for future in futures if not future.cancelled() and (error := future.exception()))
-    if (error := next(failed, None)) is not None:
-        raise error
-    return [future.result() for future in futures]
+        wait(running)

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from trainyard.artifacts.file_parts import ATTEMPTS, PartedObject
+from trainyard.artifacts.file_parts import ATTEMPTS, PartedObject, Share
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
 from trainyard.errors import ObjectChangedError, VerificationError
@@ -25,7 +25,8 @@ from trainyard.run.digests import PartDigests
 
 _FILES_AT_ONCE = 8
 _LARGE_AT_ONCE = 2
-_RANGES_AT_ONCE = 8
+_RANGES_AT_ONCE = min(32, max(4, 2 * (os.cpu_count() or 1)))
+"""Of all files. A connection to S3 gives 100 MB/s; more of them than processors wait for these instead."""
 _RANGES_AHEAD = 5
 """Of one file: the buffers of two large files take 80 MiB."""
 _RANGE_BYTES = 8 << 20
@@ -46,6 +47,7 @@ class Landing:
         self._store, self._folder = store, folder
         self._files = ThreadPoolExecutor(_FILES_AT_ONCE)
         self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE)
+        self._share = Share(self._ranges, _RANGES_AT_ONCE)
         self._writes = ThreadPoolExecutor(_LARGE_AT_ONCE)
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
         self._counting = threading.Lock()
@@ -95,11 +97,10 @@ class Landing:
             return self._fetch(file, entry, digest)
 
     def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
-        missing = parted.missing(file, self._ranges)
-        self._count(fetched=1) if missing else self._count(kept=1)
-        problem = parted.fetch(
-            file, missing, self._ranges, landed=lambda count: self._count(fetched_bytes=count)
-        )
+        with self._share.of_one_more():
+            missing = parted.missing(file, self._share)
+            self._count(fetched=1) if missing else self._count(kept=1)
+            problem = parted.fetch(file, missing, self._share, landed=self._count_bytes)
         if problem is not None and _has_sha256(file, parted.entry):
             _logger.warning("%s: %s; its SHA-256 is the right one, which counts", parted.entry.key, problem)
             problem = None
@@ -165,6 +166,9 @@ class Landing:
     def _fill(self, key: str, start: int, room: memoryview) -> int:
         """How many bytes there were for it."""
         return sum(len(piece) for piece in self._store.read_pieces(key, start, len(room), room))
+
+    def _count_bytes(self, count: int) -> None:
+        self._count(fetched_bytes=count)
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
         with self._counting:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from trainyard.artifacts.file_parts import PartedObject
+from trainyard.artifacts.file_parts import PartedObject, Share
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.errors import ObjectChangedError, ServiceError
 from trainyard.gateways.local_store import LocalStore
@@ -64,114 +65,127 @@ def file(tmp_path: Path) -> Iterator[FileIO]:
 
 
 @pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(request.param) as pool:
-        yield pool
+def share(request: pytest.FixtureRequest) -> Iterator[Share]:
+    with ThreadPoolExecutor(request.param) as threads:
+        yield Share(threads, request.param)
 
 
-def fetch(parted: PartedObject, file: FileIO, threads: ThreadPoolExecutor) -> tuple[str | None, int]:
+def fetch(parted: PartedObject, file: FileIO, share: Share) -> tuple[str | None, int]:
     """What is wrong, and how many bytes landed."""
     landed: list[int] = []
-    missing = parted.missing(file, threads)
-    return parted.fetch(file, missing, threads, landed=landed.append), sum(landed)
+    missing = parted.missing(file, share)
+    return parted.fetch(file, missing, share, landed=landed.append), sum(landed)
 
 
 def content(file: FileIO) -> bytes:
     return Path(file.name).read_bytes()
 
 
-def test_a_file_comes_in_parts(parted: PartedObject, file: FileIO, threads: Any) -> None:
-    assert fetch(parted, file, threads) == (None, len(CONTENT))
+def test_a_file_comes_in_parts(parted: PartedObject, file: FileIO, share: Any) -> None:
+    assert fetch(parted, file, share) == (None, len(CONTENT))
     assert content(file) == CONTENT
-    assert parted.missing(file, threads) == []
+    assert parted.missing(file, share) == []
 
 
 def test_only_what_is_not_there_is_asked_for(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+    parted: PartedObject, store: Asked, file: FileIO, share: Any
 ) -> None:
     left = bytearray(CONTENT + b"of a longer one")
     left[1200:1300] = bytes(100)
     left[4100] ^= 8
     file.write(left)
-    assert fetch(parted, file, threads) == (None, 1321)
+    assert fetch(parted, file, share) == (None, 1321)
     assert sorted(store.starts) == [1000, 4000]
     assert content(file) == CONTENT
 
 
 def test_a_beginning_with_a_hole_is_gone_on_with(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+    parted: PartedObject, store: Asked, file: FileIO, share: Any
 ) -> None:
     os.pwrite(file.fileno(), CONTENT[2000:3500], 2000)
-    assert fetch(parted, file, threads)[0] is None
+    assert fetch(parted, file, share)[0] is None
     assert sorted(store.starts) == [0, 1000, 3000, 4000]
     assert content(file) == CONTENT
 
 
-def test_damage_on_the_way_heals(parted: PartedObject, store: Asked, file: FileIO, threads: Any) -> None:
+def test_damage_on_the_way_heals(parted: PartedObject, store: Asked, file: FileIO, share: Any) -> None:
     store.spoilt = 1
-    assert fetch(parted, file, threads)[0] is None
+    assert fetch(parted, file, share)[0] is None
     assert len(store.starts) == 6
     assert content(file) == CONTENT
 
 
 def test_damage_in_the_store_is_named_with_its_place(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+    parted: PartedObject, store: Asked, file: FileIO, share: Any
 ) -> None:
     damaged = bytearray(CONTENT)
     damaged[3999] ^= 1
     (store._root / "key").write_bytes(damaged)
-    problem, _ = fetch(parted, file, threads)
+    problem, _ = fetch(parted, file, share)
     assert problem is not None
     assert "arrived of bytes 3,000 to 4,000, the checkpoint's manifest says" in problem
     assert DIGESTS[3][:12] in problem
     assert store.starts.count(3000) == 3
     (store._root / "key").write_bytes(CONTENT)
-    assert parted.missing(file, threads) == [3]
+    assert parted.missing(file, share) == [3]
 
 
 def test_an_object_that_ends_too_early_is_named(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+    parted: PartedObject, store: Asked, file: FileIO, share: Any
 ) -> None:
     (store._root / "key").write_bytes(CONTENT[:3500])
-    problem, _ = fetch(parted, file, threads)
+    problem, _ = fetch(parted, file, share)
     assert problem == "ends at 3,500 bytes, the manifest says 4,321"
 
 
 def test_an_object_that_is_not_there_is_named(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any
+    parted: PartedObject, store: Asked, file: FileIO, share: Any
 ) -> None:
     (store._root / "key").unlink()
-    assert fetch(parted, file, threads) == ("missing in the store", 0)
+    assert fetch(parted, file, share) == ("missing in the store", 0)
 
 
 @pytest.mark.parametrize("times", [1, 99])
 def test_an_object_that_is_replaced_meanwhile_is_read_again_and_named_in_the_end(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any, times: int
+    parted: PartedObject, store: Asked, file: FileIO, share: Any, times: int
 ) -> None:
     store.failures = [ObjectChangedError("key")] * times
-    problem, _ = fetch(parted, file, threads)
+    problem, _ = fetch(parted, file, share)
     assert problem == (None if times == 1 else "replaced while it was read")
     assert (content(file) == CONTENT) == (times == 1)
 
 
 @pytest.mark.parametrize("failure", [ServiceError("the store is down"), OSError(errno.ENOSPC, "full")])
 def test_when_one_part_fails_no_other_begins_and_none_is_at_work(
-    parted: PartedObject, store: Asked, file: FileIO, threads: Any, failure: Exception
+    parted: PartedObject, store: Asked, file: FileIO, share: Any, failure: Exception
 ) -> None:
     store.failures = [failure]
     with pytest.raises(type(failure)):
-        fetch(parted, file, threads)
+        fetch(parted, file, share)
     asked, written = len(store.starts), content(file)
-    assert fetch(parted, file, threads)[0] is None  # what landed stays
+    assert fetch(parted, file, share)[0] is None  # what landed stays
     assert content(file) == CONTENT
     assert asked <= len(DIGESTS)
     assert len(written) <= len(CONTENT)
 
 
 def test_parts_that_are_written_short_are_written_on(
-    parted: PartedObject, file: FileIO, threads: Any, monkeypatch: pytest.MonkeyPatch
+    parted: PartedObject, file: FileIO, share: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda number, piece, place: real(number, piece[:7], place))
-    assert fetch(parted, file, threads)[0] is None
+    assert fetch(parted, file, share)[0] is None
     assert content(file) == CONTENT
+
+
+def test_each_file_has_its_share_of_the_threads() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        share = Share(threads, 8)
+        assert share.size == 8
+        with share.of_one_more(), share.of_one_more(), share.of_one_more():
+            assert share.size == 2
+            with ExitStack() as more:
+                for _ in range(9):
+                    more.enter_context(share.of_one_more())
+                assert share.size == 1
+        assert share.size == 8

@@ -3,6 +3,8 @@
 botocore retries connections and 5xx answers; here stand the answers that heal too and that it does not know.
 """
 
+import contextlib
+import gc
 import os
 import random
 import threading
@@ -185,7 +187,8 @@ class Bucket:
         from botocore.exceptions import BotoCoreError
 
         try:
-            session, client = _client(self.attempts, self._call_seconds)
+            with _no_garbage_looked_for():
+                session, client = _client(self.attempts, self._call_seconds)
             sign_by(client, self._clock, session.get_credentials())
             how: dict[str, Any] = {"call_seconds": self._call_seconds, "clock": self._clock}
             return client, Direct(session, client, self.name, **how)
@@ -218,6 +221,18 @@ def _attempts() -> int:
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(f"AWS_MAX_ATTEMPTS is {value!r}; it must be a whole number above 0")
     return int(value)
+
+
+@contextlib.contextmanager
+def _no_garbage_looked_for() -> Iterator[None]:
+    """botocore reads thousands of definitions, which all stay: looking through them took a fifth of it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _client(attempts: int, call_seconds: float) -> tuple[Any, Any]:

@@ -7,10 +7,12 @@ which asks again: retries, errors and their wording are in one place.
 
 import contextlib
 import http.client
+import io
 import re
 import select
 import socket
 import ssl
+import struct
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -136,7 +138,10 @@ class Direct:
         host, port = str(self._place.hostname), self._place.port or (443 if self._tls else 80)
         line = socket.create_connection((host, port), timeout=self._seconds)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._tls.wrap_socket(line, server_hostname=host) if self._tls else line
+        if self._tls:
+            return self._tls.wrap_socket(line, server_hostname=host)
+        _leave_waiting_to_the_system(line, self._seconds)
+        return line
 
 
 class _Body:
@@ -146,6 +151,8 @@ class _Body:
         self, response: http.client.HTTPResponse, line: socket.socket, idle: deque[socket.socket]
     ) -> None:
         self._response, self._line, self._idle = response, line, idle
+        self._is_past_headers = False
+        """Whether the response has given what it read along with its headers."""
 
     def iter_chunks(self, size: int) -> Iterator[bytes]:
         """Blocks of `size` bytes."""
@@ -153,8 +160,24 @@ class _Body:
             yield chunk
 
     def readinto(self, room: memoryview) -> int:
-        """Fill as much of `room` as there is; 0 at the end."""
-        return self._response.readinto(room)
+        """Fill as much of `room` as there is; 0 at the end.
+
+        Where the system does the waiting, it fills it in one call: Python's own reading takes a hundred for a
+        MiB, for each of which it waits for the interpreter.
+        """
+        response = self._response
+        if self._line.gettimeout() is not None or response.chunked or not response.length:
+            return response.readinto(room)
+        if not self._is_past_headers:
+            if len(room) < io.DEFAULT_BUFFER_SIZE:
+                return response.readinto(room)
+            self._is_past_headers = True
+            first = response.read1(io.DEFAULT_BUFFER_SIZE)
+            room[: len(first)] = first
+            return len(first)
+        count = self._line.recv_into(room[: response.length], 0, socket.MSG_WAITALL)
+        response.length -= count
+        return count
 
     def close(self) -> None:
         """Be done with it, read or not. An answer that broke off is shorter than it said."""
@@ -227,6 +250,14 @@ def _tls_context(session: Any) -> ssl.SSLContext:
 
     bundle = session._session.get_config_variable("ca_bundle")
     return ssl.create_default_context(cafile=bundle or get_cert_path(True))
+
+
+def _leave_waiting_to_the_system(line: socket.socket, seconds: float) -> None:
+    """Set the time limits of a socket without Python's: it asks before each call whether it would wait."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    line.settimeout(None)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _close_all(connections: deque[socket.socket]) -> None:
