@@ -2,7 +2,7 @@
 """Restoring a checkpoint against `s5cmd cp` of the same objects.
 
 Both read from a loopback server in a process of its own that keeps the objects in memory. Ours is all of
-`restore`: the manifest is read and judged, each file hashed as it lands, compared and synced to the disk, the
+`restore`: the manifest is read and judged, each part hashed as it lands, compared and synced to the disk, the
 directory renamed at the end. s5cmd lists and copies, and compares nothing. Both take turns, each into a new
 directory, on a file system in memory where there is one: a disk would be all that is measured.
 

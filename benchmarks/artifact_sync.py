@@ -2,10 +2,11 @@
 """Syncing a checkpoint against `s5cmd cp`, `aws s3 cp` and boto3's upload_file of the same files.
 
 All send to a loopback server in a process of its own that reads and throws away the checkpoint's bytes.
-Ours is the whole of `sync_run`: the number is claimed, every byte is hashed and compared with the manifest of
-the checkpoint, each object carries its SHA-256, metrics and records go too, the run's manifest last; and once
-more, with nothing changed. The others are as they come, aws and s5cmd in a process of their own, and left out
-where they are not found. All take turns; each sends to a new place.
+Ours is the whole of `sync_run`: the number is claimed, every byte is read and compared with what the manifest
+of the checkpoint says (the BLAKE3 of its part), each object goes with a checksum that the store confirms,
+metrics and records go too, the run's manifest last; and once more, with nothing changed. The others are as
+they come, aws and s5cmd in a process of their own, and left out where they are not found. All take turns;
+each sends to a new place.
 
 Reads:   --rounds, --files, --size-kib (of each file), --sparse, --s5cmd and --aws (else those in PATH)
 Writes:  a temporary checkpoint; a table, or JSON, on stdout

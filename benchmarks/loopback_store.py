@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event
 
@@ -213,6 +214,8 @@ def write_run(path: Path, files: int, size: int, *, sparse: bool = False) -> Run
                 file.write(os.urandom(min(MIB, size - start)))
     manifest = CheckpointManifest(500, "benchmark", time.time(), describe_files(checkpoint))
     write_manifest(checkpoint, manifest)
+    sha256 = sha256_of_file(checkpoint / MANIFEST_NAME)
+    append_event(directory.events_file, "checkpoint_saved", step=500, manifest_sha256=sha256)
     return directory
 
 

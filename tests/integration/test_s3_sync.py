@@ -1,6 +1,7 @@
 """Whole runs into real S3 servers: synced, gone on, damaged behind our back, verified."""
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.claims import Claim, PartCheck
 from trainyard.artifacts.contents import contents_of
 from trainyard.artifacts.listing import list_runs
 from trainyard.artifacts.numbers import claim_number
@@ -25,6 +27,7 @@ from trainyard.gateways import open_store
 from trainyard.run.checkpoints import CheckpointManifest, describe_files, read_manifest, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
+from trainyard.run.records import append_event
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
 OTHER = "run-1/checkpoint-100/__0_0.distcp"
@@ -194,6 +197,56 @@ def retrain(checkpoint: Path) -> None:
     data, manifest = checkpoint / "__0_0.distcp", read_manifest(checkpoint)
     data.write_bytes(os.urandom(data.stat().st_size))
     write_manifest(checkpoint, replace(manifest, files=describe_files(checkpoint)))
+
+
+def name_in_events(run: RunDirectory, step: int) -> None:
+    sha256 = sha256_of_file(run.checkpoint(step) / "manifest.json")
+    append_event(run.events_file, "checkpoint_saved", step=step, manifest_sha256=sha256)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_large_file_is_known_by_its_parts_where_the_events_name_their_manifest(
+    bucket: Bucket, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
+    run = make_run(steps=(100,), size=34_000_000)
+    name_in_events(run, 100)
+    if not is_named:  # as damage to the manifest would leave it
+        path = run.checkpoint(100) / "manifest.json"
+        path.write_text(path.read_text() + " ")
+    taken, real = list[int](), Claim.part
+
+    def part(claim: Claim, number: int) -> PartCheck:
+        taken.append(number)
+        return real(claim, number)
+
+    monkeypatch.setattr(Claim, "part", part)
+    assert sync_run(bucket.store, run, 1).problems == ()
+    assert sorted(taken) == ([0, 1, 2] if is_named else [])
+    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
+    restore(bucket.store, Selection(1), tmp_path / "back")
+    data = "checkpoints/step-00000100/__0_0.distcp"
+    assert (tmp_path / "back" / data).read_bytes() == (run.path / data).read_bytes()
+
+
+@pytest.mark.parametrize(("is_named", "digest"), [(True, "BLAKE3"), (False, "SHA-256")])
+def test_a_large_file_that_is_another_than_the_manifest_says_is_named_and_not_stored(
+    bucket: Bucket, make_run: Any, monkeypatch: pytest.MonkeyPatch, is_named: bool, digest: str
+) -> None:
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
+    run = make_run(steps=(100,), size=34_000_000)
+    if is_named:
+        name_in_events(run, 100)
+    with (run.checkpoint(100) / "__0_0.distcp").open("r+b") as file:
+        file.seek(20_000_000)
+        file.write(b"damage")
+    [problem] = sync_run(bucket.store, run, 1).problems
+    assert re.search(
+        rf"^checkpoint-100 was not .*__0_0\.distcp: {digest} .* the checkpoint's manifest", problem
+    )
+    assert ("of bytes 16,777,216 to 33,554,432" in problem) == is_named
+    assert not list(bucket.store.list_objects("run-1/checkpoint-100/"))
+    assert not bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads")
 
 
 def test_a_stored_checkpoint_that_somebody_replaced_is_read_and_sent_again(

@@ -36,6 +36,8 @@ class Item:
 
     None for files that no manifest lists.
     """
+    is_vouched_for: bool = False
+    """Whether the run's events name the manifest that claims it by its SHA-256."""
 
     @property
     def name(self) -> str:
@@ -85,6 +87,9 @@ class Contents:
 
 @dataclass
 class _Found:
+    run_number: int
+    named: frozenset[str]
+    """Manifests that the events name, by SHA-256."""
     groups: list[Group] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -108,9 +113,9 @@ def contents_of(
     if (copied := scratch / directory.run_file.name).exists():
         run = read_run(copied)  # exactly what is stored
     metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
-    found = _Found()
+    found = _Found(run_number, _manifests_named(directory.events_file))
     for step in reversed(directory.checkpoint_steps()):
-        _look_at_checkpoint(directory.checkpoint(step), step, run_number=run_number, found=found)
+        _look_at_checkpoint(directory.checkpoint(step), step, found)
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
     return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 
@@ -136,15 +141,19 @@ def require_claimed(item: Item, sha256: str) -> None:
     )
 
 
-def checkpoint_group(path: Path, run_number: int, step: int | None = None) -> Group:
+def checkpoint_group(
+    path: Path, run_number: int, step: int | None = None, *, named: frozenset[str] = frozenset()
+) -> Group:
     """The checkpoint in the directory `path`, of `step` or that which its manifest says.
 
-    Raises CheckpointError when its manifest is not readable, or a file is missing or of another size.
+    `named` are the manifests that the run's events name, by SHA-256. Raises CheckpointError when its manifest
+    is not readable, or a file is missing or of another size.
     """
     manifest, described = read_described_manifest(path)
     step = manifest.step if step is None else step
     keys = checkpoint_prefix(run_number, step)
-    items = tuple(_checkpoint_item(path, keys, file) for file in manifest.files)
+    vouched = described.sha256 in named
+    items = tuple(_checkpoint_item(path, keys, file, vouched=vouched) for file in manifest.files)
     marker = Item(keys + MANIFEST_NAME, path / MANIFEST_NAME, described)
     return Group(f"checkpoint-{step}", items, marker=marker)
 
@@ -159,17 +168,26 @@ def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int
         file.write("\n]}\n")
 
 
-def _look_at_checkpoint(path: Path, step: int, *, run_number: int, found: _Found) -> None:
+def _manifests_named(events: Path) -> frozenset[str]:
+    """The SHA-256 of the manifest of each checkpoint that the trainer says it saved."""
+    with contextlib.suppress(OSError):
+        return frozenset(
+            str(row["manifest_sha256"]) for row in iterate_rows(events) if "manifest_sha256" in row
+        )
+    return frozenset()
+
+
+def _look_at_checkpoint(path: Path, step: int, found: _Found) -> None:
     if not (path / MANIFEST_NAME).exists():
         found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
         return
     try:
-        found.groups.append(checkpoint_group(path, run_number, step))
+        found.groups.append(checkpoint_group(path, found.run_number, step, named=found.named))
     except CheckpointError as error:
         found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
 
 
-def _checkpoint_item(directory: Path, keys: str, file: ManifestFile) -> Item:
+def _checkpoint_item(directory: Path, keys: str, file: ManifestFile, *, vouched: bool) -> Item:
     relative, path = PurePosixPath(file.path), directory / file.path
     if relative.is_absolute() or ".." in relative.parts:
         raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
@@ -177,7 +195,7 @@ def _checkpoint_item(directory: Path, keys: str, file: ManifestFile) -> Item:
         raise CheckpointError(f"{path}: missing")
     if (size := path.stat().st_size) != file.size:
         raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
-    return Item(keys + file.path, path, file)
+    return Item(keys + file.path, path, file, is_vouched_for=vouched)
 
 
 def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scratch: Path) -> Iterator[Item]:

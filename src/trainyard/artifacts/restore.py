@@ -29,12 +29,10 @@ from trainyard.artifacts.sync_report import size_text
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sync_directory
+from trainyard.run.files import bytes_on_disk, sync_directory
 
 _TIMES_OVERTAKEN = 3
 """How often a sync may replace the records while they are read before we give up."""
-_BLOCK_BYTES = 512
-"""The unit of `st_blocks`."""
 _Places = dict[PurePosixPath, ManifestObject]
 _logger = logging.getLogger(__name__)
 
@@ -237,18 +235,12 @@ def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -
     missing = 0
     for place, entry in places.items():
         path = work / place
-        missing += max(0, entry.size - (_bytes_on_disk(path) if path.is_file() else 0))
+        missing += max(0, entry.size - bytes_on_disk(path))
     if missing > (free := shutil.disk_usage(work).free):
         raise TrainyardError(
             f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} are to come). "
             "Nothing was fetched. Free space there, or choose another --to."
         )
-
-
-def _bytes_on_disk(path: Path) -> int:
-    """What it takes there: parts that are still to come are holes."""
-    found = path.stat()
-    return min(found.st_size, found.st_blocks * _BLOCK_BYTES)
 
 
 @contextmanager

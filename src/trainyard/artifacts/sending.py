@@ -1,8 +1,7 @@
 """Send groups of files to a store: a group is read, hashed and compared before any of it becomes visible.
 
 It skips what the store holds already with the same bytes; what the run's newest manifest vouches for is not
-even read. Which files and under which names is decided
-elsewhere.
+even read. Which files and under which names is decided elsewhere, and what a file must be in `claims`.
 """
 
 import contextlib
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Self, TypeVar
 
+from trainyard.artifacts.claims import claim_of
 from trainyard.artifacts.contents import Group, Item, digest_of, require_claimed
 from trainyard.artifacts.hashing import file_agrees, sha256_of_chunks
 from trainyard.artifacts.manifest import ManifestObject
@@ -70,7 +70,8 @@ class Sending:
         there = self._there.get(item.key)
         if there is not None and (entry := self._already_stored(item, there)) is not None:
             return entry
-        upload = self._store.stage(item.path, item.key, metadata=self._metadata)
+        claim = claim_of(item.path, item.claimed) if item.is_vouched_for else None
+        upload = self._store.stage(item.path, item.key, metadata=self._metadata, claim=claim)
         undo.callback(upload.abort)
         require_claimed(item, upload.sha256)
         return upload

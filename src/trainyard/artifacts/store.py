@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainyard.artifacts.claims import Claim
+
 SHA256 = "SHA256"
 FULL_OBJECT = "FULL_OBJECT"
 """The checksum is of the object's bytes."""
@@ -135,8 +137,14 @@ class Store(Protocol):
         """Remove an object; one that is not there is no error."""
         ...
 
-    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> Upload:
-        """Read the file once, in constant memory, and prepare it to become the object `key`."""
+    def stage(
+        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: Claim | None = None
+    ) -> Upload:
+        """Read the file once, in constant memory, and prepare it to become the object `key`.
+
+        With a `claim` a store that sends it in such parts compares each, and takes the SHA-256 of the whole
+        as claimed. Raises CheckpointError when a part is another.
+        """
         ...
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:

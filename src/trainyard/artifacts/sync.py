@@ -1,7 +1,6 @@
 """Bring a run's checkpoints and records into a store, and say so in a manifest that goes last.
 
-    claim the number → list what is there → each checkpoint: read and hash, compare, commit → records →
-    manifest
+    claim the number → list what is there → each checkpoint: read, compare, send, commit → records → manifest
 
 What is there already with the same bytes is not sent again, and a checkpoint that S3 holds as the newest
 manifest says is not even read: what became of its files here is `verify`'s to say. One that is to be stored,

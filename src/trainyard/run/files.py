@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`."""
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
@@ -68,3 +70,11 @@ def sha256_of_file(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def bytes_on_disk(path: Path) -> int:
+    """What a file takes there, without its holes; 0 where there is none."""
+    if not path.is_file():
+        return 0
+    found = path.stat()
+    return min(found.st_size, found.st_blocks * _BLOCK_BYTES)

@@ -193,8 +193,8 @@ class SilentStore(LocalStore):
         found = super().describe(key)
         return LocalObject(found.key, found.size) if found else None
 
-    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> Any:
-        return SilentUpload(super().stage(path, key, metadata=metadata))
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str], claim: object = None) -> Any:
+        return SilentUpload(super().stage(path, key, metadata=metadata, claim=claim))
 
 
 class SilentUpload:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ServiceError
+from trainyard.errors import CheckpointError, ServiceError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text, crc64nvme_of
 from trainyard.gateways.s3.parts import Buffers, Parts, _Whole
@@ -92,6 +92,61 @@ def test_parts_go_with_their_checksums_however_short_the_reads_are(
     parts = [b"a" * 16 * MIB, b"b" * 16 * MIB, b"c"]
     assert bucket.sent == {n: part_of(n, part)["ChecksumCRC64NVME"] for n, part in enumerate(parts, 1)}
     assert stored.checksum["value"] == crc64nvme_of(file)
+
+
+class Claimed:
+    """Knows the parts of a file by their bytes, and claims a SHA-256 that no bytes have."""
+
+    sha256 = "as claimed"
+
+    def __init__(self, content: bytes, part_bytes: int) -> None:
+        self.size, self.part_bytes, self.content = len(content), part_bytes, content
+
+    def part(self, number: int) -> "ClaimedPart":
+        return ClaimedPart(self.content[number * self.part_bytes :][: self.part_bytes])
+
+
+class ClaimedPart:
+    def __init__(self, wanted: bytes) -> None:
+        self.wanted, self.found = wanted, b""
+
+    def update(self, piece: memoryview, /) -> None:
+        self.found += bytes(piece)
+
+    def require(self) -> None:
+        if self.found != self.wanted:
+            raise CheckpointError("another part")
+
+
+def test_where_each_part_is_compared_the_sha256_is_as_claimed(file: Path) -> None:
+    bucket, content = ScriptedBucket(), file.read_bytes()
+    upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=Claimed(content, 16 * MIB))
+    assert upload.send(file, {}, CRC, buffers=Buffers())
+    upload.commit()
+    assert (upload.sha256, sorted(bucket.sent)) == ("as claimed", [1, 2, 3])
+
+
+@pytest.mark.parametrize("place", [0, 16 * MIB, 32 * MIB])
+def test_a_part_that_is_not_as_claimed_is_not_sent_and_nothing_is_left(file: Path, place: int) -> None:
+    bucket, content = ScriptedBucket(), bytearray(file.read_bytes())
+    content[place] ^= 1
+    claim = Claimed(bytes(content), 16 * MIB)
+    upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
+    with pytest.raises(CheckpointError, match="another part"):
+        upload.send(file, {}, CRC, buffers=Buffers())
+    assert place // (16 * MIB) + 1 not in bucket.sent
+    assert bucket.asked[-1] == "abort_multipart_upload"
+
+
+@pytest.mark.parametrize(
+    ("size", "part"), [(32 * MIB + 1, 8 * MIB), (32 * MIB, 16 * MIB), (48 * MIB, 16 * MIB)]
+)
+def test_a_claim_of_other_parts_or_another_size_counts_for_nothing(file: Path, size: int, part: int) -> None:
+    claim = Claimed(bytes(size), part)
+    upload = Parts(ScriptedBucket(), "k", file.stat().st_size, pace=lambda _count: None, claim=claim)
+    assert upload.send(file, {}, CRC, buffers=Buffers())
+    upload.abort()
+    assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -191,6 +246,7 @@ def test_the_first_parts_are_read_while_the_upload_is_begun(file: Path) -> None:
     upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: reads.release())
     assert upload.send(file, {}, CRC, buffers=Buffers())
     assert seen == [True, True, True]
+    upload.abort()
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     upload.commit()
 

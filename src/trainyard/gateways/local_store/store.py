@@ -164,7 +164,14 @@ class LocalStore:
                 for folder in path.relative_to(self._root).parents[:-1]:
                     (self._root / folder).rmdir()
 
-    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> "LocalUpload":  # noqa: ARG002
+    def stage(
+        self,
+        path: Path,
+        key: str,
+        *,
+        metadata: Mapping[str, str],  # noqa: ARG002
+        claim: object = None,  # noqa: ARG002 - it is read as a whole, and back
+    ) -> "LocalUpload":
         target = self._path(key)
         with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
             temporary = self._temporary()

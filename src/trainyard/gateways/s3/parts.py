@@ -1,7 +1,7 @@
 """A large file on its way into a bucket, in parts that are joined when the caller commits.
 
     read a part with its checksum → send it       on threads
-                └→ SHA-256 of the whole           in order
+                └→ SHA-256 of the whole           in order, unless each part is compared with what it must be
 
 Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. An
 upload of the same file that was cut off is taken up (`unfinished`): what S3 has of it does not go again.
@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
@@ -59,6 +59,32 @@ class _Slice:
     buffer: mmap.mmap
 
 
+class PartCheck(Protocol):
+    """Compares a part with what it must be."""
+
+    def update(self, piece: memoryview, /) -> None: ...
+
+    def require(self) -> None:
+        """Raise CheckpointError when it is another."""
+
+
+class Claim(Protocol):
+    """What is known of a file, by its parts."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def part_bytes(self) -> int: ...
+
+    def part(self, number: int) -> PartCheck:
+        """Of this number, from 0 on."""
+        ...
+
+
 class Buffers:
     """Memory for parts, kept from file to file; of one file at a time.
 
@@ -81,11 +107,15 @@ class Buffers:
 class Parts:
     """A large file whose parts S3 has, and which is no object yet."""
 
-    def __init__(self, bucket: Bucket, key: str, size: int, *, pace: Pace) -> None:
+    def __init__(
+        self, bucket: Bucket, key: str, size: int, *, pace: Pace, claim: Claim | None = None
+    ) -> None:
         self.size, self._pace = size, pace
         self.sha256 = ""
         self._bucket, self._key = bucket, key
         self._part_bytes = part_bytes(size)
+        fits = claim is not None and (claim.size, claim.part_bytes) == (size, self._part_bytes)
+        self._claim = claim if fits else None
         self._count = -(-size // self._part_bytes)
         self._algorithm = Algorithm.SHA256
         self._sent: list[_Sent] = []
@@ -187,25 +217,31 @@ class Parts:
                 if reading:
                     part = reading.popleft().result()
                     sending.append((pool.submit(self._send_part, part, begun), part.buffer))
-                    whole.update(part.content)
+                    if self._claim is None:
+                        whole.update(part.content)
                 if not spare or not reading:
                     if not sending:
                         break
                     future, buffer = sending.popleft()
                     yield future.result()
                     spare.append(buffer)
-        self.sha256 = whole.hexdigest()
+        self.sha256 = whole.hexdigest() if self._claim is None else self._claim.sha256
 
     def _read(self, descriptor: int, number: int, buffer: mmap.mmap) -> _Slice:
         content, offset = memoryview(buffer)[: self._length(number)], (number - 1) * self._part_bytes
         self._pace(len(content))
         left, checksum = content, self._algorithm.start()
+        check = self._claim.part(number - 1) if self._claim else None
         while left:
             count = os.preadv(descriptor, [left[:_PIECE_BYTES]], offset)
             if not count:
                 raise ServiceError(f"{self._key}: its file became shorter while it was read")
             checksum.update(left[:count])
+            if check:
+                check.update(left[:count])
             left, offset = left[count:], offset + count
+        if check:
+            check.require()
         return _Slice(number, content, checksum.digest(), buffer)
 
     def _send_part(self, part: _Slice, begun: Future[None]) -> _Sent:

@@ -14,7 +14,7 @@ from typing import Any
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
-from trainyard.gateways.s3.parts import Buffers, Parts
+from trainyard.gateways.s3.parts import Buffers, Claim, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
     S3Object,
@@ -205,12 +205,14 @@ class S3Store:
     def delete(self, key: str) -> None:
         self._bucket.call("delete_object", key, unless=MISSING)
 
-    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str]) -> SinglePart | Parts:
+    def stage(
+        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: Claim | None = None
+    ) -> SinglePart | Parts:
         size = path.stat().st_size
         if size <= (PARTS_FROM_BYTES if self._fast_parts else SINGLE_PART_BYTES):
             digest = sha256_of(path, self._pace)
             return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
-        upload = Parts(self._bucket, key, size, pace=self._pace)
+        upload = Parts(self._bucket, key, size, pace=self._pace, claim=claim)
         buffers = self._buffers.get()
         try:
             fast = self._fast_parts and upload.send(path, metadata, Algorithm.CRC64NVME, buffers=buffers)
