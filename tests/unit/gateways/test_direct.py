@@ -1,7 +1,9 @@
 """Small requests without botocore: what is answered, what is left to it; the signature is botocore's."""
 
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -419,6 +421,66 @@ def test_botocore_and_the_short_way_ask_in_the_same_place(
     signed = bucket._client.generate_presigned_url("get_object", Params={"Bucket": "runs", "Key": "key"})
     assert signed.partition("?")[0] == url
     assert f"{bucket._direct._place.geturl()}/key" == url
+
+
+class Silent:
+    """Takes what it is sent if it `reads`, says `said`, then nothing more, and hangs up on nobody."""
+
+    def __init__(self, said: bytes, *, reads: bool = True) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._said, self._reads, self._lines = said, reads, list[socket.socket]()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listener.accept()
+                self._lines.append(line)
+                if self._reads:
+                    line.recv(1 << 16)
+                line.sendall(self._said)
+
+    def close(self) -> None:
+        for line in (self._listener, *self._lines):
+            line.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("room", [100, 1 << 15])
+@pytest.mark.parametrize(
+    "said", [b"", HEAD[:20], HEAD, HEAD + b"\r\n", HEAD + b"\r\n" + b"x" * 50_000], ids=len
+)
+def test_a_server_that_falls_silent_is_not_waited_for_and_not_believed(
+    said: bytes, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Silent(said)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    store = S3Store("runs", "", encryption="none", call_seconds=0.3)
+    started = time.monotonic()
+    with pytest.raises(ServiceError):
+        for piece in store.read_pieces("k", 0, 100_000, memoryview(bytearray(room))):
+            assert bytes(piece) == b"x" * len(piece)
+    with pytest.raises(ServiceError):
+        store.read_object("k")
+    assert time.monotonic() - started < 10
+    server.close()
+
+
+def test_a_server_that_takes_nothing_is_not_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Silent(b"", reads=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", silent.url)
+    direct = Bucket("runs", "", encryption="none", call_seconds=0.3)._direct
+    started = time.monotonic()
+    assert direct.ask("put_object", {"Key": "k", "Body": bytes(50 << 20)}) is None
+    assert time.monotonic() - started < 10
+    silent.close()
 
 
 NAMES = st.from_regex(r"x-amz-meta-[a-z0-9-]{1,12}", fullmatch=True)

@@ -138,10 +138,7 @@ class Direct:
         host, port = str(self._place.hostname), self._place.port or (443 if self._tls else 80)
         line = socket.create_connection((host, port), timeout=self._seconds)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls:
-            return self._tls.wrap_socket(line, server_hostname=host)
-        _leave_waiting_to_the_system(line, self._seconds)
-        return line
+        return self._tls.wrap_socket(line, server_hostname=host) if self._tls else line
 
 
 class _Body:
@@ -160,13 +157,9 @@ class _Body:
             yield chunk
 
     def readinto(self, room: memoryview) -> int:
-        """Fill as much of `room` as there is; 0 at the end.
-
-        Where the system does the waiting, it fills it in one call: Python's own reading takes a hundred for a
-        MiB, for each of which it waits for the interpreter.
-        """
+        """Fill as much of `room` as there is; 0 at the end."""
         response = self._response
-        if self._line.gettimeout() is not None or response.chunked or not response.length:
+        if isinstance(self._line, ssl.SSLSocket) or response.chunked or not response.length:
             return response.readinto(room)
         if not self._is_past_headers:
             if len(room) < io.DEFAULT_BUFFER_SIZE:
@@ -175,7 +168,7 @@ class _Body:
             first = response.read1(io.DEFAULT_BUFFER_SIZE)
             room[: len(first)] = first
             return len(first)
-        count = self._line.recv_into(room[: response.length], 0, socket.MSG_WAITALL)
+        count = _fill(self._line, room[: response.length])
         response.length -= count
         return count
 
@@ -252,12 +245,21 @@ def _tls_context(session: Any) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=bundle or get_cert_path(True))
 
 
-def _leave_waiting_to_the_system(line: socket.socket, seconds: float) -> None:
-    """Set the time limits of a socket without Python's: it asks before each call whether it would wait."""
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    line.settimeout(None)
+def _fill(line: socket.socket, room: memoryview) -> int:
+    """As much of `room` as comes before the end or the socket's time limit, in one call of the system.
+
+    Python's own reading takes a hundred for a MiB, for each of which it waits for the interpreter.
+    """
+    seconds = line.gettimeout() or 0.0
+    limit = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    line.settimeout(None)
+    try:
+        return line.recv_into(room, 0, socket.MSG_WAITALL)
+    except BlockingIOError:
+        raise TimeoutError("timed out") from None
+    finally:
+        line.settimeout(seconds)
 
 
 def _close_all(connections: deque[socket.socket]) -> None:
