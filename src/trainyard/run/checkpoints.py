@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from trainyard.errors import CheckpointError
-from trainyard.run.digests import FileDigests, PartDigests, digests_of_file
+from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
 from trainyard.run.directory import step_of
 from trainyard.run.files import sha256_of_file, write_json_atomically
 
@@ -110,8 +110,10 @@ def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
     try:
         value = json.loads(content)
         files = tuple(_manifest_file(entry) for entry in value["files"])
+        if len({file.path for file in files}) < len(files):
+            raise ValueError("a file is listed twice")
         return CheckpointManifest(int(value["step"]), str(value["run_id"]), float(value["created"]), files)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
 
 
@@ -127,8 +129,10 @@ def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{path} is outside the checkpoint")
     size = int(entry["size"])
+    if size < 0:
+        raise ValueError(f"{path} is said to have {size} bytes")
     parts = PartDigests.from_json(entry["blake3"], size) if "blake3" in entry else None
-    return ManifestFile(str(path), size, str(entry["sha256"]), parts)
+    return ManifestFile(str(path), size, require_digest(entry["sha256"]), parts)
 
 
 def verify_checkpoint(

@@ -9,9 +9,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from blake3 import blake3
+if TYPE_CHECKING:
+    from blake3 import blake3
 
 PART_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
@@ -33,29 +34,34 @@ class PartDigests:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], size: int) -> Self:
         """Of a file of `size` bytes. Raises ValueError, KeyError or TypeError for what cannot be that."""
-        found = cls(int(value["part_bytes"]), tuple(str(digest) for digest in value["parts"]))
-        if found.part_bytes < 1 or len(found.digests) != -(-size // found.part_bytes):
+        found = cls(int(value["part_bytes"]), tuple(require_digest(digest) for digest in value["parts"]))
+        if found.part_bytes < 1 or len(found.digests) != -(-size // found.part_bytes) or not found.digests:
             raise ValueError(f"{len(found.digests)} digests of parts do not make up {size:,} bytes")
-        if any(len(digest) != _HEX_LENGTH or not _HEX.issuperset(digest) for digest in found.digests):
-            raise ValueError("a digest of a part is not the hex of 32 bytes")
         return found
+
+
+def part_digest() -> "blake3":
+    """Takes the digest of one part. What only reads manifests does without the package."""
+    from blake3 import blake3
+
+    return blake3()
 
 
 class FileDigests:
     """Takes both kinds of digest of the bytes of a file that pass by in order."""
 
-    def __init__(self) -> None:
-        self.size = 0
-        self._whole, self._part, self._digests = hashlib.sha256(), blake3(), list[str]()
+    def __init__(self, part_bytes: int | None = None) -> None:
+        self.size, self._part_bytes = 0, part_bytes or PART_BYTES
+        self._whole, self._part, self._digests = hashlib.sha256(), part_digest(), list[str]()
 
     def update(self, content: bytes | memoryview) -> None:
         self._whole.update(content)
         rest = memoryview(content)
         while rest:
-            piece = rest[: PART_BYTES - self.size % PART_BYTES]
+            piece = rest[: self._part_bytes - self.size % self._part_bytes]
             self._part.update(piece)
             self.size += len(piece)
-            if self.size % PART_BYTES == 0:
+            if self.size % self._part_bytes == 0:
                 self._digests.append(self._part.hexdigest())
                 self._part.reset()
             rest = rest[len(piece) :]
@@ -68,15 +74,22 @@ class FileDigests:
     @property
     def parts(self) -> PartDigests | None:
         """None of a file of one part, which its SHA-256 speaks for."""
-        if self.size <= PART_BYTES:
+        if self.size <= self._part_bytes:
             return None
-        last = [self._part.hexdigest()] if self.size % PART_BYTES else []
-        return PartDigests(PART_BYTES, (*self._digests, *last))
+        last = [self._part.hexdigest()] if self.size % self._part_bytes else []
+        return PartDigests(self._part_bytes, (*self._digests, *last))
 
 
-def digests_of_file(path: Path) -> FileDigests:
-    """Of the bytes of `path`, read once in constant memory."""
-    digests, buffer = FileDigests(), memoryview(bytearray(_CHUNK_BYTES))
+def require_digest(value: object) -> str:
+    """The lower-case hex of 32 bytes. Raises ValueError for anything else."""
+    if not isinstance(value, str) or len(value) != _HEX_LENGTH or not _HEX.issuperset(value):
+        raise ValueError(f"{str(value)[:80]!r} is not a digest: 64 hex digits in lower case")
+    return value
+
+
+def digests_of_file(path: Path, part_bytes: int | None = None) -> FileDigests:
+    """Of the bytes of `path`, read once in constant memory; of parts of `part_bytes`, else PART_BYTES."""
+    digests, buffer = FileDigests(part_bytes), memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digests.update(buffer[:count])

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,36 @@ def test_digests_of_parts_that_cannot_be_are_no_manifest(
     value["files"][1]["blake3"]["parts"].pop()
     path.write_text(json.dumps(value))
     with pytest.raises(CheckpointError, match="2 digests of parts do not make up 700 bytes"):
+        read_manifest(checkpoint)
+
+
+SHA256 = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sha256": "not hex"},
+        {"sha256": None},
+        {"sha256": "A" * 64},
+        {"sha256": f"sha256:{SHA256}"},
+        {"size": -1},
+        {"size": float("inf")},
+        {"path": "./part//ünï"},
+        {"size": 0, "blake3": {"part_bytes": 1, "parts": []}},
+        {"blake3": {"part_bytes": float("inf"), "parts": [SHA256]}},
+        {"blake3": None},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_says_what_cannot_be_is_no_manifest(
+    checkpoint: Path, changes: dict[str, Any]
+) -> None:
+    path = checkpoint / "manifest.json"
+    value = json.loads(path.read_text())
+    value["files"][1] |= changes
+    path.write_text(json.dumps(value))
+    with pytest.raises(CheckpointError, match="not a readable manifest"):
         read_manifest(checkpoint)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.run.files import sha256_of_file, write_bytes_atomically, write_json_atomically
+from trainyard.run.files import bytes_on_disk, sha256_of_file, write_bytes_atomically, write_json_atomically
 
 
 def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -75,3 +75,12 @@ def test_a_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write_bytes_atomically(link, b"x")
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
     assert link.is_symlink()
+
+
+def test_holes_take_nothing_on_the_disk(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        os.pwrite(file.fileno(), b"x" * 8192, 100 << 20)
+    assert 8192 <= bytes_on_disk(tmp_path / "file") < 1 << 20
+    (tmp_path / "short").write_bytes(b"x" * 10)
+    assert bytes_on_disk(tmp_path / "short") == 10
+    assert bytes_on_disk(tmp_path / "none") == 0
