@@ -8,6 +8,7 @@ that received it still has it at hand. What the parts should be is the checkpoin
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -16,16 +17,16 @@ from io import FileIO
 from itertools import islice
 from typing import TypeVar
 
-from blake3 import blake3
-
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
 from trainyard.errors import ObjectChangedError
-from trainyard.run.digests import PartDigests
+from trainyard.run.digests import PartDigests, part_digest
 
 ATTEMPTS = 3
 """To read what arrives as other bytes: damage on the way heals, damage in the store does not."""
 _PIECE_BYTES = 1 << 20
+_FAST_BYTES = 200e6
+"""A second: one connection to S3 gives half of it, whatever the line."""
 _Out = TypeVar("_Out")
 
 
@@ -33,28 +34,46 @@ class Share:
     """What one of several files gets of threads that they have in common.
 
     Threads that write to one file wait for each other: as far as there are files, each thread has its own.
+    And threads beyond the processors only help where it is the connections that are slow, as those of S3 are.
     """
 
-    def __init__(self, threads: ThreadPoolExecutor, count: int) -> None:
-        """`count` of them."""
-        self.threads, self._count = threads, count
-        self._files, self._counting = 0, threading.Lock()
+    def __init__(self, threads: ThreadPoolExecutor, count: int, processors: int) -> None:
+        """`count` threads."""
+        self.threads, self._count, self._processors = threads, count, processors
+        self._files, self._at_work, self._limit = 0, 0, count
+        self._changed = threading.Condition()
 
     @contextmanager
     def of_one_more(self) -> Iterator[None]:
         """While a file has its share."""
-        with self._counting:
+        with self._changed:
             self._files += 1
         try:
             yield
         finally:
-            with self._counting:
+            with self._changed:
                 self._files -= 1
 
     @property
     def size(self) -> int:
         """Threads."""
         return max(1, self._count // max(1, self._files))
+
+    @contextmanager
+    def turn(self, size: int) -> Iterator[None]:
+        """While a part of `size` bytes is fetched; waits as long as enough threads do."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._at_work < self._limit)
+            self._at_work += 1
+        started, limit = time.monotonic(), self._limit
+        try:
+            yield
+            fast = size > _FAST_BYTES * (time.monotonic() - started)
+            limit = min(self._count, self._processors) if fast else self._count
+        finally:
+            with self._changed:
+                self._at_work, self._limit = self._at_work - 1, limit
+                self._changed.notify_all()
 
 
 @dataclass(frozen=True)
@@ -84,15 +103,21 @@ class PartedObject:
         `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
         the store gives up, OSError when the disk does; the parts that landed stay.
         """
-        problems = _each(share, lambda number: self._fetch(file, number, landed), numbers)
+        problems = _each(share, lambda number: self._in_turn(share, file, number, landed=landed), numbers)
         return next((problem for problem in problems if problem), None)
+
+    def _in_turn(
+        self, share: Share, file: FileIO, number: int, *, landed: Callable[[int], None]
+    ) -> str | None:
+        with share.turn(self._length(number)):
+            return self._fetch(file, number, landed)
 
     def _fetch(self, file: FileIO, number: int, landed: Callable[[int], None]) -> str | None:
         """A part, again when its bytes turn out to be others."""
         start, length, problem = self._start(number), self._length(number), ""
         room = memoryview(bytearray(min(_PIECE_BYTES, length)))
         for _ in range(ATTEMPTS):
-            digest, place = blake3(), start
+            digest, place = part_digest(), start
             try:
                 for piece in self.store.read_pieces(self.entry.key, start, length, room):
                     digest.update(piece)
@@ -111,7 +136,7 @@ class PartedObject:
         return problem
 
     def _is_there(self, file: FileIO, number: int) -> bool:
-        digest, place, end = blake3(), self._start(number), self._start(number) + self._length(number)
+        digest, place, end = part_digest(), self._start(number), self._start(number) + self._length(number)
         while chunk := os.pread(file.fileno(), min(_PIECE_BYTES, end - place), place):
             digest.update(chunk)
             place += len(chunk)

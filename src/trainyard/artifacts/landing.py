@@ -6,7 +6,6 @@ what becomes of them, is `restore`'s affair. Memory is bounded: of a large file 
 """
 
 import hashlib
-import logging
 import mmap
 import os
 import threading
@@ -25,14 +24,14 @@ from trainyard.run.digests import PartDigests
 
 _FILES_AT_ONCE = 8
 _LARGE_AT_ONCE = 2
-_RANGES_AT_ONCE = min(32, max(4, 2 * (os.cpu_count() or 1)))
-"""Of all files. A connection to S3 gives 100 MB/s; more of them than processors wait for these instead."""
+_PROCESSORS = os.cpu_count() or 1
+_RANGES_AT_ONCE = min(32, max(8, 2 * _PROCESSORS))
+"""Of all files."""
 _RANGES_AHEAD = 5
 """Of one file: the buffers of two large files take 80 MiB."""
 _RANGE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
-_NONE: Mapping[str, PartDigests] = {}
-_logger = logging.getLogger(__name__)
+_NO_PARTS: Mapping[str, PartDigests] = {}
 
 
 class Landing:
@@ -47,7 +46,7 @@ class Landing:
         self._store, self._folder = store, folder
         self._files = ThreadPoolExecutor(_FILES_AT_ONCE)
         self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE)
-        self._share = Share(self._ranges, _RANGES_AT_ONCE)
+        self._share = Share(self._ranges, _RANGES_AT_ONCE, _PROCESSORS)
         self._writes = ThreadPoolExecutor(_LARGE_AT_ONCE)
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
         self._counting = threading.Lock()
@@ -61,7 +60,7 @@ class Landing:
         self._writes.shutdown(cancel_futures=True)
 
     def land(
-        self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NONE
+        self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NO_PARTS
     ) -> list[str]:
         """Make every file whole; what is wrong with those that the store does not give as they were.
 
@@ -101,9 +100,6 @@ class Landing:
             missing = parted.missing(file, self._share)
             self._count(fetched=1) if missing else self._count(kept=1)
             problem = parted.fetch(file, missing, self._share, landed=self._count_bytes)
-        if problem is not None and _has_sha256(file, parted.entry):
-            _logger.warning("%s: %s; its SHA-256 is the right one, which counts", parted.entry.key, problem)
-            problem = None
         os.fsync(file.fileno())
         return problem
 
@@ -181,13 +177,6 @@ def _opened(path: Path) -> FileIO:
     """The file, made if need be, for reading and writing; never what a link leads to."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     return os.fdopen(descriptor, "r+b", buffering=0)
-
-
-def _has_sha256(file: FileIO, entry: ManifestObject) -> bool:
-    if os.fstat(file.fileno()).st_size != entry.size:
-        return False
-    file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
 def _digest_of_what_is_there(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":

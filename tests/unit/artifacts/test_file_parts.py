@@ -1,7 +1,9 @@
 """A file that comes in parts: whole to the byte, each part asked for as often as it must be and not more."""
 
 import errno
+import itertools
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -67,7 +69,7 @@ def file(tmp_path: Path) -> Iterator[FileIO]:
 @pytest.fixture(params=[1, 3])
 def share(request: pytest.FixtureRequest) -> Iterator[Share]:
     with ThreadPoolExecutor(request.param) as threads:
-        yield Share(threads, request.param)
+        yield Share(threads, request.param, 2)
 
 
 def fetch(parted: PartedObject, file: FileIO, share: Share) -> tuple[str | None, int]:
@@ -156,17 +158,41 @@ def test_an_object_that_is_replaced_meanwhile_is_read_again_and_named_in_the_end
 
 
 @pytest.mark.parametrize("failure", [ServiceError("the store is down"), OSError(errno.ENOSPC, "full")])
-def test_when_one_part_fails_no_other_begins_and_none_is_at_work(
+def test_what_landed_before_a_failure_stays(
     parted: PartedObject, store: Asked, file: FileIO, share: Any, failure: Exception
 ) -> None:
     store.failures = [failure]
     with pytest.raises(type(failure)):
         fetch(parted, file, share)
-    asked, written = len(store.starts), content(file)
-    assert fetch(parted, file, share)[0] is None  # what landed stays
+    assert fetch(parted, file, share)[0] is None
     assert content(file) == CONTENT
-    assert asked <= len(DIGESTS)
-    assert len(written) <= len(CONTENT)
+
+
+def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
+    parted: PartedObject, store: Asked, file: FileIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was at work would write into a file that is closed, or by then another."""
+    at_work, go_on, ended = threading.Event(), threading.Event(), []
+
+    def slow_or_broken(key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        store.starts.append(start)
+        if start:
+            assert at_work.wait(30)
+            threading.Timer(0.3, go_on.set).start()
+            raise ServiceError("the store is down")
+        at_work.set()
+        assert go_on.wait(30)
+        yield from ()
+        ended.append(start)
+
+    monkeypatch.setattr(store, "read_pieces", slow_or_broken)
+    with ThreadPoolExecutor(2) as threads, pytest.raises(ServiceError):
+        try:
+            parted.fetch(file, range(5), Share(threads, 2, 2), landed=lambda _count: None)
+        finally:
+            seen = list(ended)
+    assert seen
+    assert sorted(set(store.starts)) == [0, 1000]
 
 
 def test_parts_that_are_written_short_are_written_on(
@@ -180,7 +206,7 @@ def test_parts_that_are_written_short_are_written_on(
 
 def test_each_file_has_its_share_of_the_threads() -> None:
     with ThreadPoolExecutor(1) as threads:
-        share = Share(threads, 8)
+        share = Share(threads, 8, 2)
         assert share.size == 8
         with share.of_one_more(), share.of_one_more(), share.of_one_more():
             assert share.size == 2
@@ -189,3 +215,32 @@ def test_each_file_has_its_share_of_the_threads() -> None:
                     more.enter_context(share.of_one_more())
                 assert share.size == 1
         assert share.size == 8
+
+
+@pytest.mark.parametrize(("seconds", "at_once"), [(0.1, 8), (0.001, 2)])
+def test_threads_beyond_the_processors_are_for_slow_connections(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: int
+) -> None:
+    moments = itertools.count(0, seconds)
+    monkeypatch.setattr("trainyard.artifacts.file_parts.time.monotonic", lambda: next(moments))
+    with ThreadPoolExecutor(8) as threads:
+        share = Share(threads, 8, 2)
+        with share.turn(1_000_000):
+            pass
+        free, begun, taken = threading.Event(), threading.Semaphore(0), []
+
+        def take() -> None:
+            with share.turn(1_000_000):
+                taken.append(1)
+                begun.release()
+                assert free.wait(30)
+
+        futures = [threads.submit(take) for _ in range(8)]
+        for _ in range(at_once):
+            assert begun.acquire(timeout=30)
+        assert not begun.acquire(timeout=0.2)
+        assert len(taken) == at_once
+        free.set()
+        for future in futures:
+            future.result(30)
+    assert len(taken) == 8
