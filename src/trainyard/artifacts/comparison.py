@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from random import Random, SystemRandom
+from types import MappingProxyType
 
-from trainyard.artifacts.hashing import checksum_agrees, sha256_of_chunks
+from trainyard.artifacts.hashing import checksum_agrees
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import SHA256, Store, StoredObject
 from trainyard.errors import ObjectChangedError
+from trainyard.run.digests import FileDigests, PartDigests
 
 _OBJECTS_AT_ONCE = 8
 _logger = logging.getLogger(__name__)
@@ -46,15 +48,19 @@ def compare_objects(
     *,
     depth: Depth,
     seed: int,
+    parts: Mapping[str, PartDigests] = MappingProxyType({}),
 ) -> dict[str, str]:
     """The key of each object that is wrong, and how. The same seed draws the same sample of the same entries.
 
-    `listed` is what the store lists, by key.
+    `listed` is what the store lists, by key; `parts` what a restore would compare of objects, which must be
+    right where bytes are read.
     """
     read_back = _drawn(entries, depth, seed)
 
     def compare(entry: ManifestObject) -> str | None:
-        return _compare(store, entry, listed.get(entry.key), read_back=entry.key in read_back)
+        return _compare(
+            store, entry, listed.get(entry.key), parts.get(entry.key), read_back=entry.key in read_back
+        )
 
     with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
         answers = zip(entries, pool.map(compare, entries), strict=True)
@@ -70,7 +76,12 @@ def _drawn(entries: Sequence[ManifestObject], depth: Depth, seed: int) -> set[st
 
 
 def _compare(
-    store: Store, entry: ManifestObject, found: StoredObject | None, *, read_back: bool
+    store: Store,
+    entry: ManifestObject,
+    found: StoredObject | None,
+    parts: PartDigests | None,
+    *,
+    read_back: bool,
 ) -> str | None:
     """What is wrong with one object, None if nothing is."""
     if found is None:
@@ -86,29 +97,37 @@ def _compare(
     # A CRC can be forged. An ETag changes with the bytes, so that both together are not without them.
     replaced = described.checksum.get("algorithm") != SHA256 and described.etag != entry.etag
     if read_back or agrees is None or replaced:
-        return _compare_bytes(store, entry, described.identity)
+        return _compare_bytes(store, entry, described.identity, parts)
     return None
 
 
-def _compare_bytes(store: Store, entry: ManifestObject, identity: str) -> str | None:
+def _compare_bytes(
+    store: Store, entry: ManifestObject, identity: str, parts: PartDigests | None
+) -> str | None:
     """Read it, once more where it is wrong: damage on the way says nothing against what the store has."""
-    wrong = _compare_once(store, entry, identity)
-    if wrong is not None and (again := _compare_once(store, entry, identity)) is None:
+    wrong = _compare_once(store, entry, identity, parts)
+    if wrong is not None and (again := _compare_once(store, entry, identity, parts)) is None:
         _logger.warning("%s: %s; read again, it is right: damaged on the way", entry.key, wrong)
         return again
     return wrong
 
 
-def _compare_once(store: Store, entry: ManifestObject, identity: str) -> str | None:
+def _compare_once(
+    store: Store, entry: ManifestObject, identity: str, parts: PartDigests | None
+) -> str | None:
     """What is wrong with the bytes of the very object whose checksum was looked at."""
+    digests = FileDigests(parts.part_bytes) if parts else FileDigests()
     try:
-        sha256, size = sha256_of_chunks(store.read_chunks(entry.key, identity=identity))
+        for chunk in store.read_chunks(entry.key, identity=identity):
+            digests.update(chunk)
     except FileNotFoundError:
         return "removed while it was verified"
     except ObjectChangedError:
         return "replaced while it was verified: somebody else writes to the store"
-    if size != entry.size:
-        return f"{size:,} bytes read from the store, the manifest says {entry.size:,}"
-    if sha256 != entry.sha256:
-        return f"SHA-256 {sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
+    if digests.size != entry.size:
+        return f"{digests.size:,} bytes read from the store, the manifest says {entry.size:,}"
+    if digests.sha256 != entry.sha256:
+        return f"SHA-256 {digests.sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
+    if parts and digests.parts != parts:
+        return "SHA-256 as the manifest says, and parts of other BLAKE3 than its checkpoint's manifest says"
     return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trainyard.artifacts.claims import claim_of
 from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, ManifestFile, read_described_manifest
@@ -127,6 +128,8 @@ def digest_of(item: Item) -> str:
     except OSError as error:
         raise CheckpointError(f"{item.path}: {error.strerror}") from None
     require_claimed(item, sha256)
+    if claim := claim_of(item.path, item.claimed):
+        claim.require()
     return sha256
 
 

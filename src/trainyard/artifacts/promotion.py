@@ -89,8 +89,9 @@ def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth)
 def problems_of(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[str]:
     """What is wrong with a stored checkpoint, by its own manifest and the run's."""
     listed = {found.key: found for found in store.list_objects(checkpoint.prefix)}
-    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth, seed=new_seed())
-    _, own = own_manifest(store, checkpoint)
+    content, own = own_manifest(store, checkpoint)
+    parts = {} if own else checkpoint.parts(content)
+    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth, seed=new_seed(), parts=parts)
     return [wrong[key] for key in sorted(wrong)] or ([own] if own else [])
 
 

@@ -70,10 +70,12 @@ class Sending:
         there = self._there.get(item.key)
         if there is not None and (entry := self._already_stored(item, there)) is not None:
             return entry
-        claim = claim_of(item.path, item.claimed) if item.is_vouched_for else None
+        claim = claim_of(item.path, item.claimed, is_vouched_for=item.is_vouched_for)
         upload = self._store.stage(item.path, item.key, metadata=self._metadata, claim=claim)
         undo.callback(upload.abort)
         require_claimed(item, upload.sha256)
+        if claim and not upload.is_compared:
+            claim.require()
         return upload
 
     def _already_stored(self, item: Item, there: StoredObject) -> ManifestObject | None:

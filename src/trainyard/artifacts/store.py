@@ -58,14 +58,19 @@ class StoredObject(Protocol):
 
 
 class Upload(Protocol):
-    """A file that was read and hashed, and is not visible in the store until `commit`."""
+    """A file that was read, and is not visible in the store until `commit`."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def sha256(self) -> str:
-        """Lower-case hex, of the bytes that were read for sending."""
+        """Lower-case hex, of the bytes that were read for sending; as claimed where that was vouched for."""
+        ...
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether each part of these bytes was compared with a claim."""
         ...
 
     def commit(self) -> StoredObject:
@@ -142,8 +147,8 @@ class Store(Protocol):
     ) -> Upload:
         """Read the file once, in constant memory, and prepare it to become the object `key`.
 
-        With a `claim` a store that sends it in such parts compares each, and takes the SHA-256 of the whole
-        as claimed. Raises CheckpointError when a part is another.
+        With a `claim` a store that sends it in such parts compares each, and has the SHA-256 of the whole
+        from there if that is vouched for. Raises CheckpointError when a part is another.
         """
         ...
 

@@ -6,7 +6,7 @@ ServiceError passes through.
 
 import json
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from trainyard.artifacts.statement import statement_problems
 from trainyard.artifacts.store import Store, StoredObject
 from trainyard.errors import CheckpointError, TrainyardError
 from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
@@ -86,9 +87,10 @@ def verify_run(
     listed = _listed(store, run_number)
     notes = _passing(manifest, listed)
     problems += _compare_names(manifest, listed.keys() - notes.keys())
-    wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed)
+    own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
+    wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed, parts=parts)
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
-    problems += [] if depth is Depth.LISTING else _compare_own_manifests(store, manifest, wrong)
+    problems += [problem for key, problem in own.items() if key not in wrong]
     store_whole = not problems and not wrong
     if run_directory is not None:
         problems += _compare_disk(store, run_directory, manifest, wrong=wrong)
@@ -165,12 +167,23 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     return problems
 
 
-def _compare_own_manifests(store: Store, manifest: RunManifest, wrong: Collection[str]) -> list[str]:
-    """Each checkpoint's own manifest, which `restore` goes by, must say of its files what the run's says."""
-    checkpoints = [each for each in checkpoints_of(manifest) if each.marker and each.marker.key not in wrong]
+def _compare_own_manifests(
+    store: Store, manifest: RunManifest
+) -> tuple[dict[str, str], dict[str, PartDigests]]:
+    """Each checkpoint's own manifest, which `restore` goes by, must say of its files what the run's says.
+
+    What is wrong with it, by its key, and what the others say of the parts of files, by theirs.
+    """
+    checkpoints = [each for each in checkpoints_of(manifest) if each.marker]
+    wrong, parts = dict[str, str](), dict[str, PartDigests]()
     with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
-        answers = pool.map(lambda checkpoint: own_manifest(store, checkpoint)[1], checkpoints)
-        return [problem for problem in answers if problem is not None]
+        answers = pool.map(lambda checkpoint: own_manifest(store, checkpoint), checkpoints)
+        for checkpoint, (content, problem) in zip(checkpoints, answers, strict=True):
+            if problem is None:
+                parts |= checkpoint.parts(content)
+            elif checkpoint.marker:
+                wrong[checkpoint.marker.key] = problem
+    return wrong, parts
 
 
 def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,9 @@ def test_what_is_stored_is_not_read_again(
     read: list[str] = []
     stage = LocalStore.stage
 
-    def spy(self: LocalStore, path: Path, key: str, *, metadata: Mapping[str, str]) -> LocalUpload:
+    def spy(self: LocalStore, path: Path, key: str, **how: Any) -> LocalUpload:
         read.append(key)
-        return stage(self, path, key, metadata=metadata)
+        return stage(self, path, key, **how)
 
     monkeypatch.setattr(LocalStore, "stage", spy)
     again = RunningRun(store, run, 1)  # as after a restart: nothing is remembered
@@ -131,10 +131,10 @@ def test_a_checkpoint_that_retention_removes_while_it_is_read_is_passed_over(
     run = make_run(steps=(100, 200))
     stage = LocalStore.stage
 
-    def slow(self: LocalStore, path: Path, key: str, *, metadata: Mapping[str, str]) -> LocalUpload:
+    def slow(self: LocalStore, path: Path, key: str, **how: Any) -> LocalUpload:
         if key == "run-1/checkpoint-200/__0_0.distcp":
             shutil.rmtree(run.checkpoint(200))
-        return stage(self, path, key, metadata=metadata)
+        return stage(self, path, key, **how)
 
     monkeypatch.setattr(LocalStore, "stage", slow)
     write_outcome(run.run_file, {"status": "succeeded"})
@@ -224,10 +224,10 @@ def test_a_store_that_is_away_is_waited_for(
     away.set()
     stage = LocalStore.stage
 
-    def brittle(self: LocalStore, path: Path, key: str, *, metadata: Mapping[str, str]) -> LocalUpload:
+    def brittle(self: LocalStore, path: Path, key: str, **how: Any) -> LocalUpload:
         if away.is_set():
             raise ServiceError("The store is away.")
-        return stage(self, path, key, metadata=metadata)
+        return stage(self, path, key, **how)
 
     monkeypatch.setattr(LocalStore, "stage", brittle)
     follower = Follower(store, run)

@@ -181,9 +181,9 @@ def test_metadata_of_any_kind_is_written_as_text(
     given: list[Any] = []
     stage = type(store).stage
 
-    def noted(self: Any, path: Path, key: str, *, metadata: Any) -> Any:
-        given.append(metadata)
-        return stage(self, path, key, metadata=metadata)
+    def noted(self: Any, path: Path, key: str, **how: Any) -> Any:
+        given.append(how["metadata"])
+        return stage(self, path, key, **how)
 
     monkeypatch.setattr(type(store), "stage", noted)
     values = {"step": 500, "loss": 1.5, "none": None, "who": "J\u00fcrgen\nB", 7: ["a"]}

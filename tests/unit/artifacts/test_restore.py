@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -331,23 +332,37 @@ def test_an_object_that_is_replaced_while_it_is_read_is_read_again_and_named_in_
     assert not target.exists()
 
 
-def test_what_verifies_is_restored_where_only_the_digests_of_parts_are_wrong(
-    store: Store, make_run: Any, target: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+def test_parts_that_are_not_those_of_the_file_are_neither_stored_nor_verified_nor_restored(
+    store: Store, folder: Path, make_run: Any, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a manifest that was wrong before it was stored: its SHA-256 of the file is right."""
+    """The SHA-256 of the file is right all the while: who goes by the parts must not be led astray by it."""
     monkeypatch.setattr(digests, "PART_BYTES", 1_000)
     run = make_run(steps=(100,), size=2_500)
+    sync_run(store, run, 1)
     path = run.checkpoint(100) / "manifest.json"
     manifest = json.loads(path.read_text())
     parts = next(file["blake3"]["parts"] for file in manifest["files"] if "blake3" in file)
     parts[1] = parts[0]
     path.write_text(json.dumps(manifest))
-    sync_run(store, run, 1)
-    assert verify_run(store, 1, depth=Depth.FULL).ok
-    restore.restore(store, ALL, target)
-    assert tree(target) == tree(run.path)
-    assert "of bytes 1,000 to 2,000" in caplog.text
-    assert "its SHA-256 is the right one, which counts" in caplog.text
+    told = r"__0_0\.distcp: BLAKE3 .* of bytes 1,000 to 2,000"
+    [problem] = sync_run(store, run, 1).problems
+    assert re.search(told, problem)
+    [problem] = sync_run(open_store(folder.with_name("other").as_uri()), run, 1).problems
+    assert re.search(told, problem)
+
+    stored = folder / "run-1/checkpoint-100/manifest.json"
+    stored.write_bytes(path.read_bytes())
+    objects = json.loads((folder / MANIFEST).read_text())["objects"]
+    entry = next(entry for entry in objects if entry["key"].endswith("checkpoint-100/manifest.json"))
+    entry |= {"size": stored.stat().st_size, "sha256": restore_sha256(stored), "checksum": {}}
+    edit(folder / MANIFEST, objects=objects)
+    wrong = verify_run(store, 1, depth=Depth.FULL).problems
+    assert [
+        line for line in wrong if "__0_0.distcp: SHA-256 as the manifest says, and parts of other" in line
+    ]
+    with pytest.raises(VerificationError, match=told):
+        restore.restore(store, ALL, target)
+    assert not target.exists()
 
 
 @pytest.mark.parametrize("change", [{"step": 7}, {"files": []}, {"files": 3}])

@@ -99,7 +99,8 @@ class Claimed:
 
     sha256 = "as claimed"
 
-    def __init__(self, content: bytes, part_bytes: int) -> None:
+    def __init__(self, content: bytes, part_bytes: int, *, is_vouched_for: bool = True) -> None:
+        self.is_vouched_for = is_vouched_for
         self.size, self.part_bytes, self.content = len(content), part_bytes, content
 
     def part(self, number: int) -> "ClaimedPart":
@@ -118,19 +119,27 @@ class ClaimedPart:
             raise CheckpointError("another part")
 
 
-def test_where_each_part_is_compared_the_sha256_is_as_claimed(file: Path) -> None:
+@pytest.mark.parametrize("vouched", [True, False])
+def test_where_each_part_is_compared_the_sha256_is_as_claimed_if_vouched_for(
+    file: Path, vouched: bool
+) -> None:
     bucket, content = ScriptedBucket(), file.read_bytes()
-    upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=Claimed(content, 16 * MIB))
+    claim = Claimed(content, 16 * MIB, is_vouched_for=vouched)
+    upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
     assert upload.send(file, {}, CRC, buffers=Buffers())
     upload.commit()
-    assert (upload.sha256, sorted(bucket.sent)) == ("as claimed", [1, 2, 3])
+    assert (upload.is_compared, sorted(bucket.sent)) == (True, [1, 2, 3])
+    assert upload.sha256 == ("as claimed" if vouched else hashlib.sha256(content).hexdigest())
 
 
+@pytest.mark.parametrize("vouched", [True, False])
 @pytest.mark.parametrize("place", [0, 16 * MIB, 32 * MIB])
-def test_a_part_that_is_not_as_claimed_is_not_sent_and_nothing_is_left(file: Path, place: int) -> None:
+def test_a_part_that_is_not_as_claimed_is_not_sent_and_nothing_is_left(
+    file: Path, place: int, vouched: bool
+) -> None:
     bucket, content = ScriptedBucket(), bytearray(file.read_bytes())
     content[place] ^= 1
-    claim = Claimed(bytes(content), 16 * MIB)
+    claim = Claimed(bytes(content), 16 * MIB, is_vouched_for=vouched)
     upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
     with pytest.raises(CheckpointError, match="another part"):
         upload.send(file, {}, CRC, buffers=Buffers())
@@ -146,6 +155,7 @@ def test_a_claim_of_other_parts_or_another_size_counts_for_nothing(file: Path, s
     upload = Parts(ScriptedBucket(), "k", file.stat().st_size, pace=lambda _count: None, claim=claim)
     assert upload.send(file, {}, CRC, buffers=Buffers())
     upload.abort()
+    assert not upload.is_compared
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -247,6 +257,7 @@ def test_the_first_parts_are_read_while_the_upload_is_begun(file: Path) -> None:
     assert upload.send(file, {}, CRC, buffers=Buffers())
     assert seen == [True, True, True]
     upload.abort()
+    assert not upload.is_compared
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     upload.commit()
 

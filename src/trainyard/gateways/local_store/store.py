@@ -234,6 +234,7 @@ class LocalUpload:
     temporary: Path
     size: int
     sha256: str
+    is_compared: bool = False
 
     def commit(self) -> LocalObject:
         with refusals_named(self.target):

@@ -1,7 +1,7 @@
 """A large file on its way into a bucket, in parts that are joined when the caller commits.
 
     read a part with its checksum → send it       on threads
-                └→ SHA-256 of the whole           in order, unless each part is compared with what it must be
+                └→ SHA-256 of the whole           in order, unless what the parts must be is known
 
 Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. An
 upload of the same file that was cut off is taken up (`unfinished`): what S3 has of it does not go again.
@@ -18,11 +18,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text
+from trainyard.gateways.s3.claims import Claim
 from trainyard.gateways.s3.direct import PIECE_BYTES
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
 from trainyard.gateways.s3.uploads import Pace, S3Object, confirmed, object_of, part_bytes
@@ -59,32 +60,6 @@ class _Slice:
     buffer: mmap.mmap
 
 
-class PartCheck(Protocol):
-    """Compares a part with what it must be."""
-
-    def update(self, piece: memoryview, /) -> None: ...
-
-    def require(self) -> None:
-        """Raise CheckpointError when it is another."""
-
-
-class Claim(Protocol):
-    """What is known of a file, by its parts."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def sha256(self) -> str: ...
-
-    @property
-    def part_bytes(self) -> int: ...
-
-    def part(self, number: int) -> PartCheck:
-        """Of this number, from 0 on."""
-        ...
-
-
 class Buffers:
     """Memory for parts, kept from file to file; of one file at a time.
 
@@ -116,6 +91,7 @@ class Parts:
         self._part_bytes = part_bytes(size)
         fits = claim is not None and (claim.size, claim.part_bytes) == (size, self._part_bytes)
         self._claim = claim if fits else None
+        self._hashes = self._claim is None or not self._claim.is_vouched_for
         self._count = -(-size // self._part_bytes)
         self._algorithm = Algorithm.SHA256
         self._sent: list[_Sent] = []
@@ -123,6 +99,10 @@ class Parts:
         self._upload_id = ""
         self._held = contextlib.ExitStack()
         """The file and the lock on it, until the upload is no more."""
+
+    @property
+    def is_compared(self) -> bool:
+        return self._claim is not None
 
     def send(
         self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, buffers: Buffers
@@ -217,7 +197,7 @@ class Parts:
                 if reading:
                     part = reading.popleft().result()
                     sending.append((pool.submit(self._send_part, part, begun), part.buffer))
-                    if self._claim is None:
+                    if self._hashes:
                         whole.update(part.content)
                 if not spare or not reading:
                     if not sending:
@@ -225,7 +205,7 @@ class Parts:
                     future, buffer = sending.popleft()
                     yield future.result()
                     spare.append(buffer)
-        self.sha256 = whole.hexdigest() if self._claim is None else self._claim.sha256
+        self.sha256 = self._claim.sha256 if self._claim and not self._hashes else whole.hexdigest()
 
     def _read(self, descriptor: int, number: int, buffer: mmap.mmap) -> _Slice:
         content, offset = memoryview(buffer)[: self._length(number)], (number - 1) * self._part_bytes

@@ -14,7 +14,8 @@ from typing import Any
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
-from trainyard.gateways.s3.parts import Buffers, Claim, Parts
+from trainyard.gateways.s3.claims import Claim
+from trainyard.gateways.s3.parts import Buffers, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
     S3Object,
@@ -33,7 +34,7 @@ One request is one connection, which S3 limits to 5 Gb/s, and goes again from th
 PARTS_FROM_BYTES = 64 << 20
 """Above, a file goes in parts where these cost no second SHA-256."""
 _LARGE_AT_ONCE = 2
-"""Files that go in parts: the SHA-256 of one keeps one processor busy, and no second one helps it."""
+"""Files that go in parts: the SHA-256 of one, where it is taken, keeps one processor busy."""
 _TAKEN = ("412", "PreconditionFailed")
 _UNCONDITIONAL = ("501", "NotImplemented")
 """Answers of stores that know no conditional writes."""

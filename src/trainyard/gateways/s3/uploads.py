@@ -77,6 +77,7 @@ class SinglePart:
     size: int
     sha256: str
     pace: Pace
+    is_compared: bool = False
 
     def commit(self) -> S3Object:
         digest = bytes.fromhex(self.sha256)
