@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.checkpoints import checkpoints_of, doomed_steps, is_pruned, own_manifest
+from trainyard.artifacts.claims import claim_of
 from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.contents import Contents, Item, contents_of
 from trainyard.artifacts.hashing import file_agrees
@@ -137,7 +138,10 @@ def verify_directory(directory: RunDirectory) -> LocalVerification:
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
     for step in directory.checkpoint_steps():
         try:
-            verify_checkpoint(directory.checkpoint(step), run_id=run_id)
+            path = directory.checkpoint(step)
+            for file in verify_checkpoint(path, run_id=run_id).files:
+                if claim := claim_of(path / file.path, file):
+                    claim.require()
             whole.append(step)
         except (CheckpointError, OSError) as error:
             problems.append(str(error))

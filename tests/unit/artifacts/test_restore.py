@@ -345,6 +345,7 @@ def test_parts_that_are_not_those_of_the_file_are_neither_stored_nor_verified_no
     parts[1] = parts[0]
     path.write_text(json.dumps(manifest))
     told = r"__0_0\.distcp: BLAKE3 .* of bytes 1,000 to 2,000"
+    assert re.search(told, verify_directory(run).problems[0])
     [problem] = sync_run(store, run, 1).problems
     assert re.search(told, problem)
     [problem] = sync_run(open_store(folder.with_name("other").as_uri()), run, 1).problems
