@@ -59,8 +59,7 @@ class PartCheck:
         """Raise CheckpointError when they were not those of the manifest."""
         found, wanted = self._digest.hexdigest(), self._claim.parts.digests[self._number]
         if found != wanted:
-            start = self._number * self._claim.part_bytes
-            end = min(start + self._claim.part_bytes, self._claim.size)
+            start, end = self._claim.parts.span(self._number, self._claim.size)
             raise CheckpointError(
                 f"{self._claim.path}: BLAKE3 {found[:12]}… of bytes {start:,} to {end:,}, "
                 f"the checkpoint's manifest says {wanted[:12]}…"

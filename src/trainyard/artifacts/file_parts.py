@@ -90,7 +90,7 @@ class PartedObject:
         if size > self.entry.size:
             file.truncate(self.entry.size)
         numbers = range(len(self.parts.digests))
-        begun = [number for number in numbers if self._start(number) < size]
+        begun = [number for number in numbers if self._span(number)[0] < size]
         right = _each(share, lambda number: self._is_there(file, number), begun)
         there = {number for number, is_right in zip(begun, right, strict=True) if is_right}
         return [number for number in numbers if number not in there]
@@ -109,17 +109,18 @@ class PartedObject:
     def _in_turn(
         self, share: Share, file: FileIO, number: int, *, landed: Callable[[int], None]
     ) -> str | None:
-        with share.turn(self._length(number)):
+        start, end = self._span(number)
+        with share.turn(end - start):
             return self._fetch(file, number, landed)
 
     def _fetch(self, file: FileIO, number: int, landed: Callable[[int], None]) -> str | None:
         """A part, again when its bytes turn out to be others."""
-        start, length, problem = self._start(number), self._length(number), ""
-        room = memoryview(bytearray(min(_PIECE_BYTES, length)))
+        (start, end), problem = self._span(number), ""
+        room = memoryview(bytearray(min(_PIECE_BYTES, end - start)))
         for _ in range(ATTEMPTS):
             digest, place = part_digest(), start
             try:
-                for piece in self.store.read_pieces(self.entry.key, start, length, room):
+                for piece in self.store.read_pieces(self.entry.key, start, end - start, room):
                     digest.update(piece)
                     place = _write(file, piece, place)
                     landed(len(piece))
@@ -131,29 +132,26 @@ class PartedObject:
             if digest.hexdigest() == self.parts.digests[number]:
                 return None
             problem = self._difference(number, digest.hexdigest())
-            if place < start + length:
+            if place < end:
                 problem = f"ends at {place:,} bytes, the manifest says {self.entry.size:,}"
         return problem
 
     def _is_there(self, file: FileIO, number: int) -> bool:
-        digest, place, end = part_digest(), self._start(number), self._start(number) + self._length(number)
+        digest, (place, end) = part_digest(), self._span(number)
         while chunk := os.pread(file.fileno(), min(_PIECE_BYTES, end - place), place):
             digest.update(chunk)
             place += len(chunk)
         return digest.hexdigest() == self.parts.digests[number]
 
     def _difference(self, number: int, digest: str) -> str:
-        end = self._start(number) + self._length(number)
+        start, end = self._span(number)
         return (
-            f"BLAKE3 {digest[:12]}… arrived of bytes {self._start(number):,} to {end:,}, "
+            f"BLAKE3 {digest[:12]}… arrived of bytes {start:,} to {end:,}, "
             f"the checkpoint's manifest says {self.parts.digests[number][:12]}…"
         )
 
-    def _start(self, number: int) -> int:
-        return number * self.parts.part_bytes
-
-    def _length(self, number: int) -> int:
-        return min(self.parts.part_bytes, self.entry.size - self._start(number))
+    def _span(self, number: int) -> tuple[int, int]:
+        return self.parts.span(number, self.entry.size)
 
 
 def _write(file: FileIO, piece: memoryview, place: int) -> int:

@@ -28,6 +28,11 @@ class PartDigests:
     digests: tuple[str, ...]
     """Lower-case hex."""
 
+    def span(self, number: int, size: int) -> tuple[int, int]:
+        """Where the part of this number, from 0 on, begins and ends in a file of `size` bytes."""
+        start = number * self.part_bytes
+        return start, min(start + self.part_bytes, size)
+
     def to_json(self) -> dict[str, Any]:
         return {"part_bytes": self.part_bytes, "parts": list(self.digests)}
 
@@ -87,9 +92,9 @@ def require_digest(value: object) -> str:
     return value
 
 
-def digests_of_file(path: Path, part_bytes: int | None = None) -> FileDigests:
-    """Of the bytes of `path`, read once in constant memory; of parts of `part_bytes`, else PART_BYTES."""
-    digests, buffer = FileDigests(part_bytes), memoryview(bytearray(_CHUNK_BYTES))
+def digests_of_file(path: Path) -> FileDigests:
+    """Of the bytes of `path`, read once in constant memory."""
+    digests, buffer = FileDigests(), memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digests.update(buffer[:count])
