@@ -18,6 +18,7 @@ from trainyard.artifacts.store import Store
 from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.direct import Refusal
 from trainyard.gateways.s3.parts import Parts
 
 MIB = 1 << 20
@@ -69,20 +70,33 @@ def test_a_file_is_stored_encrypted_with_its_metadata_and_the_stores_sha256(
 @pytest.mark.parametrize("key", ["run-1/a", "run-1/naïve file/+ ~*'()!,;=:@&$?#%2F.bin"])
 def test_the_short_way_is_understood_by_real_servers(server: Any, bucket: str, key: str) -> None:
     """What fails there is asked again by botocore, so that nobody would notice."""
-    direct = Bucket(bucket, "", encryption="AES256", call_seconds=20)._direct
+    direct = Bucket(bucket, "", encryption="AES256", call_seconds=20)._access.direct
     digest = base64.b64encode(hashlib.sha256(b"1234").digest()).decode()
     put = {"Key": key, "Body": b"1234", "ChecksumSHA256": digest, "ChecksumAlgorithm": "SHA256"}
     answer = direct.ask("put_object", put | {"ServerSideEncryption": "AES256"})
-    assert answer is not None
+    assert isinstance(answer, dict)
     assert answer["ETag"]
     head = direct.ask("head_object", {"Key": key, "ChecksumMode": "ENABLED"})
-    assert head is not None
+    assert isinstance(head, dict)
     assert (head["ContentLength"], head["ETag"], head["ChecksumSHA256"]) == (4, answer["ETag"], digest)
     found = direct.ask("get_object", {"Key": key, "Range": "bytes=1-2"})
-    assert found is not None
+    assert isinstance(found, dict)
     with contextlib.closing(found["Body"]) as body:
         assert b"".join(body.iter_chunks(1 << 20)) == b"23"
     assert server.client.get_object(Bucket=bucket, Key=key)["Body"].read() == b"1234"
+    page = direct.ask("list_objects_v2", {"Prefix": key[:-1]})
+    assert isinstance(page, dict)
+    theirs = server.client.list_objects_v2(Bucket=bucket, Prefix=key[:-1])["Contents"]
+    names = ("Key", "Size", "ETag", "LastModified")
+    assert [[each[name] for name in names] for each in page["Contents"]] == [
+        [each[name] for name in names] for each in theirs
+    ]
+    folders = direct.ask("list_objects_v2", {"Prefix": "", "Delimiter": "/"})
+    assert isinstance(folders, dict)
+    assert folders["CommonPrefixes"] == [{"Prefix": "run-1/"}]
+    assert direct.ask("get_object", {"Key": f"{key}-not"}) == Refusal("NoSuchKey")
+    assert direct.ask("head_object", {"Key": f"{key}-not"}) == Refusal("404")
+    assert direct._failures == 0
 
 
 @pytest.fixture

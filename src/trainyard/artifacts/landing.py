@@ -11,22 +11,21 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from trainyard.artifacts.file_parts import ATTEMPTS, PartedObject, Share
+from trainyard.artifacts.file_parts import ATTEMPTS, PartedObject
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
+from trainyard.artifacts.workers import Workers
 from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.digests import PartDigests
 
-_FILES_AT_ONCE = 8
 _LARGE_AT_ONCE = 2
 _PROCESSORS = os.cpu_count() or 1
-_RANGES_AT_ONCE = min(32, max(8, 2 * _PROCESSORS))
-"""Of all files."""
+_AT_ONCE = min(32, max(8, 2 * _PROCESSORS))
 _RANGES_AHEAD = 5
 """Of one file: the buffers of two large files take 80 MiB."""
 _RANGE_BYTES = 8 << 20
@@ -44,9 +43,8 @@ class Landing:
         self.kept = 0
         """Files that were whole already."""
         self._store, self._folder = store, folder
-        self._files = ThreadPoolExecutor(_FILES_AT_ONCE)
-        self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE)
-        self._share = Share(self._ranges, _RANGES_AT_ONCE, _PROCESSORS)
+        self._workers = Workers(_AT_ONCE, _PROCESSORS)
+        self._ranges = ThreadPoolExecutor(_AT_ONCE)
         self._writes = ThreadPoolExecutor(_LARGE_AT_ONCE)
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
         self._counting = threading.Lock()
@@ -55,7 +53,7 @@ class Landing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._files.shutdown(cancel_futures=True)
+        self._workers.close()
         self._ranges.shutdown(cancel_futures=True)
         self._writes.shutdown(cancel_futures=True)
 
@@ -67,39 +65,29 @@ class Landing:
         `parts` are the digests of parts that are known, by the object's key: in their place no SHA-256 is
         taken. Raises ServiceError when the store gives up, OSError when the disk does; what is whole stays.
         """
-        futures = {
-            self._files.submit(self._land, place, entry, parts.get(entry.key)): entry.key
-            for place, entry in places.items()
-        }
-        problems = {}
-        try:
-            for future in as_completed(futures):
-                if (problem := future.result()) is not None:
-                    problems[futures[future]] = problem
-        finally:
-            for future in futures:
-                future.cancel()
-        return [f"{key}: {problems[key]}" for key in sorted(problems)]
+        problems = self._workers.each(
+            lambda each: self._land(each[0], each[1], parts.get(each[1].key)), list(places.items())
+        )
+        keys = (entry.key for entry in places.values())
+        return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 
     def _land(self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None) -> str | None:
-        path = self._folder / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        existed = path.exists()
-        with _opened(path) as file:
+        file, existed = _opened(self._folder / place)
+        with file:
             if parts is not None:
                 return self._land_parts(file, PartedObject(self._store, entry, parts))
-            digest = _digest_of_what_is_there(file, entry)
+            digest = _digest_of_what_is_there(file, entry) if existed else hashlib.sha256()
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
                 self._count(kept=1)
                 return None
             self._count(fetched=1)
-            return self._fetch(file, entry, digest)
+            with self._workers.timed(entry.size - file.tell()):
+                return self._fetch(file, entry, digest)
 
     def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
-        with self._share.of_one_more():
-            missing = parted.missing(file, self._share)
-            self._count(fetched=1) if missing else self._count(kept=1)
-            problem = parted.fetch(file, missing, self._share, landed=self._count_bytes)
+        missing = parted.missing(file, self._workers)
+        self._count(fetched=1) if missing else self._count(kept=1)
+        problem = parted.fetch(file, missing, self._workers, landed=self._count_bytes)
         os.fsync(file.fileno())
         return problem
 
@@ -173,10 +161,14 @@ class Landing:
             self.kept += kept
 
 
-def _opened(path: Path) -> FileIO:
-    """The file, made if need be, for reading and writing; never what a link leads to."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    return os.fdopen(descriptor, "r+b", buffering=0)
+def _opened(path: Path) -> tuple[FileIO, bool]:
+    """The file for reading and writing, made if need be, and whether it was there; no link is followed."""
+    how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(path, how), "r+b", buffering=0), True
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.fdopen(os.open(path, how | os.O_CREAT, 0o666), "r+b", buffering=0), False
 
 
 def _digest_of_what_is_there(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":

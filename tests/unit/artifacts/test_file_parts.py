@@ -1,21 +1,19 @@
 """A file that comes in parts: whole to the byte, each part asked for as often as it must be and not more."""
 
 import errno
-import itertools
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from blake3 import blake3
 
-from trainyard.artifacts.file_parts import PartedObject, Share
+from trainyard.artifacts.file_parts import PartedObject
 from trainyard.artifacts.manifest import ManifestObject
+from trainyard.artifacts.workers import Workers
 from trainyard.errors import ObjectChangedError, ServiceError
 from trainyard.gateways.local_store import LocalStore
 from trainyard.run.digests import PartDigests
@@ -67,104 +65,104 @@ def file(tmp_path: Path) -> Iterator[FileIO]:
 
 
 @pytest.fixture(params=[1, 3])
-def share(request: pytest.FixtureRequest) -> Iterator[Share]:
-    with ThreadPoolExecutor(request.param) as threads:
-        yield Share(threads, request.param, 2)
+def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
+    with closing(Workers(request.param, 2)) as found:
+        yield found
 
 
-def fetch(parted: PartedObject, file: FileIO, share: Share) -> tuple[str | None, int]:
+def fetch(parted: PartedObject, file: FileIO, workers: Workers) -> tuple[str | None, int]:
     """What is wrong, and how many bytes landed."""
     landed: list[int] = []
-    missing = parted.missing(file, share)
-    return parted.fetch(file, missing, share, landed=landed.append), sum(landed)
+    missing = parted.missing(file, workers)
+    return parted.fetch(file, missing, workers, landed=landed.append), sum(landed)
 
 
 def content(file: FileIO) -> bytes:
     return Path(file.name).read_bytes()
 
 
-def test_a_file_comes_in_parts(parted: PartedObject, file: FileIO, share: Any) -> None:
-    assert fetch(parted, file, share) == (None, len(CONTENT))
+def test_a_file_comes_in_parts(parted: PartedObject, file: FileIO, workers: Workers) -> None:
+    assert fetch(parted, file, workers) == (None, len(CONTENT))
     assert content(file) == CONTENT
-    assert parted.missing(file, share) == []
+    assert parted.missing(file, workers) == []
 
 
 def test_only_what_is_not_there_is_asked_for(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers
 ) -> None:
     left = bytearray(CONTENT + b"of a longer one")
     left[1200:1300] = bytes(100)
     left[4100] ^= 8
     file.write(left)
-    assert fetch(parted, file, share) == (None, 1321)
+    assert fetch(parted, file, workers) == (None, 1321)
     assert sorted(store.starts) == [1000, 4000]
     assert content(file) == CONTENT
 
 
 def test_a_beginning_with_a_hole_is_gone_on_with(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers
 ) -> None:
     os.pwrite(file.fileno(), CONTENT[2000:3500], 2000)
-    assert fetch(parted, file, share)[0] is None
+    assert fetch(parted, file, workers)[0] is None
     assert sorted(store.starts) == [0, 1000, 3000, 4000]
     assert content(file) == CONTENT
 
 
-def test_damage_on_the_way_heals(parted: PartedObject, store: Asked, file: FileIO, share: Any) -> None:
+def test_damage_on_the_way_heals(parted: PartedObject, store: Asked, file: FileIO, workers: Workers) -> None:
     store.spoilt = 1
-    assert fetch(parted, file, share)[0] is None
+    assert fetch(parted, file, workers)[0] is None
     assert len(store.starts) == 6
     assert content(file) == CONTENT
 
 
 def test_damage_in_the_store_is_named_with_its_place(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers
 ) -> None:
     damaged = bytearray(CONTENT)
     damaged[3999] ^= 1
     (store._root / "key").write_bytes(damaged)
-    problem, _ = fetch(parted, file, share)
+    problem, _ = fetch(parted, file, workers)
     assert problem is not None
     assert "arrived of bytes 3,000 to 4,000, the checkpoint's manifest says" in problem
     assert DIGESTS[3][:12] in problem
     assert store.starts.count(3000) == 3
     (store._root / "key").write_bytes(CONTENT)
-    assert parted.missing(file, share) == [3]
+    assert parted.missing(file, workers) == [3]
 
 
 def test_an_object_that_ends_too_early_is_named(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers
 ) -> None:
     (store._root / "key").write_bytes(CONTENT[:3500])
-    problem, _ = fetch(parted, file, share)
+    problem, _ = fetch(parted, file, workers)
     assert problem == "ends at 3,500 bytes, the manifest says 4,321"
 
 
 def test_an_object_that_is_not_there_is_named(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers
 ) -> None:
     (store._root / "key").unlink()
-    assert fetch(parted, file, share) == ("missing in the store", 0)
+    assert fetch(parted, file, workers) == ("missing in the store", 0)
 
 
 @pytest.mark.parametrize("times", [1, 99])
 def test_an_object_that_is_replaced_meanwhile_is_read_again_and_named_in_the_end(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any, times: int
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers, times: int
 ) -> None:
     store.failures = [ObjectChangedError("key")] * times
-    problem, _ = fetch(parted, file, share)
+    problem, _ = fetch(parted, file, workers)
     assert problem == (None if times == 1 else "replaced while it was read")
     assert (content(file) == CONTENT) == (times == 1)
 
 
 @pytest.mark.parametrize("failure", [ServiceError("the store is down"), OSError(errno.ENOSPC, "full")])
 def test_what_landed_before_a_failure_stays(
-    parted: PartedObject, store: Asked, file: FileIO, share: Any, failure: Exception
+    parted: PartedObject, store: Asked, file: FileIO, workers: Workers, failure: Exception
 ) -> None:
     store.failures = [failure]
     with pytest.raises(type(failure)):
-        fetch(parted, file, share)
-    assert fetch(parted, file, share)[0] is None
+        fetch(parted, file, workers)
+    assert fetch(parted, file, workers)[0] is None
     assert content(file) == CONTENT
 
 
@@ -186,9 +184,9 @@ def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
         ended.append(start)
 
     monkeypatch.setattr(store, "read_pieces", slow_or_broken)
-    with ThreadPoolExecutor(2) as threads, pytest.raises(ServiceError):
+    with closing(Workers(2, 2)) as workers, pytest.raises(ServiceError):
         try:
-            parted.fetch(file, range(5), Share(threads, 2, 2), landed=lambda _count: None)
+            parted.fetch(file, range(5), workers, landed=lambda _count: None)
         finally:
             seen = list(ended)
     assert seen
@@ -196,51 +194,9 @@ def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
 
 
 def test_parts_that_are_written_short_are_written_on(
-    parted: PartedObject, file: FileIO, share: Any, monkeypatch: pytest.MonkeyPatch
+    parted: PartedObject, file: FileIO, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda number, piece, place: real(number, piece[:7], place))
-    assert fetch(parted, file, share)[0] is None
+    assert fetch(parted, file, workers)[0] is None
     assert content(file) == CONTENT
-
-
-def test_each_file_has_its_share_of_the_threads() -> None:
-    with ThreadPoolExecutor(1) as threads:
-        share = Share(threads, 8, 2)
-        assert share.size == 8
-        with share.of_one_more(), share.of_one_more(), share.of_one_more():
-            assert share.size == 2
-            with ExitStack() as more:
-                for _ in range(9):
-                    more.enter_context(share.of_one_more())
-                assert share.size == 1
-        assert share.size == 8
-
-
-@pytest.mark.parametrize(("seconds", "at_once"), [(0.1, 8), (0.001, 2)])
-def test_threads_beyond_the_processors_are_for_slow_connections(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: int
-) -> None:
-    moments = itertools.count(0, seconds)
-    monkeypatch.setattr("trainyard.artifacts.file_parts.time.monotonic", lambda: next(moments))
-    with ThreadPoolExecutor(8) as threads:
-        share = Share(threads, 8, 2)
-        with share.turn(1_000_000):
-            pass
-        free, begun, taken = threading.Event(), threading.Semaphore(0), []
-
-        def take() -> None:
-            with share.turn(1_000_000):
-                taken.append(1)
-                begun.release()
-                assert free.wait(30)
-
-        futures = [threads.submit(take) for _ in range(8)]
-        for _ in range(at_once):
-            assert begun.acquire(timeout=30)
-        assert not begun.acquire(timeout=0.2)
-        assert len(taken) == at_once
-        free.set()
-        for future in futures:
-            future.result(30)
-    assert len(taken) == 8

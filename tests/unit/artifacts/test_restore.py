@@ -171,8 +171,7 @@ def test_a_store_that_goes_down_leaves_no_half_run_and_large_files_go_on_where_t
     folder: Path, target: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     monkeypatch.setattr(digests, "PART_BYTES", part)
-    monkeypatch.setattr(landing, "_FILES_AT_ONCE", 1)
-    monkeypatch.setattr(landing, "_RANGES_AT_ONCE", 1)
+    monkeypatch.setattr(landing, "_AT_ONCE", 1)
     monkeypatch.setattr(landing, "_RANGE_BYTES", 7_000)
     run = make_run(steps=(100,), size=50_000)
     sync_run(open_store(folder.as_uri()), run, 1)

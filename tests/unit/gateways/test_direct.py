@@ -16,7 +16,8 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.errors import ObjectChangedError, ServiceError
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
+from trainyard.gateways.s3.access import Access
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.direct import _HOPELESS, _base_url
@@ -137,7 +138,7 @@ def test_what_fails_is_asked_again_by_botocore(answer: bytes, server: Server, bu
 def test_what_is_not_known_here_is_left_to_botocore(
     more: dict[str, Any], server: Server, bucket: Bucket
 ) -> None:
-    assert bucket._direct.ask("put_object", {"Key": "k", "Body": b"1234", **more}) is None
+    assert bucket._access.direct.ask("put_object", {"Key": "k", "Body": b"1234", **more}) is None
     assert server.requests == []
 
 
@@ -176,10 +177,10 @@ def test_a_kept_connection_that_breaks_does_not_speak_against_the_short_way(
 ) -> None:
     good = server.answers[0]
     put(bucket)
-    bucket._direct._failures = _HOPELESS - 1
+    bucket._access.direct._failures = _HOPELESS - 1
     server.answers = [b"", good]  # hangs up when it is asked again
     put(bucket)
-    assert bucket._direct._failures == _HOPELESS - 1
+    assert bucket._access.direct._failures == _HOPELESS - 1
     put(bucket)
     assert is_ours(server.requests[-1])
 
@@ -187,7 +188,7 @@ def test_a_kept_connection_that_breaks_does_not_speak_against_the_short_way(
 def test_a_connection_that_ended_while_it_was_idle_is_not_used(server: Server, bucket: Bucket) -> None:
     near, far = socket.socketpair()
     far.close()
-    bucket._direct._idle.append(near)
+    bucket._access.direct._idle.append(near)
     assert put(bucket)["ETag"] == "x"
     assert near.fileno() == -1
     assert all(is_ours(request) for request in server.requests)
@@ -210,7 +211,7 @@ class Counting:
 def test_a_large_body_goes_in_pieces_each_with_the_whole_time_limit(
     server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body, direct = bytes(range(256)) * 4096 * 2 + b"end", bucket._direct
+    body, direct = bytes(range(256)) * 4096 * 2 + b"end", bucket._access.direct
     line = Counting(direct._connected())
     monkeypatch.setattr(direct, "_kept", lambda: line)
     assert put(bucket, Body=body)["ETag"] == "x"
@@ -344,6 +345,85 @@ def test_a_listing_that_arrives_damaged_is_asked_for_again_and_refused_in_the_en
         list(store.list_objects(""))
 
 
+def no_client(_access: Access) -> None:
+    raise AssertionError("botocore's client was made")
+
+
+def error(status: int, code: str, *, chunked: bool = False) -> bytes:
+    body = f"<Error><Code>{code}</Code></Error>".encode()
+    if chunked:
+        head = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    else:
+        head = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"HTTP/1.1 %d No\r\n%s" % (status, head)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_what_is_not_there_needs_no_client_and_keeps_the_connection(
+    server: Server, store: S3Store, monkeypatch: pytest.MonkeyPatch, chunked: bool
+) -> None:
+    monkeypatch.setattr(Access, "client", property(no_client))
+    server.answers = [error(404, "NoSuchKey", chunked=chunked)]
+    assert store.read_object("a") is None
+    assert store.read_object("b") is None
+    assert (server.connections, len(server.requests)) == (1, 2)
+
+
+@pytest.mark.parametrize("code", ["NoSuchBucket", ""])
+def test_a_refusal_that_nobody_asked_for_is_worded_by_botocore(
+    server: Server, store: S3Store, code: str
+) -> None:
+    server.answers = [error(404, code)]
+    with pytest.raises(ServiceError):
+        store.read_object("a")
+    assert [is_ours(request) for request in server.requests] == [True, False]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_listing_needs_no_client(
+    server: Server, store: S3Store, monkeypatch: pytest.MonkeyPatch, chunked: bool
+) -> None:
+    monkeypatch.setattr(Access, "client", property(no_client))
+    more = listing("<Key>a</Key><Size>1</Size>", more="true").replace(
+        b"<Contents>", b"<NextContinuationToken>to+ken</NextContinuationToken><Contents>"
+    )
+    pages = [more, listing("<Key>b</Key><Size>2</Size>")]
+    server.answers = []
+    for page in pages:
+        body = page.partition(b"\r\n\r\n")[2]
+        size = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        plain = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        server.answers.append(b"HTTP/1.1 200 OK\r\n" + (size if chunked else plain))
+    assert [(found.key, found.size) for found in store.list_objects("x/")] == [("a", 1), ("b", 2)]
+    first, second = server.requests
+    assert first.startswith(b"GET /runs?encoding-type=url&list-type=2&prefix=x%2F HTTP/1.1\r\n")
+    assert second.startswith(b"GET /runs?continuation-token=to%2Bken&encoding-type=url&list-type=2")
+    assert server.connections == 1
+
+
+def test_the_client_is_made_when_it_is_needed_and_only_once(server: Server, bucket: Bucket) -> None:
+    access = bucket._access
+    put(bucket)
+    assert not access.has_client
+    put(bucket, IfNoneMatch="*")
+    assert access.has_client
+    assert access.client is access.client
+    assert access.client.meta.endpoint_url == bucket.endpoint
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("AWS_ENDPOINT_URL", "no url"), ("AWS_DEFAULT_REGION", "no region"), ("AWS_PROFILE", "x")],
+)
+def test_settings_that_cannot_be_used_are_refused_before_anything_is_asked(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"The AWS settings cannot be used: .*{value}"):
+        Bucket("runs", "", encryption="none", call_seconds=1)
+
+
 def test_a_connection_that_the_server_ends_is_not_used_again(server: Server, bucket: Bucket) -> None:
     server.answers = [b"HTTP/1.1 200 OK\r\nETag: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"]
     put(bucket)
@@ -355,13 +435,13 @@ def test_a_connection_that_the_server_ends_is_not_used_again(server: Server, buc
 def test_a_proxy_is_left_to_botocore(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
     bucket = Bucket("runs", "", encryption="none", call_seconds=5)
-    assert bucket._direct.ask("put_object", {"Key": "k", "Body": b""}) is None
+    assert bucket._access.direct.ask("put_object", {"Key": "k", "Body": b""}) is None
     assert server.requests == []
 
 
 def test_https_is_spoken_with_certificates_checked(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url.replace("http:", "https:"))
-    direct = Bucket("runs", "", encryption="none", call_seconds=0.1)._direct
+    direct = Bucket("runs", "", encryption="none", call_seconds=0.1)._access.direct
     assert direct._tls is not None
     assert direct._tls.check_hostname
     assert direct.ask("put_object", {"Key": "k", "Body": b""}) is None
@@ -372,7 +452,7 @@ def test_certificates_that_cannot_be_read_are_botocores_to_tell(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url.replace("http:", "https:"))
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere.pem")
-    direct = Bucket("runs", "", encryption="none", call_seconds=1)._direct
+    direct = Bucket("runs", "", encryption="none", call_seconds=1)._access.direct
     assert direct.ask("put_object", {"Key": "k", "Body": b""}) is None
 
 
@@ -418,9 +498,11 @@ def test_botocore_and_the_short_way_ask_in_the_same_place(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     bucket = Bucket("runs", "", encryption="none", call_seconds=1)
-    signed = bucket._client.generate_presigned_url("get_object", Params={"Bucket": "runs", "Key": "key"})
+    signed = bucket._access.client.generate_presigned_url(
+        "get_object", Params={"Bucket": "runs", "Key": "key"}
+    )
     assert signed.partition("?")[0] == url
-    assert f"{bucket._direct._place.geturl()}/key" == url
+    assert f"{bucket._access.direct._place.geturl()}/key" == url
 
 
 class Silent:
@@ -476,7 +558,7 @@ def test_a_server_that_takes_nothing_is_not_waited_for(
 ) -> None:
     silent = Silent(b"", reads=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", silent.url)
-    direct = Bucket("runs", "", encryption="none", call_seconds=0.3)._direct
+    direct = Bucket("runs", "", encryption="none", call_seconds=0.3)._access.direct
     started = time.monotonic()
     assert direct.ask("put_object", {"Key": "k", "Body": bytes(50 << 20)}) is None
     assert time.monotonic() - started < 10

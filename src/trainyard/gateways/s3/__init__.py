@@ -5,7 +5,9 @@
     parts      a large one in parts, hashed as they go; `unfinished`: those of an upload that was cut off
     checksums  what S3 computes over parts
     bucket     one S3 operation: time limits, bounded retries
-    direct     requests without botocore, which costs five times as much; what fails goes to botocore
+    access     how the bucket is reached, as AWS's settings say; botocore's client once it is needed
+    direct     requests without botocore, which costs ten times as much; what fails goes to botocore
+    answers    what such a request is answered; `listing`: the XML of a listing
     signatures Signature Version 4 of such a request
     clock      the time that requests are signed by, put right where the machine's is refused
     refusals   what S3 or the network refused, in words for the person who can mend it

@@ -3,8 +3,6 @@
 botocore retries connections and 5xx answers; here stand the answers that heal too and that it does not know.
 """
 
-import contextlib
-import gc
 import os
 import random
 import threading
@@ -13,14 +11,13 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
-from trainyard.gateways.s3.clock import Clock, sign_by
-from trainyard.gateways.s3.direct import Direct, is_aws
+from trainyard.gateways.s3.access import Access
+from trainyard.gateways.s3.clock import Clock
+from trainyard.gateways.s3.direct import Refusal, is_aws
 from trainyard.gateways.s3.refusals import explain
 
 _ATTEMPTS = 5
 """Of one call, with exponential backoff and jitter; AWS's own variable AWS_MAX_ATTEMPTS overrides it."""
-_CONNECT_SECONDS = 5.0
-_CONNECTIONS = 32
 _DAMAGED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest")
 """The bytes arrived as others than they were sent."""
 _BUSY = ("409", "ConditionalRequestConflict", "OperationAborted", "IncompleteBody")
@@ -62,9 +59,9 @@ class Bucket:
         self.attempts = _attempts()
         self._call_seconds = call_seconds
         self._clock = Clock()
-        self._client, self._direct = self._connect()
+        self._access = self._connect()
         self._renewing = threading.Lock()
-        self.endpoint = str(self._client.meta.endpoint_url)
+        self.endpoint = self._access.endpoint
         self._clock.endpoint = self.endpoint
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
@@ -128,10 +125,10 @@ class Bucket:
         from botocore.parsers import ResponseParserError
 
         for attempt in range(1, self.attempts + 1):
-            last, client = attempt == self.attempts, self._client
+            last, access = attempt == self.attempts, self._access
             try:
-                answer = self._answer(client, operation, arguments)
-                if _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
+                answer = self._answer(access, operation, arguments, unless)
+                if answer is None or _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
                     raise ServiceError(f"The answers of {self.endpoint} to {operation} break off.")
@@ -143,7 +140,7 @@ class Bucket:
                     refusal = VerificationError if code in _DAMAGED else ServiceError
                     raise refusal(self.explained(operation, error)) from None
                 if code in _EXPIRED:
-                    self._renew_credentials(client)
+                    self._renew_credentials(access)
             except (ResponseParserError, ValueError, OverflowError) as error:  # of a time or a number, too
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
@@ -152,48 +149,44 @@ class Bucket:
             pause(attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+    def _answer(
+        self, access: Access, operation: str, arguments: dict[str, Any], unless: Container[str]
+    ) -> Any:
         """What S3 answers, asked once more where it was our time that it refused."""
         from botocore.exceptions import ClientError
 
         signed_by = self._clock.offset
         try:
-            return self._answer_once(client, operation, arguments)
+            return self._answer_once(access, operation, arguments, unless)
         except ClientError as error:
             if not self._clock.is_put_right(error.response, signed_by):
                 raise
-            return self._answer_once(client, operation, arguments)
+            return self._answer_once(access, operation, arguments, unless)
 
-    def _answer_once(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        """The short way if that works."""
+    def _answer_once(
+        self, access: Access, operation: str, arguments: dict[str, Any], unless: Container[str]
+    ) -> Any:
+        """The short way if that works; None for a refusal that is asked for."""
         sure = _SURE_TO_BE_THERE.get(operation)
-        if (
-            (answer := self._direct.ask(operation, arguments)) is not None
-            and sure
-            and _is_whole(answer, sure)
-        ):
+        answer = access.direct.ask(operation, arguments)
+        if isinstance(answer, Refusal):
+            if answer.code in unless:
+                return None
+        elif answer is not None and sure and _is_whole(answer, sure):
             return answer
         if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
             body.seek(0)  # botocore rewinds it between its own attempts only
-        return getattr(client, operation)(Bucket=self.name, **arguments)
+        return getattr(access.client, operation)(Bucket=self.name, **arguments)
 
-    def _renew_credentials(self, expired: Any) -> None:
+    def _renew_credentials(self, expired: Access) -> None:
         """Look for credentials anew, once for all threads: files, roles and tokens may have newer ones."""
         with self._renewing:
-            if self._client is expired:
-                self._client, self._direct = self._connect()
+            if self._access is expired:
+                self._access = self._connect()
 
-    def _connect(self) -> tuple[Any, Direct]:
-        from botocore.exceptions import BotoCoreError
-
-        try:
-            with _no_garbage_looked_for():
-                session, client = _client(self.attempts, self._call_seconds)
-            sign_by(client, self._clock, session.get_credentials())
-            how: dict[str, Any] = {"call_seconds": self._call_seconds, "clock": self._clock}
-            return client, Direct(session, client, self.name, **how)
-        except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+    def _connect(self) -> Access:
+        settings: dict[str, Any] = {"attempts": self.attempts, "call_seconds": self._call_seconds}
+        return Access(self.name, clock=self._clock, **settings)
 
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""
@@ -221,42 +214,3 @@ def _attempts() -> int:
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(f"AWS_MAX_ATTEMPTS is {value!r}; it must be a whole number above 0")
     return int(value)
-
-
-@contextlib.contextmanager
-def _no_garbage_looked_for() -> Iterator[None]:
-    """botocore reads thousands of definitions, which all stay: looking through them took a fifth of it."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _client(attempts: int, call_seconds: float) -> tuple[Any, Any]:
-    """A session with the credentials that are to be had now, and its client."""
-    import boto3
-
-    session = boto3.session.Session()
-    region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
-    return session, session.client("s3", region_name=region, config=_settings(attempts, call_seconds))
-
-
-def _settings(attempts: int, call_seconds: float) -> Any:
-    from botocore.config import Config
-
-    return Config(
-        connect_timeout=min(_CONNECT_SECONDS, call_seconds),
-        read_timeout=call_seconds,
-        retries={"mode": "standard", "total_max_attempts": attempts},
-        max_pool_connections=_CONNECTIONS,
-        # Every upload carries a signed SHA-256 of its body already: no second digest, neither as checksum nor
-        # as payload signature.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        # "auto" is by path wherever an endpoint is set: stores that are not Amazon's seldom have a host name
-        # for each bucket.
-        s3={"addressing_style": "auto", "payload_signing_enabled": False},
-    )

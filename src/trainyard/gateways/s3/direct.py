@@ -6,23 +6,30 @@ which asks again: retries, errors and their wording are in one place.
 """
 
 import contextlib
-import http.client
-import io
 import re
 import select
 import socket
 import ssl
-import struct
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trainyard.gateways.s3.answers import Answer
 from trainyard.gateways.s3.clock import Clock
+from trainyard.gateways.s3.listing import listing_of, listing_query
 from trainyard.gateways.s3.signatures import Signer
 
-_METHODS = {"put_object": "PUT", "upload_part": "PUT", "get_object": "GET", "head_object": "HEAD"}
+_LIST = "list_objects_v2"
+_METHODS = {
+    "put_object": "PUT",
+    "upload_part": "PUT",
+    "get_object": "GET",
+    "head_object": "HEAD",
+    _LIST: "GET",
+}
 _HEADERS = {
     "ChecksumAlgorithm": "x-amz-sdk-checksum-algorithm",
     "ChecksumSHA256": "x-amz-checksum-sha256",
@@ -47,24 +54,41 @@ PIECE_BYTES = 1 << 20
 """Of a body, sent at once: Python's time limit is one of the whole of each `sendall`."""
 _HOPELESS = 20
 """After so many failures in a row it is no chance any more, and nothing is asked twice from then on."""
-_SOUND = (200, 206, 404, 412, 416)
+_GOOD = (200, 206)
+_SOUND = (*_GOOD, 404, 412, 416)
 """Answers that speak for this way of asking; botocore words the refusals."""
 _NO_VERDICT = (403, 503)
 """Refusals that say nothing of it: no permission, a session that is over, a store that is busy."""
-_REFUSAL_BYTES = 1 << 12
+_REFUSAL_BYTES, _LISTING_BYTES = 1 << 12, 1 << 23
+"""What is read at most; a listing has up to 1,000 names of up to 1,024 bytes."""
+_CODE = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 _PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _SPECIAL_BUCKET = ("--x-s3", "-s3alias", "--ol-s3", ".mrap")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer too: there is no such object, or it is not as it was asked for."""
+
+    code: str
+    """As botocore says it."""
+
+
+Answered = dict[str, Any] | Refusal | None
+"""In boto3's words; None when botocore is to be asked."""
 
 
 class Direct:
     """Asks one bucket; for any number of threads."""
 
-    def __init__(self, session: Any, client: Any, bucket: str, *, call_seconds: float, clock: Clock) -> None:
-        base = _base_url(str(client.meta.endpoint_url), bucket)
+    def __init__(
+        self, session: Any, endpoint: str, bucket: str, *, region: str, call_seconds: float, clock: Clock
+    ) -> None:
+        base = _base_url(endpoint, bucket)
         credentials = session.get_credentials()
         self._failures = 0 if base and credentials and _is_direct(base) else _HOPELESS
         self._place, self._seconds = urlsplit(base), call_seconds
-        self._signer = Signer(credentials, client.meta.region_name, self._place.netloc, clock=clock)
+        self._signer = Signer(credentials, region, self._place.netloc, clock=clock)
         self._tls: ssl.SSLContext | None = None
         if self._place.scheme == "https":
             try:
@@ -74,30 +98,36 @@ class Direct:
         self._idle: deque[socket.socket] = deque()
         weakref.finalize(self, _close_all, self._idle)
 
-    def ask(self, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer in boto3's words, None when botocore is to be asked."""
+    def ask(self, operation: str, arguments: Mapping[str, Any]) -> Answered:
+        """What the store answers, if it can be asked this way and answers as it should."""
         if self._failures >= _HOPELESS or (method := _METHODS.get(operation)) is None:
             return None
-        if (headers := _headers(arguments)) is None or (body := _whole(arguments.get("Body", b""))) is None:
+        headers = {} if operation == _LIST else _headers(arguments)
+        if headers is None or (body := _whole(arguments.get("Body", b""))) is None:
             return None
-        path = f"{self._place.path}/{quote(arguments['Key'], safe='/-._~')}{_query(arguments)}"
+        path = self._path(operation, arguments)
         status, answer, kept = 0, None, None
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        with contextlib.suppress(OSError, ValueError):
             lines = "".join(f"{n}: {v}\r\n" for n, v in self._signer.signed(method, path, headers).items())
             head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
             kept = self._kept()
-            status, answer = self._send(kept or self._connected(), head.encode("ascii"), body)
+            status, answer = self._send(kept or self._connected(), operation, head.encode("ascii"), body)
         if status in _SOUND:
             self._failures = 0
         elif kept is None and status not in _NO_VERDICT:
             self._failures += 1
         return answer
 
+    def _path(self, operation: str, arguments: Mapping[str, Any]) -> str:
+        """What stands behind the host's name."""
+        if operation == _LIST:
+            return f"{self._place.path or '/'}?{listing_query(arguments)}"
+        return f"{self._place.path}/{quote(arguments['Key'], safe='/-._~')}{_query(arguments)}"
+
     def _send(
-        self, line: socket.socket, head: bytes, body: bytes | memoryview
-    ) -> tuple[int, dict[str, Any] | None]:
-        """The status, 0 where our signature is refused, and the answer to a request that was hoped for."""
-        method = head.partition(b" ")[0].decode()
+        self, line: socket.socket, operation: str, head: bytes, body: bytes | memoryview
+    ) -> tuple[int, Answered]:
+        """The status and the answer. Raises ValueError where our signature is refused."""
         with contextlib.ExitStack() as undo:
             undo.callback(line.close)
             if len(body) <= _ONE_PACKET:
@@ -106,22 +136,32 @@ class Direct:
                 line.sendall(head)
                 for start in range(0, len(body), PIECE_BYTES):
                     line.sendall(memoryview(body)[start : start + PIECE_BYTES])
-            response = http.client.HTTPResponse(line, method=method)
-            undo.callback(response.close)
-            response.begin()
-            if response.status not in (200, 206):
-                refused = response.status == 403 and b"SignatureDoesNotMatch" in response.read(_REFUSAL_BYTES)
-                return 0 if refused else response.status, None
-            answer = _answer(response)
-            if method == "GET":
-                answer["Body"] = _Body(response, line, self._idle)
-            else:
-                response.read()
-                if response.will_close:
-                    return response.status, answer
-                self._idle.append(line)
-            undo.pop_all()
-        return response.status, answer
+            found = Answer(line, method=_METHODS[operation])
+            if (answer := self._read(found, operation)) is not None:
+                undo.pop_all()
+        if isinstance(answer, Refusal) or (answer and "Body" not in answer):
+            self._keep(line, found)
+        return found.status, answer
+
+    def _read(self, found: Answer, operation: str) -> Answered:
+        """What the answer says, to its end but for the bytes of an object."""
+        if found.status not in _GOOD:
+            code = _code_of(found, operation)
+            if code == "SignatureDoesNotMatch":
+                raise ValueError(code)
+            return Refusal(code) if code and found.status in _SOUND else None
+        if operation == _LIST:
+            return listing_of(found.rest(_LISTING_BYTES))
+        answer = _answer(found.headers)
+        if operation == "get_object":
+            answer["Body"] = found.body(self._seconds, whole=lambda line: self._keep(line, found))
+        else:
+            found.rest(_REFUSAL_BYTES)
+        return answer
+
+    def _keep(self, line: socket.socket, found: Answer) -> None:
+        """For the next request, as long as the server does not end the connection."""
+        line.close() if found.is_last else self._idle.append(line)
 
     def _kept(self) -> socket.socket | None:
         """A connection of before on which nothing waits: before anything is asked, that is its end."""
@@ -139,47 +179,6 @@ class Direct:
         line = socket.create_connection((host, port), timeout=self._seconds)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._tls.wrap_socket(line, server_hostname=host) if self._tls else line
-
-
-class _Body:
-    """The bytes of an answer; its connection is used again once all are read, and closed otherwise."""
-
-    def __init__(
-        self, response: http.client.HTTPResponse, line: socket.socket, idle: deque[socket.socket]
-    ) -> None:
-        self._response, self._line, self._idle = response, line, idle
-        self._is_past_headers = False
-        """Whether the response has given what it read along with its headers."""
-
-    def iter_chunks(self, size: int) -> Iterator[bytes]:
-        """Blocks of `size` bytes."""
-        while chunk := self._response.read(size):
-            yield chunk
-
-    def readinto(self, room: memoryview) -> int:
-        """Fill as much of `room` as there is; 0 at the end."""
-        response = self._response
-        if isinstance(self._line, ssl.SSLSocket) or response.chunked or not response.length:
-            return response.readinto(room)
-        if not self._is_past_headers:
-            if len(room) < io.DEFAULT_BUFFER_SIZE:
-                return response.readinto(room)
-            self._is_past_headers = True
-            first = response.read1(io.DEFAULT_BUFFER_SIZE)
-            room[: len(first)] = first
-            return len(first)
-        count = _fill(self._line, room[: response.length])
-        response.length -= count
-        return count
-
-    def close(self) -> None:
-        """Be done with it, read or not. An answer that broke off is shorter than it said."""
-        whole = self._response.length == 0 and not self._response.will_close
-        self._response.close()
-        if whole:
-            self._idle.append(self._line)
-        else:
-            self._line.close()
 
 
 def _headers(arguments: Mapping[str, Any]) -> dict[str, str] | None:
@@ -209,12 +208,19 @@ def _whole(body: Any) -> bytes | memoryview | None:
     return content if len(content) == size else None
 
 
-def _answer(response: http.client.HTTPResponse) -> dict[str, Any]:
-    headers = {name.lower(): value for name, value in response.getheaders()}
+def _answer(headers: Mapping[str, str]) -> dict[str, Any]:
     answer: dict[str, Any] = {ours: headers[name] for name, ours in _ANSWERS.items() if name in headers}
     if "content-length" in headers:
         answer["ContentLength"] = int(headers["content-length"])
     return answer
+
+
+def _code_of(found: Answer, operation: str) -> str:
+    """Of a refusal; empty where it says none."""
+    if operation == "head_object":
+        return str(found.status)
+    match = _CODE.search(found.rest(_REFUSAL_BYTES))
+    return match[1].decode("ascii") if match else ""
 
 
 def is_aws(endpoint: str) -> bool:
@@ -243,23 +249,6 @@ def _tls_context(session: Any) -> ssl.SSLContext:
 
     bundle = session._session.get_config_variable("ca_bundle")
     return ssl.create_default_context(cafile=bundle or get_cert_path(True))
-
-
-def _fill(line: socket.socket, room: memoryview) -> int:
-    """As much of `room` as comes before the end or the socket's time limit, in one call of the system.
-
-    Python's own reading takes a hundred for a MiB, for each of which it waits for the interpreter.
-    """
-    seconds = line.gettimeout() or 0.0
-    limit = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    line.settimeout(None)
-    try:
-        return line.recv_into(room, 0, socket.MSG_WAITALL)
-    except BlockingIOError:
-        raise TimeoutError("timed out") from None
-    finally:
-        line.settimeout(seconds)
 
 
 def _close_all(connections: deque[socket.socket]) -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -160,7 +159,7 @@ class S3Store:
                     if done - before == answer["ContentLength"]:
                         return
                     raise ConnectionError("the answer broke off")
-                except (BotoCoreError, HTTPException, OSError) as error:
+                except (BotoCoreError, OSError) as error:
                     attempt += 1
                     if attempt >= self._bucket.attempts:
                         raise ServiceError(self._bucket.explained("get_object", error)) from None

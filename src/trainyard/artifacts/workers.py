@@ -1,0 +1,128 @@
+"""Threads that work off lists of what is to be fetched: few where it comes at once, many where they wait.
+
+    workers.each(land, files) → workers.each(fetch, parts of a large one) → what each gave, in order
+
+Where a store answers at once, threads beyond the processors only stand in each other's way: Python runs one
+at a time, and so do those who write into one file. Where it is far away, each waits most of its time.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+_FAST_BYTES = 200e6
+"""A second: one connection to S3 gives half of it, whatever the line."""
+_FAST_SECONDS = 0.002
+"""For an answer, and a disk to say that it has it: S3 takes ten times as long."""
+_REMEMBERED = 0.9
+"""Of what was measured before, each time."""
+_Item = TypeVar("_Item")
+_Out = TypeVar("_Out")
+
+
+class Workers:
+    """At most `most` threads for all lists together; whoever has a list works along.
+
+    Of a list within an item of another: whoever has nothing left to do there helps with the last ones here.
+    """
+
+    def __init__(self, most: int, processors: int) -> None:
+        self.most, self._few = most, min(most, processors)
+        self._at_work, self._slowness = 0, 0.0
+        self._changing = threading.Lock()
+        self._pool, self._here = ThreadPoolExecutor(most), threading.local()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def each(self, function: Callable[[_Item], _Out], items: Sequence[_Item]) -> list[_Out]:
+        """What `function` gives for each item, in their order.
+
+        When one raises, no other begins, and none is at work any more when it is raised here.
+        """
+        work, worked = _List(function, items), getattr(self._here, "works", False)
+        if not worked:
+            self._count(1)
+        try:
+            self._work(work)
+        finally:
+            self._count(-1)  # somebody else may, while this one waits
+            wait(work.helpers)
+            if worked:
+                self._count(1)
+            self._here.works = worked
+        return work.results()
+
+    @contextmanager
+    def timed(self, size: int) -> Iterator[None]:
+        """While `size` bytes are fetched: how long it takes tells how many are to be at work."""
+        started = time.monotonic()
+        yield
+        slowness = (time.monotonic() - started) / (_FAST_SECONDS + size / _FAST_BYTES)
+        self._slowness = _REMEMBERED * self._slowness + (1 - _REMEMBERED) * slowness
+
+    @property
+    def _limit(self) -> int:
+        return self._few if self._slowness < 1 else self.most
+
+    def _work(self, work: "_List[_Item, _Out]", *, helps: bool = False) -> None:
+        self._here.works = True
+        while not (helps and self._at_work > self._limit):
+            self._recruit(work)
+            if not work.does_one():
+                return
+
+    def _recruit(self, work: "_List[_Item, _Out]") -> None:
+        """As many as may be at work, and have something to do."""
+        with self._changing:
+            for _ in range(min(self._limit - self._at_work, work.left - 1)):
+                self._at_work += 1
+                work.helpers.append(self._pool.submit(self._help, work))
+
+    def _help(self, work: "_List[_Item, _Out]") -> None:
+        try:
+            self._work(work, helps=True)
+        finally:
+            self._here.works = False
+            self._count(-1)
+
+    def _count(self, by: int) -> None:
+        with self._changing:
+            self._at_work += by
+
+
+class _List(Generic[_Item, _Out]):
+    """Of things to do, by any number of threads."""
+
+    def __init__(self, function: Callable[[_Item], _Out], items: Sequence[_Item]) -> None:
+        self.helpers: list[Future[None]] = []
+        self._function, self._items = function, items
+        self._results: dict[int, _Out] = {}
+        self._next, self._taking = 0, threading.Lock()
+        self._has_failed = False
+
+    @property
+    def left(self) -> int:
+        """Items that nobody has begun with."""
+        return 0 if self._has_failed else len(self._items) - self._next
+
+    def does_one(self) -> bool:
+        """Whether there was one left to do."""
+        with self._taking:
+            if not self.left:
+                return False
+            number, self._next = self._next, self._next + 1
+        try:
+            self._results[number] = self._function(self._items[number])
+        finally:
+            self._has_failed = self._has_failed or number not in self._results
+        return True
+
+    def results(self) -> list[_Out]:
+        """Raises what a helper raised."""
+        for helper in self.helpers:
+            helper.result()
+        return [self._results[number] for number in range(len(self._items))]

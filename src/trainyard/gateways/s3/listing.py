@@ -1,0 +1,64 @@
+"""A page of a listing (ListObjectsV2): how it is asked for, and what its XML says, in boto3's words."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote_plus
+from xml.etree import ElementTree
+
+_NAMES = {
+    "ContinuationToken": "continuation-token",
+    "Delimiter": "delimiter",
+    "Prefix": "prefix",
+}
+_FIXED = {"encoding-type": "url", "list-type": "2"}
+_AS_TEXT = ("Key", "Prefix")
+"""What comes quoted, where the store says so."""
+
+
+def listing_query(arguments: Mapping[str, Any]) -> str:
+    """The query, quoted and in the order of its names, as it is signed."""
+    fields = _FIXED | {_NAMES[name]: str(value) for name, value in arguments.items()}
+    return "&".join(f"{name}={quote(fields[name], safe='-._~')}" for name in sorted(fields))
+
+
+def listing_of(content: bytes) -> dict[str, Any]:
+    """What a page lists. Raises ValueError for what is no such page."""
+    try:
+        root = ElementTree.fromstring(content)  # noqa: S314 - expat limits what entities expand to
+    except ElementTree.ParseError as error:
+        raise ValueError(f"no listing: {error}") from None
+    if _name(root) != "ListBucketResult":
+        raise ValueError(f"no listing: <{_name(root)}>")
+    fields = {_name(child): child.text or "" for child in root}
+    is_quoted = fields.get("EncodingType") == "url"
+    found: dict[str, Any] = {"IsTruncated": _truth(fields["IsTruncated"])} if "IsTruncated" in fields else {}
+    if "NextContinuationToken" in fields:
+        found["NextContinuationToken"] = fields["NextContinuationToken"]
+    for kind in ("Contents", "CommonPrefixes"):
+        entries = [_entry(child, is_quoted=is_quoted) for child in root if _name(child) == kind]
+        found |= {kind: entries} if entries else {}
+    return found
+
+
+def _entry(element: ElementTree.Element, *, is_quoted: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {_name(child): child.text or "" for child in element}
+    for name in _AS_TEXT:
+        if is_quoted and name in entry:
+            entry[name] = unquote_plus(entry[name], errors="strict")
+    if "Size" in entry:
+        entry["Size"] = int(entry["Size"])
+    if "LastModified" in entry:
+        entry["LastModified"] = datetime.fromisoformat(entry["LastModified"]).astimezone(UTC)
+    return entry
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+def _name(element: ElementTree.Element) -> str:
+    """Without the namespace, which stores do not agree on."""
+    return element.tag.rpartition("}")[2]
