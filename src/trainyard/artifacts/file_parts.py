@@ -17,11 +17,14 @@ from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.workers import Workers
 from trainyard.errors import ObjectChangedError
-from trainyard.run.digests import PartDigests, part_digest
+from trainyard.run.digests import PartDigests, PartHasher, part_digest
 
 ATTEMPTS = 3
 """To read what arrives as other bytes: damage on the way heals, damage in the store does not."""
+_MISSING = "missing in the store"
 _PIECE_BYTES = 1 << 20
+_TOGETHER, _TURNS = 4, 4
+"""Parts that are asked for at once, but so few that each thread comes so often to its turn."""
 _here = threading.local()
 
 
@@ -52,35 +55,43 @@ class PartedObject:
         `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
         the store gives up, OSError when the disk does; the parts that landed stay.
         """
-        problems = workers.each(lambda number: self._fetch(file, number, workers, landed), numbers)
+        together = max(1, min(_TOGETHER, len(numbers) // (_TURNS * workers.limit)))
+
+        def bring(run: range) -> str | None:
+            with workers.timed(self._span(run[-1])[1] - self._span(run[0])[0]):
+                wrong = self._read(file, run, landed)
+            problems = [self._again(file, number, problem, landed) for number, problem in wrong.items()]
+            return next((problem for problem in problems if problem), None)
+
+        problems = workers.each(bring, _runs(numbers, together))
         return next((problem for problem in problems if problem), None)
 
-    def _fetch(
-        self, file: FileIO, number: int, workers: Workers, landed: Callable[[int], None]
+    def _again(
+        self, file: FileIO, number: int, problem: str | None, landed: Callable[[int], None]
     ) -> str | None:
-        """A part, again when its bytes turn out to be others."""
-        (start, end), problem = self._span(number), ""
-        for _ in range(ATTEMPTS):
-            digest, place = part_digest(), start
-            try:
-                with workers.timed(end - start):
-                    for piece in self.store.read_pieces(
-                        self.entry.key, start, end - start, _room(end - start)
-                    ):
-                        digest.update(piece)
-                        place = _write(file, piece, place)
-                        landed(len(piece))
-            except FileNotFoundError:
-                return "missing in the store"
-            except ObjectChangedError:
-                problem = "replaced while it was read"
-                continue
-            if digest.hexdigest() == self.parts.digests[number]:
-                return None
-            problem = self._difference(number, digest.hexdigest())
-            if place < end:
-                problem = f"ends at {place:,} bytes, the manifest says {self.entry.size:,}"
+        """A part that arrived as other bytes; what is wrong with it in the end."""
+        for _ in range(ATTEMPTS - 1):
+            if problem is None or problem == _MISSING:
+                break
+            problem = self._read(file, range(number, number + 1), landed).get(number)
         return problem
+
+    def _read(self, file: FileIO, run: range, landed: Callable[[int], None]) -> dict[int, str]:
+        """Write parts that follow each other into `file`; what is wrong with each that is not right."""
+        (place, _), (_, end) = self._span(run[0]), self._span(run[-1])
+        found = PartHasher(self.parts.part_bytes)
+        try:
+            for piece in self.store.read_pieces(self.entry.key, place, end - place, _room(end - place)):
+                found.update(piece)
+                place = _write(file, piece, place)
+                landed(len(piece))
+        except FileNotFoundError:
+            return dict.fromkeys(run, _MISSING)
+        except ObjectChangedError:
+            return dict.fromkeys(run, "replaced while it was read")
+        arrived = dict(zip(run, found.digests, strict=False))
+        wrong = [number for number in run if arrived.get(number) != self.parts.digests[number]]
+        return {number: self._difference(number, arrived.get(number, ""), place) for number in wrong}
 
     def _is_there(self, file: FileIO, number: int) -> bool:
         digest, (place, end) = part_digest(), self._span(number)
@@ -89,8 +100,11 @@ class PartedObject:
             place += len(chunk)
         return digest.hexdigest() == self.parts.digests[number]
 
-    def _difference(self, number: int, digest: str) -> str:
+    def _difference(self, number: int, digest: str, place: int) -> str:
+        """Where the object ended at `place`, or what arrived has another `digest`."""
         start, end = self._span(number)
+        if place < end:
+            return f"ends at {place:,} bytes, the manifest says {self.entry.size:,}"
         return (
             f"BLAKE3 {digest[:12]}… arrived of bytes {start:,} to {end:,}, "
             f"the checkpoint's manifest says {self.parts.digests[number][:12]}…"
@@ -98,6 +112,17 @@ class PartedObject:
 
     def _span(self, number: int) -> tuple[int, int]:
         return self.parts.span(number, self.entry.size)
+
+
+def _runs(numbers: Sequence[int], together: int) -> list[range]:
+    """The numbers as ranges of up to `together` that follow each other."""
+    runs = list[range]()
+    for number in numbers:
+        if runs and number == runs[-1].stop and len(runs[-1]) < together:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
 
 
 def _write(file: FileIO, piece: memoryview, place: int) -> int:

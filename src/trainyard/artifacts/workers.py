@@ -65,12 +65,13 @@ class Workers:
         self._slowness = _REMEMBERED * self._slowness + (1 - _REMEMBERED) * slowness
 
     @property
-    def _limit(self) -> int:
+    def limit(self) -> int:
+        """How many are at work at once, as it stands."""
         return self._few if self._slowness < 1 else self.most
 
     def _work(self, work: "_List[_Item, _Out]", *, helps: bool = False) -> None:
         self._here.works = True
-        while not (helps and self._at_work > self._limit):
+        while not (helps and self._at_work > self.limit):
             self._recruit(work)
             if not work.does_one():
                 return
@@ -78,7 +79,7 @@ class Workers:
     def _recruit(self, work: "_List[_Item, _Out]") -> None:
         """As many as may be at work, and have something to do."""
         with self._changing:
-            for _ in range(min(self._limit - self._at_work, work.left - 1)):
+            for _ in range(min(self.limit - self._at_work, work.left - 1)):
                 self._at_work += 1
                 work.helpers.append(self._pool.submit(self._help, work))
 

@@ -52,15 +52,14 @@ def part_digest() -> "blake3":
     return blake3()
 
 
-class FileDigests:
-    """Takes both kinds of digest of the bytes of a file that pass by in order."""
+class PartHasher:
+    """Takes the digest of each part of bytes that pass by in order, from the beginning of a part on."""
 
-    def __init__(self, part_bytes: int | None = None) -> None:
-        self.size, self._part_bytes = 0, part_bytes or PART_BYTES
-        self._whole, self._part, self._digests = hashlib.sha256(), part_digest(), list[str]()
+    def __init__(self, part_bytes: int) -> None:
+        self.size, self._part_bytes = 0, part_bytes
+        self._part, self._digests = part_digest(), list[str]()
 
     def update(self, content: bytes | memoryview) -> None:
-        self._whole.update(content)
         rest = memoryview(content)
         while rest:
             piece = rest[: self._part_bytes - self.size % self._part_bytes]
@@ -72,6 +71,28 @@ class FileDigests:
             rest = rest[len(piece) :]
 
     @property
+    def digests(self) -> tuple[str, ...]:
+        """Lower-case hex; the last one of a part that has only begun, where it has."""
+        last = [self._part.hexdigest()] if self.size % self._part_bytes else []
+        return (*self._digests, *last)
+
+
+class FileDigests:
+    """Takes both kinds of digest of the bytes of a file that pass by in order."""
+
+    def __init__(self, part_bytes: int | None = None) -> None:
+        self._part_bytes = part_bytes or PART_BYTES
+        self._whole, self._parts = hashlib.sha256(), PartHasher(self._part_bytes)
+
+    def update(self, content: bytes | memoryview) -> None:
+        self._whole.update(content)
+        self._parts.update(content)
+
+    @property
+    def size(self) -> int:
+        return self._parts.size
+
+    @property
     def sha256(self) -> str:
         """Lower-case hex."""
         return self._whole.hexdigest()
@@ -79,10 +100,7 @@ class FileDigests:
     @property
     def parts(self) -> PartDigests | None:
         """None of a file of one part, which its SHA-256 speaks for."""
-        if self.size <= self._part_bytes:
-            return None
-        last = [self._part.hexdigest()] if self.size % self._part_bytes else []
-        return PartDigests(self._part_bytes, (*self._digests, *last))
+        return PartDigests(self._part_bytes, self._parts.digests) if self.size > self._part_bytes else None
 
 
 def require_digest(value: object) -> str:

@@ -193,6 +193,64 @@ def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
     assert sorted(set(store.starts)) == [0, 1000]
 
 
+@pytest.fixture
+def long(store: Asked) -> PartedObject:
+    """Of 34 parts, the last one short."""
+    content = os.urandom(33 * PART + 5)
+    (store._root / "long").write_bytes(content)
+    parts = tuple(blake3(content[at : at + PART]).hexdigest() for at in range(0, len(content), PART))
+    return PartedObject(store, ManifestObject("long", len(content), "0" * 64), PartDigests(PART, parts))
+
+
+def spoil(store: Asked, *places: int) -> bytes:
+    content = bytearray((store._root / "long").read_bytes())
+    for place in places:
+        content[place] ^= 1
+    (store._root / "long").write_bytes(content)
+    return bytes(content)
+
+
+def test_of_a_long_file_several_parts_are_asked_for_at_once(
+    long: PartedObject, store: Asked, file: FileIO
+) -> None:
+    with closing(Workers(8, 2)) as workers:
+        assert fetch(long, file, workers) == (None, 33_005)
+    assert sorted(store.starts) == [0, 4000, 8000, 12_000, 16_000, 20_000, 24_000, 28_000, 32_000]
+    assert content(file) == (store._root / "long").read_bytes()
+
+
+def test_of_several_parts_only_the_wrong_ones_are_asked_for_again(
+    long: PartedObject, store: Asked, file: FileIO
+) -> None:
+    spoilt = spoil(store, 5_000, 6_999, 33_001)
+    with closing(Workers(8, 2)) as workers:
+        problem, landed = fetch(long, file, workers)
+        assert problem is not None
+        assert "arrived of bytes 5,000 to 6,000" in problem
+        assert sorted(start for start in store.starts if start % 4000) == [
+            5000,
+            5000,
+            6000,
+            6000,
+            33_000,
+            33_000,
+        ]
+        assert landed == 33_005 + 2 * 2005
+        assert content(file) == spoilt
+        spoil(store, 5_000, 6_999, 33_001)
+        assert long.missing(file, workers) == [5, 6, 33]
+        assert fetch(long, file, workers) == (None, 2005)
+
+
+def test_a_long_object_that_ends_too_early_is_named(long: PartedObject, store: Asked, file: FileIO) -> None:
+    whole = (store._root / "long").read_bytes()
+    (store._root / "long").write_bytes(whole[:30_500])
+    with closing(Workers(8, 2)) as workers:
+        problem, _ = fetch(long, file, workers)
+        assert problem == "ends at 30,500 bytes, the manifest says 33,005"
+        assert long.missing(file, workers) == [30, 31, 32, 33]
+
+
 def test_parts_that_are_written_short_are_written_on(
     parted: PartedObject, file: FileIO, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
