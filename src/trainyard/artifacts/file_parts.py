@@ -8,7 +8,6 @@ that received it still has it at hand. What the parts should be is the checkpoin
 
 import mmap
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -25,7 +24,6 @@ _MISSING = "missing in the store"
 _PIECE_BYTES = 1 << 20
 _TOGETHER, _TURNS = 4, 4
 """Parts that are asked for at once, but so few that each thread comes so often to its turn."""
-_here = threading.local()
 
 
 @dataclass(frozen=True)
@@ -58,30 +56,27 @@ class PartedObject:
         together = max(1, min(_TOGETHER, len(numbers) // (_TURNS * workers.limit)))
 
         def bring(run: range) -> str | None:
+            room = _room(workers)
             with workers.timed(self._span(run[-1])[1] - self._span(run[0])[0]):
-                wrong = self._read(file, run, landed)
-            problems = [self._again(file, number, problem, landed) for number, problem in wrong.items()]
-            return next((problem for problem in problems if problem), None)
+                wrong = self._read(file, run, room, landed=landed)
+            for _ in range(ATTEMPTS - 1):
+                if _MISSING not in wrong.values():
+                    parts = [range(number, number + 1) for number in wrong]
+                    reads = [self._read(file, part, room, landed=landed) for part in parts]
+                    wrong = {number: why for read in reads for number, why in read.items()}
+            return next(iter(wrong.values()), None)
 
         problems = workers.each(bring, _runs(numbers, together))
         return next((problem for problem in problems if problem), None)
 
-    def _again(
-        self, file: FileIO, number: int, problem: str | None, landed: Callable[[int], None]
-    ) -> str | None:
-        """A part that arrived as other bytes; what is wrong with it in the end."""
-        for _ in range(ATTEMPTS - 1):
-            if problem is None or problem == _MISSING:
-                break
-            problem = self._read(file, range(number, number + 1), landed).get(number)
-        return problem
-
-    def _read(self, file: FileIO, run: range, landed: Callable[[int], None]) -> dict[int, str]:
+    def _read(
+        self, file: FileIO, run: range, room: memoryview, *, landed: Callable[[int], None]
+    ) -> dict[int, str]:
         """Write parts that follow each other into `file`; what is wrong with each that is not right."""
         (place, _), (_, end) = self._span(run[0]), self._span(run[-1])
         found = PartHasher(self.parts.part_bytes)
         try:
-            for piece in self.store.read_pieces(self.entry.key, place, end - place, _room(end - place)):
+            for piece in self.store.read_pieces(self.entry.key, place, end - place, room[: end - place]):
                 found.update(piece)
                 place = _write(file, piece, place)
                 landed(len(piece))
@@ -133,9 +128,9 @@ def _write(file: FileIO, piece: memoryview, place: int) -> int:
     return place
 
 
-def _room(size: int) -> memoryview:
-    """This thread's memory for pieces, up to `size` bytes of it: new memory would be filled with zeros."""
-    room: memoryview | None = getattr(_here, "room", None)
+def _room(workers: Workers) -> memoryview:
+    """This thread's memory for pieces: new memory would be filled with zeros, each time."""
+    room: memoryview | None = getattr(workers.here, "room", None)
     if room is None:
-        room = _here.room = memoryview(mmap.mmap(-1, _PIECE_BYTES))
-    return room[:size]
+        room = workers.here.room = memoryview(mmap.mmap(-1, _PIECE_BYTES))
+    return room

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -81,7 +82,8 @@ class Landing:
                 self._count(kept=1)
                 return None
             self._count(fetched=1)
-            with self._workers.timed(entry.size - file.tell()):
+            left = entry.size - file.tell()
+            with self._workers.timed(left) if left <= _RANGE_BYTES else nullcontext():
                 return self._fetch(file, entry, digest)
 
     def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:

@@ -3,7 +3,9 @@
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -70,7 +72,7 @@ def test_there_are_as_many_as_processors_until_an_answer_is_waited_for(
 ) -> None:
     assert most_at_once(workers, 20) == 2
     clock[0] = SLOW
-    measure(workers, 1)
+    measure(workers, 4)
     assert most_at_once(workers, 20) == 8
     assert most_at_once(workers, 3) == 3
     clock[0] = FAST
@@ -82,7 +84,7 @@ def test_one_slow_answer_among_many_does_not_change_their_number(
     workers: Workers, clock: list[float]
 ) -> None:
     measure(workers, 20)
-    clock[0] = 0.01
+    clock[0] = SLOW
     measure(workers, 1)
     assert most_at_once(workers, 20) == 2
 
@@ -103,7 +105,7 @@ def test_they_come_and_go_while_a_list_is_worked_off(workers: Workers, clock: li
         nonlocal at_work, most
         if number < 2:
             clock[0] = SLOW
-            measure(workers, 1)
+            measure(workers, 4)
         elif number < 10:
             meeting.wait(30)
         elif number < 40:
@@ -172,3 +174,72 @@ def test_an_interruption_is_raised_where_the_list_is_from(workers: Workers) -> N
     with pytest.raises(KeyboardInterrupt):
         workers.each(item, range(3))
     assert workers._at_work == 0
+
+
+def test_a_failure_ends_the_lists_within_other_items_too(workers: Workers) -> None:
+    """And it is what is raised, not that others were ended by it."""
+    begun, at_work = list[int](), threading.Barrier(2)
+
+    def part(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            at_work.wait(30)
+        threading.Event().wait(0.1)
+
+    def file(number: int) -> None:
+        if number == 1:
+            at_work.wait(30)
+            raise OSError("the disk is full")
+        workers.each(part, range(100))
+
+    for files in ([0, 1], [1, 0]):
+        begun.clear()
+        with pytest.raises(OSError, match="the disk is full"):
+            workers.each(file, files)
+        assert len(begun) < 5
+        assert workers._at_work == 0
+
+
+def test_whoever_is_interrupted_while_it_waits_ends_everything(
+    workers: Workers, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every thread at work on parts of large files, and helpers that have not begun."""
+    clock[0], begun, calls = SLOW, list[int](), itertools.count()
+    measure(workers, 20)
+
+    def interrupted(futures: list[Any]) -> Any:
+        if threading.current_thread() is threading.main_thread() and next(calls) == 0:
+            raise KeyboardInterrupt
+        return wait(futures)
+
+    monkeypatch.setattr("trainyard.artifacts.workers.wait", interrupted)
+
+    def part(number: int) -> None:
+        begun.append(number)
+        threading.Event().wait(0.02)
+
+    def file(number: int) -> None:
+        workers.each(part, range(3 if number < 20 else 300))
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.each(file, range(24))
+    assert len(begun) < 1000
+    assert workers._at_work == 0
+    workers.close()
+
+
+def test_threads_that_wait_for_each_other_are_no_slow_store() -> None:
+    """After one hiccup: eight that share one interpreter take four times as long as two, and are too many."""
+    with closing(Workers(8, 2)) as workers:
+        interpreter = threading.Lock()
+
+        def item(number: int) -> None:
+            with workers.timed(0):
+                if number == 10:
+                    threading.Event().wait(0.05)
+                with interpreter:
+                    threading.Event().wait(0.0004)
+
+        workers._slowness = 2.0
+        workers.each(item, range(400))
+        assert workers.limit == 2

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
-from trainyard.gateways.s3.access import Access
+from trainyard.gateways.s3.access import Access, _settings
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.direct import _HOPELESS, _base_url
@@ -50,7 +50,7 @@ class Server:
             threading.Thread(target=self._serve, args=(line,), daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
-        with line:
+        with line, contextlib.suppress(ConnectionError):
             while (message := self._read_message(line))[0]:
                 self.requests.append(b"\r\n\r\n".join(message))
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -159,17 +159,61 @@ def test_nothing_is_sent_twice_where_it_never_works(answer: bytes, server: Serve
     assert [is_ours(request) for request in server.requests] == [False]
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.0 503 No\r\nConnection: close\r\n\r\n<html>busy</html>",
+        b"HTTP/1.1 503 No\r\nContent-Length: 9999\r\n\r\n" + b"x" * 9999,
+        b"HTTP/1.1 404 No\r\nContent-Length: 9999\r\n\r\n" + b"x" * 9999,
+    ],
+    ids=lambda answer: answer[9:40],
+)
 def test_what_says_nothing_of_the_short_way_does_not_end_it(
-    status: int, server: Server, bucket: Bucket
+    answer: bytes, server: Server, bucket: Bucket
 ) -> None:
     good = server.answers[0]
     for _ in range(_HOPELESS + 1):
-        server.answers = [b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status, good]
+        server.answers = [answer, good]
         put(bucket)
     server.requests.clear()
     put(bucket)
     assert [is_ours(request) for request in server.requests] == [True]
+
+
+@pytest.mark.parametrize("operation", ["head_object", "get_object", "put_object"])
+def test_a_connection_on_which_more_was_said_is_not_used_again(
+    operation: str, server: Server, bucket: Bucket
+) -> None:
+    server.answers[0] += b"HTTP/1.1 200 OK\r\nETag: forged\r\nContent-Length: 0\r\n\r\n"
+    for _ in range(2):
+        answer = bucket._access.direct.ask(operation, {"Key": "k"})
+        assert isinstance(answer, dict)
+        assert answer["ETag"] == "x"
+        if "Body" in answer:
+            answer["Body"].close()
+        threading.Event().wait(0.05)  # the rest arrives
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize("operation", ["put_object", "list_objects_v2"])
+def test_an_answer_that_says_nothing_leaves_no_connection_open(
+    operation: str, server: Server, bucket: Bucket
+) -> None:
+    body = b"<ListBucketResult/>"
+    server.answers = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n13\r\n%s\r\n0\r\n\r\n" % body]
+    for _ in range(2):
+        arguments = {"Key": "k"} if operation == "put_object" else {"Prefix": "k"}
+        assert bucket._access.direct.ask(operation, arguments) == {}
+    assert server.connections == 1
+
+
+def test_an_argument_of_a_listing_that_is_not_known_is_left_to_botocore(
+    server: Server, bucket: Bucket
+) -> None:
+    assert bucket._access.direct.ask("list_objects_v2", {"Prefix": "a", "MaxKeys": 1}) is None
+    assert server.requests == []
 
 
 def test_a_kept_connection_that_breaks_does_not_speak_against_the_short_way(
@@ -280,6 +324,20 @@ def test_a_range_that_breaks_off_goes_on_where_it_broke(
     assert bytes(room) == b"12345"
     assert b"bytes=2-4" in server.requests[-1]
     assert b"if-match: x\r\n" in server.requests[-1].lower()  # only as long as it is the same object
+
+
+def test_a_range_that_breaks_off_again_and_again_goes_on_as_long_as_it_comes(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
+    store, size = S3Store("runs", "", encryption="none", call_seconds=5), 5 << 20
+    server.answers = [ranged(bytes(1 << 20), size - (number << 20)) for number in range(5)]
+    room = memoryview(bytearray(1 << 20))
+    assert sum(len(piece) for piece in store.read_pieces("k", 0, size, room)) == size
+    server.answers = [ranged(bytes(1000), size)]
+    with pytest.raises(ServiceError):
+        list(store.read_pieces("k", 0, size, room))
 
 
 @pytest.mark.parametrize("etag", ["y", '"y"'])
@@ -401,14 +459,25 @@ def test_a_listing_needs_no_client(
     assert server.connections == 1
 
 
-def test_the_client_is_made_when_it_is_needed_and_only_once(server: Server, bucket: Bucket) -> None:
-    access = bucket._access
+@pytest.mark.parametrize(("region", "at_once"), [("eu-west-1", False), ("fips-us-east-1", True)])
+def test_the_client_is_made_when_it_is_needed_and_only_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, region: str, at_once: bool
+) -> None:
+    made = list[float]()
+
+    def noted(attempts: int, call_seconds: float) -> Any:
+        made.append(call_seconds)
+        return _settings(attempts, call_seconds)
+
+    monkeypatch.setattr("trainyard.gateways.s3.access._settings", noted)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    bucket = Bucket("runs", "", encryption="AES256", call_seconds=5)
     put(bucket)
-    assert not access.has_client
+    assert len(made) == at_once
     put(bucket, IfNoneMatch="*")
-    assert access.has_client
-    assert access.client is access.client
-    assert access.client.meta.endpoint_url == bucket.endpoint
+    put(bucket, IfNoneMatch="*")
+    assert made == [5]
+    assert bucket._access.client.meta.endpoint_url == bucket.endpoint == server.url
 
 
 @pytest.mark.usefixtures("server")

@@ -59,12 +59,28 @@ def test_names_that_are_not_quoted_stay_as_they_are() -> None:
         "<ListBucketResult><IsTruncated>maybe</IsTruncated></ListBucketResult>",
         "<ListBucketResult><Contents><Size>x</Size></Contents></ListBucketResult>",
         "<ListBucketResult><Contents><LastModified>x</LastModified></Contents></ListBucketResult>",
+        "<ListBucketResult><Contents><LastModified>0001-01-01T00:00:00+23:59</LastModified></Contents></ListBucketResult>",
         "<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%FF</Key></Contents></ListBucketResult>",
     ],
 )
 def test_what_is_no_page_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         listing_of(page.encode())
+
+
+def test_a_page_is_utf_8_whatever_it_says() -> None:
+    page = "<?xml version='1.0' encoding='UTF-9'?><ListBucketResult><Prefix>ä</Prefix></ListBucketResult>"
+    assert listing_of(page.encode()) == {}
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    entry = "<Contents><LastModified>2026-11-20T01:02:03</LastModified></Contents>"
+    (found,) = listing_of(f"<ListBucketResult>{entry}</ListBucketResult>".encode())["Contents"]
+    assert found["LastModified"].isoformat() == "2026-11-20T01:02:03+00:00"
+
+
+def test_what_is_not_known_here_is_not_asked() -> None:
+    assert listing_query({"Prefix": "a", "MaxKeys": 1}) is None
 
 
 def test_a_query_is_in_the_order_of_its_names() -> None:

@@ -41,10 +41,6 @@ class Access:
             self.direct = Direct(self._session, self.endpoint, bucket, **how)
 
     @property
-    def has_client(self) -> bool:
-        return self._made is not None
-
-    @property
     def client(self) -> Any:
         """botocore's. Raises ConfigError for settings that cannot be used."""
         with self._making, _explained():
@@ -61,6 +57,8 @@ class Access:
         from botocore.utils import is_valid_endpoint_url
 
         session = self._session._session
+        if "fips" in self._region:  # an old name of a region, which botocore takes for another one
+            return ""
         if session.get_config_variable("ignore_configured_endpoint_urls"):
             return ""
         url = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")

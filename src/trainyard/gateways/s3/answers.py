@@ -8,11 +8,14 @@ import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterator
 
 _MOST_HEAD_BYTES = 1 << 16
 _READ_BYTES = 1 << 13
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([2-5]\d\d)(?: [^\r\n]*)?")
+_FINAL = 200
+"""What is below is said ahead of the answer."""
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})(?:[ \t]*;[^\r\n]*)?")
@@ -24,62 +27,86 @@ class Answer:
     Raises ValueError for what no store answers, OSError when the connection ends or its time limit is over.
     """
 
-    def __init__(self, line: socket.socket, *, method: str) -> None:
-        self._line, self._ahead = line, b""
-        first, *lines = self._until(b"\r\n\r\n", _MOST_HEAD_BYTES).split(b"\r\n")
-        if not (status := _STATUS.fullmatch(first)):
-            raise ValueError("no status of HTTP/1.1")
-        self.status, self.headers = int(status[2]), _headers(lines)
+    def __init__(self, line: socket.socket, *, method: str, seconds: float) -> None:
+        """`seconds` is the connection's time limit, and that of all that is read here."""
+        self._line, self._ahead, self._seconds = line, b"", seconds
+        self._end = time.monotonic() + seconds
+        while (found := self._status_line())[1] < _FINAL:
+            self._header_lines()
+        version, self.status = found
+        self.headers = _headers(self._header_lines())
         """The headers by their names in lower case."""
-        encoding = self.headers.get("transfer-encoding", "")
-        if encoding.lower() not in ("", "chunked"):
-            raise ValueError("a transfer encoding that is not known here")
-        self.is_chunked, self.length = bool(encoding), 0
-        """Bytes behind the headers; 0 where they come in chunks."""
-        if method != "HEAD" and not self.is_chunked:
-            self.length = _length(self.headers)
-        self.is_last = status[1] == b"0" or "close" in self.headers.get("connection", "").lower()
+        self._has_body = method != "HEAD"
+        self.is_last = version == 0 or "close" in self.headers.get("connection", "").lower()
         """Whether the server ends the connection behind it."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing came behind what was read: the connection may be used again."""
+        return not (self.is_last or self._ahead)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the object. Raises ValueError where nothing says how many there are."""
+        if "transfer-encoding" in self.headers:
+            raise ValueError("no length")
+        if not _LENGTH.fullmatch(value := self.headers.get("content-length", "")):
+            raise ValueError(f"{value[:20]!r} is no length")
+        return int(value)
 
     def rest(self, most: int) -> bytes:
         """All bytes behind the headers. Raises ValueError when there are more than `most`."""
-        if not self.is_chunked:
-            if self.length > most:
-                raise ValueError(f"{self.length:,} bytes")
-            return self._exactly(self.length)
-        parts, total = list[bytes](), 0
-        while size := self._chunk_size():
-            total += size
-            if total > most:
-                raise ValueError(f"over {most:,} bytes")
-            parts.append(self._exactly(size))
-            self._exactly(2)
-        while self._until(b"\r\n", _MOST_HEAD_BYTES):
-            pass
-        return b"".join(parts)
+        if not self._has_body:
+            return b""
+        encoding = self.headers.get("transfer-encoding", "").lower()
+        if encoding not in ("", "chunked"):
+            raise ValueError("a transfer encoding that is not known here")
+        return self._chunks(most) if encoding else self._exactly(_at_most(self.length, most))
 
-    def body(self, seconds: float, *, whole: Callable[[socket.socket], None]) -> "Body":
+    def body(self, *, whole: Callable[[socket.socket], None]) -> "Body":
         """What reads the bytes behind the headers piece by piece; `whole` gets the connection after the last.
 
-        `seconds` is the connection's time limit. Raises ValueError where nothing says how many there are.
+        Raises ValueError where nothing says how many there are.
         """
-        if self.is_chunked:
-            raise ValueError("no length")
-        return Body(self._line, self._ahead, self.length, seconds=seconds, whole=whole)
+        ahead, self._ahead = self._ahead[: self.length], self._ahead[self.length :]
+        return Body(self._line, ahead, self.length, seconds=self._seconds, whole=whole)
+
+    def _status_line(self) -> tuple[int, int]:
+        """The minor version, and the status."""
+        if not (match := _STATUS.fullmatch(self._next_line())):
+            raise ValueError("no status of HTTP/1.1")
+        return int(match[1]), int(match[2])
+
+    def _header_lines(self) -> list[bytes]:
+        lines, size = list[bytes](), 0
+        while line := self._next_line():
+            lines.append(line)
+            size = _at_most(size + len(line), _MOST_HEAD_BYTES)
+        return lines
+
+    def _chunks(self, most: int) -> bytes:
+        parts, total = list[bytes](), 0
+        while size := self._chunk_size():
+            total = _at_most(total + size, most)
+            parts.append(self._exactly(size))
+            if self._exactly(2) != b"\r\n":
+                raise ValueError("a chunk that does not end where it should")
+        self._header_lines()
+        return b"".join(parts)
 
     def _chunk_size(self) -> int:
-        if not (match := _CHUNK.fullmatch(self._until(b"\r\n", _MOST_HEAD_BYTES))):
+        if not (match := _CHUNK.fullmatch(self._next_line())):
             raise ValueError("no size of a chunk")
         return int(match[1], 16)
 
-    def _until(self, end: bytes, most: int) -> bytes:
-        """What comes before the next `end`, which is read, too."""
-        while (place := self._ahead.find(end)) < 0:
-            if len(self._ahead) > most:
-                raise ValueError("no end")
+    def _next_line(self) -> bytes:
+        while (place := self._ahead.find(b"\n")) < 0:
+            _at_most(len(self._ahead), _MOST_HEAD_BYTES)
             self._ahead += self._more()
-        found, self._ahead = self._ahead[:place], self._ahead[place + len(end) :]
-        return found
+        found, self._ahead = self._ahead[:place], self._ahead[place + 1 :]
+        if not found.endswith(b"\r"):
+            raise ValueError("a line that does not end as it should")
+        return found[:-1]
 
     def _exactly(self, count: int) -> bytes:
         parts, missing = [self._ahead[:count]], count - len(self._ahead)
@@ -90,6 +117,8 @@ class Answer:
         return b"".join(parts)
 
     def _more(self, most: int = _READ_BYTES) -> bytes:
+        if time.monotonic() > self._end:
+            raise TimeoutError("timed out")
         if not (data := self._line.recv(min(most, 1 << 20))):
             raise ConnectionError("the answer broke off")
         return data
@@ -171,8 +200,7 @@ def _headers(lines: list[bytes]) -> dict[str, str]:
     return headers
 
 
-def _length(headers: dict[str, str]) -> int:
-    value = headers.get("content-length", "")
-    if not _LENGTH.fullmatch(value):
-        raise ValueError(f"{value[:20]!r} is no length")
-    return int(value)
+def _at_most(count: int, most: int) -> int:
+    if count > most:
+        raise ValueError(f"{count:,} bytes, {most:,} at most")
+    return count

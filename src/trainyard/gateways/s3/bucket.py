@@ -127,7 +127,7 @@ class Bucket:
         for attempt in range(1, self.attempts + 1):
             last, access = attempt == self.attempts, self._access
             try:
-                answer = self._answer(access, operation, arguments, unless)
+                answer = self._answer(access, operation, arguments, unless=unless)
                 if answer is None or _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
@@ -150,21 +150,21 @@ class Bucket:
         raise AssertionError("the last attempt returns or raises")
 
     def _answer(
-        self, access: Access, operation: str, arguments: dict[str, Any], unless: Container[str]
+        self, access: Access, operation: str, arguments: dict[str, Any], *, unless: Container[str]
     ) -> Any:
         """What S3 answers, asked once more where it was our time that it refused."""
         from botocore.exceptions import ClientError
 
         signed_by = self._clock.offset
         try:
-            return self._answer_once(access, operation, arguments, unless)
+            return self._answer_once(access, operation, arguments, unless=unless)
         except ClientError as error:
             if not self._clock.is_put_right(error.response, signed_by):
                 raise
-            return self._answer_once(access, operation, arguments, unless)
+            return self._answer_once(access, operation, arguments, unless=unless)
 
     def _answer_once(
-        self, access: Access, operation: str, arguments: dict[str, Any], unless: Container[str]
+        self, access: Access, operation: str, arguments: dict[str, Any], *, unless: Container[str]
     ) -> Any:
         """The short way if that works; None for a refusal that is asked for."""
         sure = _SURE_TO_BE_THERE.get(operation)
@@ -172,8 +172,11 @@ class Bucket:
         if isinstance(answer, Refusal):
             if answer.code in unless:
                 return None
-        elif answer is not None and sure and _is_whole(answer, sure):
-            return answer
+        elif answer is not None:
+            if sure and _is_whole(answer, sure):
+                return answer
+            if "Body" in answer:
+                answer["Body"].close()
         if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
             body.seek(0)  # botocore rewinds it between its own attempts only
         return getattr(access.client, operation)(Bucket=self.name, **arguments)

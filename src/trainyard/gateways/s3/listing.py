@@ -16,8 +16,10 @@ _AS_TEXT = ("Key", "Prefix")
 """What comes quoted, where the store says so."""
 
 
-def listing_query(arguments: Mapping[str, Any]) -> str:
-    """The query, quoted and in the order of its names, as it is signed."""
+def listing_query(arguments: Mapping[str, Any]) -> str | None:
+    """The query, quoted and in the order of its names, as it is signed; None for what is not known here."""
+    if not arguments.keys() <= _NAMES.keys():
+        return None
     fields = _FIXED | {_NAMES[name]: str(value) for name, value in arguments.items()}
     return "&".join(f"{name}={quote(fields[name], safe='-._~')}" for name in sorted(fields))
 
@@ -25,7 +27,8 @@ def listing_query(arguments: Mapping[str, Any]) -> str:
 def listing_of(content: bytes) -> dict[str, Any]:
     """What a page lists. Raises ValueError for what is no such page."""
     try:
-        root = ElementTree.fromstring(content)  # noqa: S314 - expat limits what entities expand to
+        parser = ElementTree.XMLParser(encoding="utf-8")  # noqa: S314 - expat limits entities
+        root = ElementTree.fromstring(content, parser)  # noqa: S314
     except ElementTree.ParseError as error:
         raise ValueError(f"no listing: {error}") from None
     if _name(root) != "ListBucketResult":
@@ -49,8 +52,17 @@ def _entry(element: ElementTree.Element, *, is_quoted: bool) -> dict[str, Any]:
     if "Size" in entry:
         entry["Size"] = int(entry["Size"])
     if "LastModified" in entry:
-        entry["LastModified"] = datetime.fromisoformat(entry["LastModified"]).astimezone(UTC)
+        entry["LastModified"] = _time(entry["LastModified"])
     return entry
+
+
+def _time(text: str) -> datetime:
+    """In UTC, where the store names no zone."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} is no time") from None
 
 
 def _truth(text: str) -> bool:

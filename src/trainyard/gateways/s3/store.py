@@ -160,7 +160,7 @@ class S3Store:
                         return
                     raise ConnectionError("the answer broke off")
                 except (BotoCoreError, OSError) as error:
-                    attempt += 1
+                    attempt = 1 if done - before >= _CHUNK_BYTES else attempt + 1
                     if attempt >= self._bucket.attempts:
                         raise ServiceError(self._bucket.explained("get_object", error)) from None
             pause(attempt)
