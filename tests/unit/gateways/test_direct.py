@@ -539,6 +539,18 @@ def test_where_a_bucket_is(endpoint: str, bucket: str, url: str) -> None:
     assert _base_url(endpoint, bucket) == url
 
 
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [("https://s3.eu-west-1.amazonaws.com", "/?"), ("http://minio.example:9000/s3", "/s3/runs?")],
+)
+def test_where_a_listing_is_asked_for(endpoint: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    direct = Bucket("runs", "", encryption="none", call_seconds=1)._access.direct
+    asked = direct._path("list_objects_v2", {"Prefix": "a"})
+    assert asked == f"{path}encoding-type=url&list-type=2&prefix=a"
+
+
 CONFIG = """[profile trainyard]
 services = stores
 [services stores]
@@ -641,7 +653,11 @@ VALUES = st.from_regex(r"[!-~]([ -~]{0,20}[!-~])?", fullmatch=True)
 @settings(deadline=None, max_examples=50)
 @given(
     st.dictionaries(NAMES, VALUES),
-    st.from_regex(r"[a-zA-Z0-9/_.~-]{1,30}(\?partNumber=[0-9]+&uploadId=[a-z0-9]+)?", fullmatch=True),
+    st.from_regex(
+        r"[a-zA-Z0-9/_.~-]{1,30}(\?partNumber=[0-9]+&uploadId=[a-z0-9]+"
+        r"|\?continuation-token=[a-z0-9%2B%3D]+&encoding-type=url&list-type=2&prefix=(%20|%2F|[a-z])*)?",
+        fullmatch=True,
+    ),
     st.booleans(),
 )
 def test_the_signature_is_that_of_botocore(headers: dict[str, str], key: str, token: bool) -> None:

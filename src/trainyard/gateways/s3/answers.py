@@ -1,7 +1,8 @@
 """Answers of HTTP/1.1 as stores give them: a status, headers, and as many bytes as they say.
 
 What is anything else is refused, and botocore asks again. Python's own client reads headers as those of a
-mail, which took a third of the time of a small request, and takes the beginning of broken ones for all.
+mail, which took a quarter of the time of a small object, and takes the beginning of broken ones for all
+(docs/decisions/0013).
 """
 
 import re
@@ -138,7 +139,7 @@ class Body:
     ) -> None:
         self._line, self._ahead, self._left = line, ahead[:length], length
         self._whole, self._seconds = whole, seconds
-        self._waits_in_kernel = False
+        self._waits_in_kernel = self._is_closed = False
         """Whether its time limit is the kernel's affair now, so that one call fills all there is room for."""
 
     def iter_chunks(self, size: int) -> Iterator[bytes | bytearray]:
@@ -165,6 +166,9 @@ class Body:
 
     def close(self) -> None:
         """Be done with it, read or not. An answer that broke off is shorter than it said."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._left:
             self._line.close()
             return
