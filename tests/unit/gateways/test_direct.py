@@ -1,10 +1,14 @@
 """Small requests without botocore: what is answered, what is left to it; the signature is botocore's."""
 
 import contextlib
+import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,13 +35,18 @@ from trainyard.gateways.s3.store import S3Store
 class Server:
     """Answers each request with the next of `answers`, the last one for ever; keeps what it was sent."""
 
-    def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
-        self._read_message = read_message
+    def __init__(
+        self,
+        read_message: Callable[[socket.socket], tuple[bytes, bytes]],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._read_message, self._tls = read_message, tls
         self.answers = [b"HTTP/1.1 200 OK\r\nETag: x\r\nContent-Length: 0\r\n\r\n"]
         self.requests: list[bytes] = []
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        scheme = "https" if self._tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -50,6 +62,8 @@ class Server:
             threading.Thread(target=self._serve, args=(line,), daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
+        if self._tls:
+            line = self._tls.wrap_socket(line, server_side=True)
         with line, contextlib.suppress(ConnectionError):
             while (message := self._read_message(line))[0]:
                 self.requests.append(b"\r\n\r\n".join(message))
@@ -514,6 +528,82 @@ def test_https_is_spoken_with_certificates_checked(monkeypatch: pytest.MonkeyPat
     assert direct._tls is not None
     assert direct._tls.check_hostname
     assert direct.ask("put_object", {"Key": "k", "Body": b""}) is None
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "store of the tests")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def tls_server(
+    read_message: Callable[[socket.socket], tuple[bytes, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    server: Server,
+) -> Iterator[Server]:
+    certificate, key = self_signed(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    found = Server(read_message, tls)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("room", [1000, 1 << 16, 1 << 20])
+def test_over_https_bytes_arrive_as_they_are_and_the_connection_is_used_again(
+    tls_server: Server, room: int
+) -> None:
+    store, content = S3Store("runs", "", encryption="none", call_seconds=5), os.urandom(3_000_001)
+    head = b"HTTP/1.1 206 OK\r\nETag: x\r\nContent-Length: %d\r\n\r\n" % len(content)
+    tls_server.answers = [head + content]
+    for _ in range(2):
+        pieces = store.read_pieces("k", 0, len(content), memoryview(bytearray(room)))
+        assert b"".join(bytes(piece) for piece in pieces) == content
+    tls_server.answers = [listing("<Key>a</Key><Size>1</Size>")]
+    assert [found.key for found in store.list_objects("")] == ["a"]
+    tls_server.answers = [error(404, "NoSuchKey", chunked=True)]
+    assert store.read_object("k") is None
+    assert (tls_server.connections, len(tls_server.requests)) == (1, 4)
+    assert all(is_ours(request) for request in tls_server.requests)
+
+
+def test_over_https_an_answer_that_breaks_off_is_gone_on_with(
+    tls_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+    monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
+    store, content = S3Store("runs", "", encryption="none", call_seconds=5), os.urandom(100_000)
+    tls_server.answers = [ranged(content[:70_000], 100_000), ranged(content[70_000:], 30_000)]
+    pieces = store.read_pieces("k", 0, 100_000, memoryview(bytearray(1 << 16)))
+    assert b"".join(bytes(piece) for piece in pieces) == content
+    assert b"bytes=70000-99999" in tls_server.requests[-1]
+
+
+def test_over_https_more_than_was_asked_for_ends_the_connection(tls_server: Server) -> None:
+    """It may lie in what the TLS layer has read already, where nobody who waits for the socket sees it."""
+    bucket = Bucket("runs", "", encryption="none", call_seconds=5)
+    tls_server.answers = [b"HTTP/1.1 200 OK\r\nETag: x\r\nContent-Length: 7\r\n\r\nHTTP/1."]
+    for _ in range(2):
+        assert bucket._access.direct.ask("head_object", {"Key": "k"}) is not None
+    assert tls_server.connections == 2
 
 
 def test_certificates_that_cannot_be_read_are_botocores_to_tell(
