@@ -50,6 +50,7 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
 
     def _accept(self) -> None:
@@ -696,6 +697,7 @@ class Silent:
                 line.sendall(self._said)
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
         for line in (self._listener, *self._lines):
             line.close()
 
