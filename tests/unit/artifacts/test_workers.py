@@ -228,18 +228,11 @@ def test_whoever_is_interrupted_while_it_waits_ends_everything(
     workers.close()
 
 
-def test_threads_that_wait_for_each_other_are_no_slow_store() -> None:
-    """After one hiccup: eight that share one interpreter take four times as long as two, and are too many."""
-    with closing(Workers(8, 2)) as workers:
-        interpreter = threading.Lock()
-
-        def item(number: int) -> None:
-            with workers.timed(0):
-                if number == 10:
-                    threading.Event().wait(0.05)
-                with interpreter:
-                    threading.Event().wait(0.0004)
-
-        workers._slowness = 2.0
-        workers.each(item, range(400))
-        assert workers.limit == 2
+def test_threads_that_wait_for_each_other_are_no_slow_store(workers: Workers, clock: list[float]) -> None:
+    """Eight that share one interpreter take four times as long as two, and go back to two."""
+    clock[0] = 0.006
+    measure(workers, 100)
+    assert workers.limit == 8
+    workers._at_work = 8
+    measure(workers, 100)
+    assert workers.limit == 2
