@@ -137,9 +137,11 @@ class Body:
         seconds: float,
         whole: Callable[[socket.socket], None],
     ) -> None:
-        self._line, self._ahead, self._left = line, ahead[:length], length
+        """`ahead` is what was read of them along with the headers."""
+        self._line, self._ahead, self._left = line, ahead, length
         self._whole, self._seconds = whole, seconds
-        self._waits_in_kernel = self._is_closed = False
+        self._is_closed = False
+        self._waits_in_kernel = False
         """Whether its time limit is the kernel's affair now, so that one call fills all there is room for."""
 
     def iter_chunks(self, size: int) -> Iterator[bytes | bytearray]:
