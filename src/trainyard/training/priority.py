@@ -22,9 +22,9 @@ Pieces = Generator[None, None, Result]
 """Work that takes milliseconds from one `yield` to the next."""
 _NICENESS = 19
 """The most there is. Where nothing leaves a processor idle, the thread still gets about 1.5 % of one."""
-_PATIENCE = 10.0
-"""Seconds that each of the works of a save waits for idle time in all. Beside a compiled step on both of two
-processors, 203 MB/s were hashed: a gigabyte waits about four. Where other programs leave nothing idle, it
+_PATIENCE = 40.0
+"""Seconds that each of the works of a save waits for idle time in all. Beside a step on both of two
+processors, 30 to 200 MB/s were hashed: a gigabyte waits 4 to 40. Where other programs leave nothing idle, it
 would wait forever."""
 
 

@@ -25,10 +25,11 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from trainyard.run.checkpoints import ManifestFile
 from trainyard.run.digests import FileDigests
-from trainyard.training.stretches import BUFFER_BYTES
 from trainyard.training.world import World
 
 _CHUNK_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16
+"""Of a file that is written: a chunk as small as the buffer would be copied into it first."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -133,7 +134,7 @@ class _DescribedFiles(FileSystem):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
-        with Path(path).open(mode, buffering=BUFFER_BYTES) as file:
+        with Path(path).open(mode, buffering=_BUFFER_BYTES) as file:
             stream = _HashingFile(cast(BinaryIO, file))
             yield stream
         self.described.append(ManifestFile.of(Path(path).name, stream.digests))

@@ -4,18 +4,16 @@ It knows neither tensors nor torch, so that a process that does only this starts
 """
 
 import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.run.checkpoints import ManifestFile
 from trainyard.run.digests import FileDigests
+from trainyard.training.block_file import BlockFile
 from trainyard.training.priority import Pieces
 
 _CHUNK_BYTES = 1 << 20
-BUFFER_BYTES = 1 << 16
-"""Of a file that is written: a chunk as small as the buffer would be copied into it first."""
 Stretch = bytes | tuple[int, int]
 """Bytes as they are, or offset and length in the memory."""
 
@@ -46,15 +44,14 @@ def _write_file(
     folder: Path, file: FileStretches, memory: mmap.mmap, *, goes_on: Callable[[], bool]
 ) -> Pieces[ManifestFile]:
     digests = FileDigests()
-    with (folder / file.name).open("wb", buffering=BUFFER_BYTES) as target, memoryview(memory) as view:
+    with BlockFile(folder / file.name) as target, memoryview(memory) as view:
         for chunk in _chunks(file, view):
             if not goes_on():
                 raise AbandonedError("the write was abandoned")
             digests.update(chunk)
             target.write(chunk)
             yield
-        target.flush()
-        os.fsync(target.fileno())
+        target.finish()
     return ManifestFile.of(file.name, digests)
 
 

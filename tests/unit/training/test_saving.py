@@ -556,7 +556,7 @@ def test_work_that_is_waited_for_is_ended_by_a_thread_that_did_not_step_back(
 
 def test_work_that_finds_no_idle_time_goes_on_with_the_lowest_share(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(priority, "seconds_given_way", lambda: 6.0 * len(threads))
+    monkeypatch.setattr(priority, "seconds_given_way", lambda: 0.6 * priority._PATIENCE * len(threads))
     way = priority.GivesWay(lambda: False)
     assert way.run(six_pieces(threads)) == "done"
     way.close()
