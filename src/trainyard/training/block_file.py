@@ -1,12 +1,11 @@
 """A file written in whole blocks, from memory of this process to the disk, past the system's page cache.
 
-Pages for a checkpoint that is to be read much later, if at all, are taken from what training reads, and cost
-a processor more than hashing it where memory is a virtual machine's: docs/benchmarks.md. Where a file
-system knows no such writes (open(2), O_DIRECT) the blocks go through its cache.
+Pages for a whole checkpoint are taken from what training reads, and where free memory is given back to a host
+they cost a processor more than hashing does: docs/benchmarks.md. Where a file system refuses such writes
+(open(2), O_DIRECT) the blocks go through its cache.
 """
 
 import errno
-import fcntl
 import mmap
 import os
 from pathlib import Path
@@ -14,9 +13,12 @@ from types import TracebackType
 from typing import Self
 
 BLOCK_BYTES = 4 << 20
-"""Of each write but the last; a multiple of every device's own block, and of a page."""
+"""Of a write; a multiple of every device's own block, and of a page."""
+_COPIED_BYTES = 1 << 16
+"""At a time. The interpreter is held meanwhile, in `async` mode by a thread that any other one preempts."""
 _PAST_THE_CACHE = getattr(os, "O_DIRECT", 0)
 """Linux alone has it."""
+_REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class BlockFile:
@@ -24,8 +26,9 @@ class BlockFile:
 
     def __init__(self, path: Path) -> None:
         """Open it. Raises OSError."""
-        self._descriptor, self._is_direct = _open(path)
+        self._path = path
         self._block, self._filled = memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0
+        self._descriptor, self._is_direct = _open(path)
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +43,7 @@ class BlockFile:
         """Append it. Raises OSError."""
         rest = memoryview(content)
         while rest:
-            piece = rest[: BLOCK_BYTES - self._filled]
+            piece = rest[: min(BLOCK_BYTES - self._filled, _COPIED_BYTES)]
             end = self._filled + len(piece)
             self._block[self._filled : end] = piece
             self._filled, rest = end, rest[len(piece) :]
@@ -49,7 +52,7 @@ class BlockFile:
 
     def finish(self) -> None:
         """Have all of it on the disk. Raises OSError."""
-        self._use_cache()  # no block is whole but those before
+        self._use_cache()  # what is left is no whole block, which would be refused
         self._put()
         os.fsync(self._descriptor)
 
@@ -59,23 +62,27 @@ class BlockFile:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except OSError as error:
-                if not self._is_direct or error.errno != errno.EINVAL:
+                if not self._is_direct or error.errno not in _REFUSALS:
                     raise
                 self._use_cache()
 
     def _use_cache(self) -> None:
-        if self._is_direct:
-            flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~_PAST_THE_CACHE)
-            self._is_direct = False
+        """By opening it once more: of a flag that is taken back a file system in user space hears nothing."""
+        if not self._is_direct:
+            return
+        direct, place = self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        self._descriptor, self._is_direct = os.open(self._path, os.O_WRONLY), False
+        os.close(direct)
+        os.lseek(self._descriptor, place, os.SEEK_SET)
 
 
 def _open(path: Path) -> tuple[int, bool]:
     """Its descriptor, and whether it goes past the cache."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    try:
-        return os.open(path, flags | _PAST_THE_CACHE, 0o666), bool(_PAST_THE_CACHE)
-    except OSError as error:
-        if not _PAST_THE_CACHE or error.errno != errno.EINVAL:
-            raise
-        return os.open(path, flags, 0o666), False
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    if _PAST_THE_CACHE:
+        try:
+            return os.open(path, flags | _PAST_THE_CACHE, 0o666), True
+        except OSError as error:
+            if error.errno not in _REFUSALS:
+                raise
+    return os.open(path, flags, 0o666), False

@@ -1,9 +1,9 @@
 """training.block_file: the bytes are the same past the cache and through it, whatever their sizes."""
 
 import errno
-import fcntl
+import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,61 @@ from hypothesis import strategies as st
 from trainyard.training import block_file
 from trainyard.training.block_file import BlockFile
 
+SHIPPED = block_file.BLOCK_BYTES
 BLOCK = 1 << 12
-direct = pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="no system call here knows O_DIRECT")
+DIRECT = getattr(os, "O_DIRECT", 0)
+direct = pytest.mark.skipif(not DIRECT, reason="no system call here knows O_DIRECT")
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_file, "BLOCK_BYTES", BLOCK)
+
+
+class Calls:
+    """The system's calls; each descriptor keeps the way it was opened for, as in a file system in user space.
+
+    The files themselves go through the cache, so that no file system below has a say.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, int, bool]] = []
+        """What was called, with how many bytes, and whether past the cache."""
+        self.refused: Callable[[str, int], int | None] = lambda _call, _count: None
+        """The error number that a call past the cache ends with, by its name and how many there were."""
+        self._direct: dict[int, bool] = {}
+        self._open, self._write, self._fsync = os.open, os.write, os.fsync
+        patch.setattr(os, "open", self.open)
+        patch.setattr(os, "write", self.write)
+        patch.setattr(os, "fsync", self.fsync)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        self._judge("open", is_direct := bool(flags & DIRECT))
+        descriptor = self._open(path, flags & ~DIRECT, mode)
+        self._direct[descriptor] = is_direct
+        return descriptor
+
+    def write(self, descriptor: int, content: memoryview) -> int:
+        is_direct = self._direct[descriptor]
+        self.seen.append(("write", len(content), is_direct))
+        self._judge("write", is_direct)
+        if is_direct and len(content) % 512:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return self._write(descriptor, content)
+
+    def fsync(self, descriptor: int) -> None:
+        self.seen.append(("fsync", 0, self._direct[descriptor]))
+        self._fsync(descriptor)
+
+    def _judge(self, call: str, is_direct: bool) -> None:
+        if is_direct and (number := self.refused(call, sum(seen[0] == call for seen in self.seen))):
+            raise OSError(number, os.strerror(number))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    with monkeypatch.context() as patch:
+        yield Calls(patch)
 
 
 def written(path: Path, contents: Sequence[bytes]) -> bytes:
@@ -47,79 +95,109 @@ def test_pieces_of_any_sizes_follow_each_other(
     assert written(tmp_path_factory.mktemp("pieces") / "file", pieces) == b"".join(pieces)
 
 
+def test_more_than_is_copied_at_once_fills_a_block_of_the_shipped_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_file, "BLOCK_BYTES", SHIPPED)
+    content = os.urandom(SHIPPED + (3 << 16) + 5)
+
+    assert SHIPPED % mmap.PAGESIZE == 0
+    assert written(tmp_path / "file", [content]) == content
+
+
 def test_an_older_file_of_that_name_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(5 * BLOCK))
 
     assert written(tmp_path / "file", [b"new"]) == b"new"
 
 
-@direct
-@pytest.mark.parametrize("refused", ["when it is opened", "when it is written"])
-def test_a_file_system_without_such_writes_gets_them_through_its_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
-    opened, put, asked = os.open, os.write, []
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_it_may_be_read_by_whom_any_new_file_may(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        written(tmp_path / "file", [b"new"])
+        (tmp_path / "other").write_bytes(b"new")
+    finally:
+        os.umask(before)
 
-    def strict_open(path: Path, flags: int, mode: int = 0o777) -> int:
-        asked.append(flags & os.O_DIRECT)
-        if flags & os.O_DIRECT and refused == "when it is opened":
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return opened(path, flags, mode)
-
-    def strict_write(descriptor: int, content: memoryview) -> int:
-        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return put(descriptor, content)
-
-    content = os.urandom(2 * BLOCK + 7)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", strict_open)
-        patch.setattr(os, "write", strict_write)
-        with BlockFile(tmp_path / "file") as file:
-            file.write(content)
-            file.finish()
-
-    assert asked[0]
-    assert (tmp_path / "file").read_bytes() == content
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 @direct
-def test_whole_blocks_go_past_the_cache_and_the_rest_through_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_whole_blocks_go_past_the_cache_and_the_rest_through_it(tmp_path: Path, calls: Calls) -> None:
+    written(tmp_path / "file", [bytes(2 * BLOCK + 7)])
+
+    assert calls.seen == [
+        ("write", BLOCK, True),
+        ("write", BLOCK, True),
+        ("write", 7, False),
+        ("fsync", 0, False),
+    ]
+
+
+@direct
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+@pytest.mark.parametrize(("call", "after"), [("open", 0), ("write", 1), ("write", 3)])
+def test_a_file_system_that_refuses_such_writes_gets_them_through_its_cache(
+    tmp_path: Path, calls: Calls, call: str, after: int, number: int
 ) -> None:
-    put, ways = os.write, []
+    calls.refused = lambda name, count: number if name == call and count >= after else None
+    content = os.urandom(4 * BLOCK + 7)
 
-    def watched(descriptor: int, content: memoryview) -> int:
-        ways.append((len(content), bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)))
-        return put(descriptor, content)
+    assert written(tmp_path / "file", [content]) == content
+    assert calls.seen[-1] == ("fsync", 0, False)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", watched)
-        with BlockFile(tmp_path / "file") as file:
-            knows = bool(fcntl.fcntl(file._descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-            file.write(bytes(2 * BLOCK + 7))
-            file.finish()
 
-    assert ways == [(BLOCK, knows), (BLOCK, knows), (7, False)]
+@direct
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_is_full_or_broken_is_an_error(tmp_path: Path, calls: Calls, number: int) -> None:
+    calls.refused = lambda name, count: number if name == "write" and count > 1 else None
+
+    with pytest.raises(OSError, match=os.strerror(number)), BlockFile(tmp_path / "file") as file:
+        file.write(bytes(4 * BLOCK))
+
+    assert len(calls.seen) == 2
+
+
+@direct
+def test_a_folder_that_is_not_there_is_told_at_once(tmp_path: Path, calls: Calls) -> None:
+    with pytest.raises(FileNotFoundError):
+        BlockFile(tmp_path / "none" / "file")
+
+    assert not calls.seen
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
-def test_a_full_disk_is_an_error_and_not_a_short_file() -> None:
+def test_a_full_disk_is_an_error_through_the_cache_too() -> None:
     with pytest.raises(OSError, match="No space left"), BlockFile(Path("/dev/full")) as file:
         file.write(bytes(2 * BLOCK))
 
 
 def test_a_write_cut_short_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = os.write
-
-    def short(descriptor: int, content: memoryview) -> int:
-        return put(descriptor, content[:512])
-
     content = os.urandom(2 * BLOCK + 700)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", short)
+        patch.setattr(os, "write", lambda descriptor, content: put(descriptor, content[:512]))
         with BlockFile(tmp_path / "file") as file:
             file.write(content)
             file.finish()
 
     assert (tmp_path / "file").read_bytes() == content
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing here lists open files")
+def test_no_file_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    written(tmp_path / "file", [bytes(2 * BLOCK + 7)])
+    with pytest.raises(ZeroDivisionError), BlockFile(tmp_path / "file") as file:
+        file.write(bytes(BLOCK))
+        raise ZeroDivisionError
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", no_memory)
+        with pytest.raises(OSError, match="memory"):
+            BlockFile(tmp_path / "file")
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
