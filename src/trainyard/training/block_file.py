@@ -6,7 +6,6 @@ they cost a processor more than hashing does: docs/benchmarks.md. Where a file s
 """
 
 import errno
-import mmap
 import os
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +13,6 @@ from typing import Self
 
 BLOCK_BYTES = 4 << 20
 """Of a write; a multiple of every device's own block, and of a page."""
-_COPIED_BYTES = 1 << 16
-"""At a time. The interpreter is held meanwhile, in `async` mode by a thread that any other one preempts."""
 _PAST_THE_CACHE = getattr(os, "O_DIRECT", 0)
 """Linux alone has it."""
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)
@@ -27,7 +24,6 @@ class BlockFile:
     def __init__(self, path: Path) -> None:
         """Open it. Raises OSError."""
         self._path = path
-        self._block, self._filled = memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0
         self._descriptor, self._is_direct = _open(path)
 
     def __enter__(self) -> Self:
@@ -39,25 +35,14 @@ class BlockFile:
         """Close it; it is whole if it was finished."""
         os.close(self._descriptor)
 
-    def write(self, content: bytes | memoryview) -> None:
-        """Append it. Raises OSError."""
-        rest = memoryview(content)
-        while rest:
-            piece = rest[: min(BLOCK_BYTES - self._filled, _COPIED_BYTES)]
-            end = self._filled + len(piece)
-            self._block[self._filled : end] = piece
-            self._filled, rest = end, rest[len(piece) :]
-            if end == BLOCK_BYTES:
-                self._put()
+    def write(self, block: memoryview) -> None:
+        """Append `block`, whose memory begins with a page. Raises OSError.
 
-    def finish(self) -> None:
-        """Have all of it on the disk. Raises OSError."""
-        self._use_cache()  # what is left is no whole block, which would be refused
-        self._put()
-        os.fsync(self._descriptor)
-
-    def _put(self) -> None:
-        rest, self._filled = self._block[: self._filled], 0
+        One of another size than BLOCK_BYTES is the last: it, and all after it, goes through the cache.
+        """
+        if len(block) % BLOCK_BYTES:
+            self._use_cache()
+        rest = block
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
@@ -65,6 +50,10 @@ class BlockFile:
                 if not self._is_direct or error.errno not in _REFUSALS:
                     raise
                 self._use_cache()
+
+    def finish(self) -> None:
+        """Have all of it on the disk. Raises OSError."""
+        os.fsync(self._descriptor)
 
     def _use_cache(self) -> None:
         """By opening it once more: of a flag that is taken back a file system in user space hears nothing."""

@@ -14,11 +14,11 @@ from typing import Generic, Literal, Protocol, TypeVar
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
-from trainyard.training.file_layout import FileLayout, record
+from trainyard.training.file_layout import record
 from trainyard.training.priority import GivesWay, in_one_piece, rest_of
 from trainyard.training.shards import TensorOf, Written, write_shards
+from trainyard.training.staged_files import write_files
 from trainyard.training.staging import Buffers, require_finite
-from trainyard.training.stretches import write_files
 from trainyard.training.writer_process import WriterProcess
 
 Result = TypeVar("Result")
@@ -138,7 +138,6 @@ class Behind:
         self._process = process
         self._abandoned, self._awaited = threading.Event(), threading.Event()
         self._buffers: Buffers | None = None
-        self._layout: FileLayout | None = None
         self._shares: list[list[WriteItem]] = []
         self._threads = min(torch.get_num_threads(), _MOST_COPIERS)
         self._copiers = ThreadPoolExecutor(self._threads, "checkpoint-copier")
@@ -157,10 +156,9 @@ class Behind:
     def stage(self, plan: SavePlan, tensor_of: TensorOf) -> Outcome[object]:
         start, stream = time.perf_counter(), _side_stream()
         self._after_writing = 0.0
-        if self._buffers is None or self._buffers.plan is not plan:
-            self._buffers = Buffers(plan, self._process.memory if self._process else -1)
+        if self._buffers is None or self._buffers.layout.plan is not plan:
+            self._buffers = Buffers(record(plan), self._process.memory if self._process else -1)
             self._shares = self._buffers.shares(1 if stream else self._threads)
-            self._layout = record(self._buffers)
         self._preparing = time.perf_counter() - start
         fill = partial(_fill, self._buffers, tensor_of, stream)
         self._copies = _Copies([self._copiers.submit(fill, share) for share in self._shares])
@@ -192,19 +190,18 @@ class Behind:
 
     def _write(self, path: Path) -> Written:
         assert self._buffers is not None
-        assert self._layout is not None
-        files, memory = self._layout.files, self._buffers.memory
-        staged = self._buffers
-        self._way.run(require_finite(staged.plan, staged.tensor_of, goes_on=self._is_wanted))
+        staged, layout = self._buffers, self._buffers.layout
+        self._way.run(require_finite(layout.plan, staged.tensor_of, goes_on=self._is_wanted))
         looking = self._way.seconds
         if self._process is not None:
-            written = self._process.write(path, files)
+            written = self._process.write(path, layout.files)
             assert self._process.seconds is not None
             self._writing = looking + self._process.seconds
         else:
-            written = self._way.run(write_files(path, files, memory, goes_on=self._is_wanted))
+            files = write_files(path, layout.files, staged.memory, goes_on=self._is_wanted)
+            written = self._way.run(files)
             self._writing = looking + self._way.seconds
-        return Written(self._layout.results, written)
+        return Written(layout.results, written)
 
     def _set_awaited(self, awaited: bool) -> None:
         (self._awaited.set if awaited else self._awaited.clear)()

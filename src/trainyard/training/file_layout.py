@@ -1,90 +1,133 @@
-"""The file of a plan, recorded once: which bytes stay the same in every save, and which come from the copy.
+"""The file of a plan, recorded once: where each tensor is in it, and the bytes in between, always the same.
 
-    plan + Buffers --record--> FileLayout --write_files (no torch)--> __R_0.distcp
+    plan --record--> FileLayout --Buffers--> memory, as the file is to be --write_files--> __R_0.distcp
 
-torch.distributed.checkpoint writes the file into a recorder, which notices by their address the bytes that
-lie in the copy. Writing a save is then hashing and writing stretches of memory, in any process that sees it.
+torch.distributed.checkpoint writes the file into a recorder out of memory that nobody fills, and the recorder
+notices a tensor's bytes by their address. A save is then a copy of each tensor to its place, and hashing and
+writing that memory, in any process that sees it and without torch.
 """
 
 import io
+import math
+import mmap
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainyard.errors import CheckpointError
-from trainyard.training.shards import Resolving, without_second_checksum
-from trainyard.training.staging import Buffers
-from trainyard.training.stretches import FileStretches, Stretch
+from trainyard.training.shards import (
+    ItemsStream,
+    Resolving,
+    bytes_of,
+    form_of,
+    rounded_up,
+    without_second_checksum,
+)
+from trainyard.training.staged_files import StagedFile
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What one process writes in every save of a plan."""
+    """What one process writes in every save of a plan, in memory of `size` bytes."""
 
-    files: tuple[FileStretches, ...]
+    plan: SavePlan
+    files: tuple[StagedFile, ...]
+    places: dict[MetadataIndex, int]
+    """The offset in the memory of each item that has bytes."""
+    fixed: tuple[tuple[int, bytes], ...]
+    """All other bytes of the files, by their offset."""
     results: list[WriteResult]
     """Where in which file each item of the plan is."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the memory; some at least, even when nothing is written."""
+        return max((file.start + file.size for file in self.files), default=0) or mmap.PAGESIZE
 
-def record(buffers: Buffers) -> FileLayout:
-    """How the files of `buffers.plan` are made. Raises CheckpointError when a copy was not noticed."""
-    folder = _Recorder(buffers)
+
+def record(plan: SavePlan) -> FileLayout:
+    """How the files of `plan` are made. Raises CheckpointError when a tensor's bytes were not noticed."""
+    folder = _Recorder(_Unfilled(plan))
     writer = FileSystemWriter("", sync_files=False, per_thread_copy_ahead=0)
     writer.fs = folder
     with without_second_checksum():
-        results = writer.write_data(buffers.plan, Resolving(buffers.tensor_of)).value()
-    noticed = sum(part[1] for file in folder.files for part in file.stretches if not isinstance(part, bytes))
-    if noticed != buffers.bytes_used:
+        results = writer.write_data(plan, Resolving(folder.tensors.tensor_of)).value()
+    needed = {item.index for item in plan.items if bytes_of(item)}
+    if missing := needed - folder.places.keys():
         raise CheckpointError(
-            f"{buffers.bytes_used:,} bytes of tensors are to be written, {noticed:,} were found in the file: "
+            f"{len(missing)} of {len(needed)} tensors were not found in the file as it was written: "
             "this version of torch copies them on the way. Use checkpointing.mode sync."
         )
-    return FileLayout(tuple(folder.files), results)
+    return FileLayout(plan, tuple(folder.files), folder.places, tuple(folder.fixed), results)
+
+
+def tensor_in(memory: mmap.mmap, item: WriteItem, place: int) -> Tensor:
+    """The tensor of `item` whose bytes begin at `place` of the memory; an empty one needs none."""
+    shape, dtype = form_of(item)
+    if not bytes_of(item):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=place).view(shape)
+
+
+class _Unfilled:
+    """Tensors of the right form over one memory that nobody reads or fills: it takes up no room."""
+
+    def __init__(self, plan: SavePlan) -> None:
+        self._memory = mmap.mmap(-1, max((bytes_of(item) for item in plan.items), default=0) or 1)
+        self._start = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
+        self._last: WriteItem | None = None
+
+    def tensor_of(self, item: WriteItem) -> Tensor:
+        self._last = item
+        return tensor_in(self._memory, item, 0)
+
+    def whose(self, view: memoryview) -> WriteItem | None:
+        """The last item asked for, if `view` is all its bytes."""
+        if self._last is None or len(view) != bytes_of(self._last):
+            return None
+        return self._last if np.frombuffer(view, np.uint8).ctypes.data == self._start else None
 
 
 class _Recorder(FileSystem):
-    """A file system whose files become stretches."""
+    """A file system whose files lie in memory one behind the other; it keeps what of them is no tensor."""
 
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
-        self.files: list[FileStretches] = []
+    def __init__(self, tensors: _Unfilled) -> None:
+        self.tensors = tensors
+        self.files: list[StagedFile] = []
+        self.places: dict[MetadataIndex, int] = {}
+        self.fixed: list[tuple[int, bytes]] = []
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
         assert mode == "wb"
-        stream = _RecordingFile(self._buffers)
+        last = self.files[-1] if self.files else StagedFile("", 0, 0)
+        stream = _RecordingFile(self, rounded_up(last.start + last.size, mmap.PAGESIZE))
         yield stream
-        self.files.append(FileStretches(Path(path).name, tuple(stream.stretches)))
+        self.files.append(StagedFile(Path(path).name, stream.start, stream.size))
 
     def mkdir(self, path: str | os.PathLike[str]) -> None: ...
 
 
-class _RecordingFile(io.RawIOBase):
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
-        self._size = 0
-        self.stretches: list[Stretch] = []
+class _RecordingFile(ItemsStream):
+    def __init__(self, folder: _Recorder, start: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self.start = start
 
-    def write(self, content: Any) -> int:
-        view = memoryview(content).cast("B")
-        if not len(view):
-            return 0
-        place = self._buffers.place_of(np.frombuffer(view, np.uint8).ctypes.data)
-        if place is not None:
-            self.stretches.append((place, len(view)))
-        elif self.stretches and isinstance(self.stretches[-1], bytes):
-            self.stretches[-1] += bytes(view)
+    def put(self, view: memoryview) -> None:
+        folder, place = self._folder, self.start + self.size
+        item = folder.tensors.whose(view)
+        if item is not None and item.index not in folder.places:
+            folder.places[item.index] = place
         else:
-            self.stretches.append(bytes(view))
-        self._size += len(view)
-        return len(view)
-
-    def tell(self) -> int:
-        return self._size
+            folder.fixed.append((place, bytes(view)))

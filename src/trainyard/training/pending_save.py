@@ -8,7 +8,6 @@ the same edge of a step: what they must agree on is agreed here, on training's t
 """
 
 import errno
-import math
 import os
 import shutil
 import time
@@ -146,7 +145,7 @@ class PendingSave:
                 f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved.\n"
                 f"Lower training.learning_rate. {where_to_go_on(directory)}"
             )
-        free, needed = shutil.disk_usage(directory.path).free / 1e6, _size(self._shares) / 1e6
+        free, needed = shutil.disk_usage(directory.path).free / 1e6, self._shares.own_bytes / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
         mend = "Once that is mended"
         if free < needed or any(sign in cause for sign in _FULL):
@@ -186,9 +185,3 @@ def _all_written(answers: list[Written | NotFiniteError | str]) -> list[Written]
     if failure := next((answer for answer in answers if isinstance(answer, str)), None):
         raise CheckpointError(failure)
     return [answer for answer in answers if isinstance(answer, Written)]
-
-
-def _size(shares: Shares) -> int:
-    """Bytes of the tensors that this process writes."""
-    data = [item.tensor_data for item in shares.own.items if item.tensor_data]
-    return sum(math.prod(d.chunk.sizes) * d.properties.dtype.itemsize for d in data)

@@ -7,6 +7,7 @@ collective would get in between those of training. Digests are taken of the byte
 """
 
 import io
+import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from trainyard.training.world import World
 _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Of a file that is written: a chunk as small as the buffer would be copied into it first."""
+ALIGNMENT = 64
+"""Bytes; a line of the cache, and a multiple of every element's size."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -43,6 +46,11 @@ class Shares:
     """Of the whole checkpoint, without the places in files."""
     names: frozenset[str]
     """Of the tensors that were shared out, `part.name`."""
+
+    @property
+    def own_bytes(self) -> int:
+        """Of the tensors that this process writes."""
+        return sum(map(bytes_of, self.own.items))
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,18 @@ def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None
     writer.finish(copy(index), [own.results for own in written])
 
 
+def form_of(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape and type of what is written of a tensor."""
+    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
+    return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype
+
+
+def bytes_of(item: WriteItem) -> int:
+    """How many are written."""
+    shape, dtype = form_of(item)
+    return math.prod(shape) * dtype.itemsize
+
+
 class Resolving(DefaultSavePlanner):
     """Gives a writer the tensors of its items from wherever they are kept."""
 
@@ -99,23 +119,50 @@ class Resolving(DefaultSavePlanner):
         return self._tensor_of(write_item)
 
 
-class _HashingFile(io.RawIOBase):
-    """Hashes what is written to `file`."""
+class ItemsStream(io.RawIOBase):
+    """A file of torch.distributed.checkpoint, in which each item begins at a multiple of ALIGNMENT.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digests = FileDigests()
+    `tell` is called before and after each item, and in it a tensor's bytes begin at a multiple of 64. Where a
+    copy of the file begins with a page of memory, every tensor in it is thus one that can be computed with.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes so far."""
+        self._was_told = False
+
+    def put(self, view: memoryview) -> None:
+        """Append `view`."""
+        raise NotImplementedError
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
+        if len(view):
+            self.put(view)
+            self.size += len(view)
+            self._was_told = False
+        return len(view)
+
+    def tell(self) -> int:
+        if self._was_told:  # twice with nothing in between: one item has ended, the next one is to begin
+            self.write(bytes(rounded_up(self.size, ALIGNMENT) - self.size))
+        self._was_told = True
+        return self.size
+
+
+class _HashingFile(ItemsStream):
+    """Hashes what is written to `file`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.digests = FileDigests()
+
+    def put(self, view: memoryview) -> None:
         for start in range(0, len(view), _CHUNK_BYTES):
             chunk = view[start : start + _CHUNK_BYTES]
             self.digests.update(chunk)
             self._file.write(chunk)
-        return len(view)
-
-    def tell(self) -> int:
-        return self.digests.size
 
     def flush(self) -> None:
         if not self._file.closed:
@@ -154,6 +201,11 @@ def _planner(tensors: Mapping[str, Mapping[str, Tensor]], *, is_main: bool) -> D
 
 def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
     return frozenset(f"{part}.{name}" for part, named in tensors.items() for name in named)
+
+
+def rounded_up(size: int, unit: int) -> int:
+    """To a multiple of `unit`."""
+    return -(-size // unit) * unit
 
 
 @contextmanager

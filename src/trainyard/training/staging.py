@@ -1,7 +1,8 @@
 """A copy of what a process writes, made in kept memory while training computes the next gradients.
 
-The memory has no name in any file system and grows once; another process given its descriptor sees the same
-bytes. When to copy, and when the copy must be done, is `saving`'s.
+The files lie there as they are to be, so that nothing is copied once more on its way to the disk. The memory
+has no name in any file system and grows once; another process given its descriptor sees the same bytes. When
+to copy, and when the copy must be done, is `saving`'s.
 """
 
 import math
@@ -15,12 +16,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from trainyard.errors import CheckpointError
+from trainyard.training.file_layout import FileLayout, tensor_in
 from trainyard.training.priority import Pieces
 from trainyard.training.shards import TensorOf
-from trainyard.training.stretches import AbandonedError
+from trainyard.training.staged_files import AbandonedError
 
-_ALIGNMENT = 64
-"""Bytes; a line of the cache, and a multiple of every element's size."""
 _NUMPY_SUMS = (torch.float32, torch.float64)
 _PIECE_ELEMENTS = 1 << 20
 _TEAMLESS_ELEMENTS = 1 << 15
@@ -32,40 +32,30 @@ class NotFiniteError(CheckpointError):
 
 
 class Buffers:
-    """Room for every item of a plan, each a tensor of its own over one piece of memory."""
+    """The files of a layout in memory, and a tensor in it for every item."""
 
-    def __init__(self, plan: SavePlan, descriptor: int = -1) -> None:
+    def __init__(self, layout: FileLayout, descriptor: int = -1) -> None:
         """In the memory behind `descriptor`, which is made large enough; by default in this process's own."""
-        self.plan = plan
-        places, size = _places(plan.items)
-        if descriptor >= 0 and os.fstat(descriptor).st_size < size:
-            os.ftruncate(descriptor, size)
-        self.memory = mmap.mmap(descriptor, size)
+        self.layout = layout
+        if descriptor >= 0 and os.fstat(descriptor).st_size < layout.size:
+            os.ftruncate(descriptor, layout.size)
+        self.memory = mmap.mmap(descriptor, layout.size)
+        for place, content in layout.fixed:
+            self.memory[place : place + len(content)] = content
         self._tensors = {
-            item.index: _view(self.memory, item, place)
-            for item, place in zip(plan.items, places, strict=True)
+            item.index: tensor_in(self.memory, item, layout.places.get(item.index, 0))
+            for item in layout.plan.items
         }
-        self._start = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
 
     def tensor_of(self, item: WriteItem) -> Tensor:
         """The copy of `item`."""
         return self._tensors[item.index]
 
-    @property
-    def bytes_used(self) -> int:
-        """Of all tensors."""
-        return sum(tensor.nbytes for tensor in self._tensors.values())
-
-    def place_of(self, address: int) -> int | None:
-        """The offset in `memory` of a byte's address; None when it lies elsewhere."""
-        place = address - self._start
-        return place if 0 <= place < len(self.memory) else None
-
     def shares(self, count: int) -> list[list[WriteItem]]:
         """The items in up to `count` lists of about as many bytes each."""
         shares: list[list[WriteItem]] = [[] for _ in range(count)]
         loads = [0] * count
-        for item in sorted(self.plan.items, key=lambda item: -self.tensor_of(item).nbytes):
+        for item in sorted(self.layout.plan.items, key=lambda item: -self.tensor_of(item).nbytes):
             least = loads.index(min(loads))
             shares[least].append(item)
             loads[least] += self.tensor_of(item).nbytes
@@ -125,26 +115,3 @@ def _copy(buffer: Tensor, source: Tensor) -> None:
 
 def _bytes(tensor: Tensor) -> "np.ndarray":
     return tensor.reshape(-1).view(torch.uint8).numpy()
-
-
-def _places(items: Sequence[WriteItem]) -> tuple[list[int], int]:
-    """The offset of each item, and the size of all; the same in every process that has the plan."""
-    places, end = [], 0
-    for item in items:
-        places.append(end)
-        shape, dtype = _form(item)
-        end += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    return places, max(end, _ALIGNMENT)
-
-
-def _view(memory: mmap.mmap, item: WriteItem, place: int) -> Tensor:
-    shape, dtype = _form(item)
-    count = math.prod(shape)
-    if not count:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=place).view(shape)
-
-
-def _form(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
-    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
-    return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype

@@ -20,8 +20,8 @@ from typing import Any
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import ManifestFile
 from trainyard.training.priority import GivesWay
+from trainyard.training.staged_files import StagedFile, write_files
 from trainyard.training.stop import children_shielded
-from trainyard.training.stretches import FileStretches, write_files
 
 _END_SECONDS = 10
 
@@ -37,7 +37,7 @@ class WriterProcess:
         self._awaited, awaited = _shared_byte()
         self.seconds: float | None = None
         """What the last write took, without the time that it gave way; None before there was one."""
-        self._known: Sequence[FileStretches] = ()
+        self._known: Sequence[StagedFile] = ()
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         resource_tracker.ensure_running()  # its start would take the shield away
@@ -55,7 +55,7 @@ class WriterProcess:
         """Whether training waits for what is written now, or next."""
         self._awaited[0] = awaited
 
-    def write(self, folder: Path, files: Sequence[FileStretches]) -> tuple[ManifestFile, ...]:
+    def write(self, folder: Path, files: Sequence[StagedFile]) -> tuple[ManifestFile, ...]:
         """Have `files` written below `folder` out of the memory; waits for it. Raises OSError."""
         try:
             self._pipe.send((folder, None if files is self._known else files))
@@ -103,7 +103,7 @@ def _serve(pipe: Connection, trainer: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     descriptor, awaited = recv_handle(pipe), mmap.mmap(recv_handle(pipe), 1)
     way = GivesWay(lambda: bool(awaited[0]))
-    known: Sequence[FileStretches] = ()
+    known: Sequence[StagedFile] = ()
     memory: mmap.mmap | None = None
     while True:
         try:

@@ -472,14 +472,14 @@ def test_what_is_reserved_counts_the_copy_and_what_comes_after_the_write(tmp_pat
     """By a clock that the work moves on: 3 s to prepare, 20 to copy, 7 to look at it, 100 to write."""
     clock = Clock()
 
-    def prepared(_buffers: Any) -> FileLayout:
+    def prepared(plan: Any) -> FileLayout:
         clock.work(3)
-        return FileLayout((), [])
+        return FileLayout(plan, (), {}, (), [])
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (engines, priority):
             patch.setattr(module, "time", clock)
-        patch.setattr(engines, "Buffers", lambda plan, _descriptor: FakeBuffers(clock, plan))
+        patch.setattr(engines, "Buffers", lambda layout, _descriptor: FakeBuffers(clock, layout))
         patch.setattr(engines, "record", prepared)
         patch.setattr(engines, "write_files", lambda *_, **__: priority.in_one_piece(lambda: clock.work(100)))
         engine = Behind(None)
@@ -512,8 +512,8 @@ class Clock:
 class FakeBuffers:
     memory = None
 
-    def __init__(self, clock: Clock, plan: Any) -> None:
-        self.plan = plan
+    def __init__(self, clock: Clock, layout: FileLayout) -> None:
+        self.layout = layout
         self._clock = clock
 
     def shares(self, _count: int) -> list[list[Any]]:
