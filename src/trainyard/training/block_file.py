@@ -38,7 +38,7 @@ class BlockFile:
     def write(self, block: memoryview) -> None:
         """Append `block`, whose memory begins with a page. Raises OSError.
 
-        One of another size than BLOCK_BYTES is the last: it, and all after it, goes through the cache.
+        One that is no multiple of BLOCK_BYTES goes through the cache, and so do all after it.
         """
         if len(block) % BLOCK_BYTES:
             self._use_cache()

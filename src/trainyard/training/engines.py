@@ -157,6 +157,7 @@ class Behind:
         start, stream = time.perf_counter(), _side_stream()
         self._after_writing = 0.0
         if self._buffers is None or self._buffers.layout.plan is not plan:
+            self._buffers = None  # the memory is no older layout's any more, should this one fail
             self._buffers = Buffers(record(plan), self._process.memory if self._process else -1)
             self._shares = self._buffers.shares(1 if stream else self._threads)
         self._preparing = time.perf_counter() - start

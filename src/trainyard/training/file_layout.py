@@ -25,15 +25,9 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainyard.errors import CheckpointError
-from trainyard.training.shards import (
-    ItemsStream,
-    Resolving,
-    bytes_of,
-    form_of,
-    rounded_up,
-    without_second_checksum,
-)
+from trainyard.training.shards import Resolving, without_second_checksum
 from trainyard.training.staged_files import StagedFile
+from trainyard.training.write_items import ALIGNMENT, ItemsStream, bytes_of, form_of, rounded_up
 
 
 @dataclass(frozen=True)
@@ -63,12 +57,13 @@ def record(plan: SavePlan) -> FileLayout:
     with without_second_checksum():
         results = writer.write_data(plan, Resolving(folder.tensors.tensor_of)).value()
     needed = {item.index for item in plan.items if bytes_of(item)}
-    if missing := needed - folder.places.keys():
+    places = folder.places
+    if folder.strays or places.keys() != needed or any(place % ALIGNMENT for place in places.values()):
         raise CheckpointError(
-            f"{len(missing)} of {len(needed)} tensors were not found in the file as it was written: "
-            "this version of torch copies them on the way. Use checkpointing.mode sync."
+            "tensors could not be told from the rest of their file: this version of torch writes it in an "
+            "unknown way. Use checkpointing.mode sync."
         )
-    return FileLayout(plan, tuple(folder.files), folder.places, tuple(folder.fixed), results)
+    return FileLayout(plan, tuple(folder.files), places, tuple(folder.fixed), results)
 
 
 def tensor_in(memory: mmap.mmap, item: WriteItem, place: int) -> Tensor:
@@ -91,11 +86,14 @@ class _Unfilled:
         self._last = item
         return tensor_in(self._memory, item, 0)
 
+    def holds(self, view: memoryview) -> bool:
+        """Whether `view` begins in the memory."""
+        return 0 <= _address(view) - self._start < len(self._memory)
+
     def whose(self, view: memoryview) -> WriteItem | None:
         """The last item asked for, if `view` is all its bytes."""
-        if self._last is None or len(view) != bytes_of(self._last):
-            return None
-        return self._last if np.frombuffer(view, np.uint8).ctypes.data == self._start else None
+        whole = self._last is not None and (_address(view), len(view)) == (self._start, bytes_of(self._last))
+        return self._last if whole else None
 
 
 class _Recorder(FileSystem):
@@ -106,6 +104,8 @@ class _Recorder(FileSystem):
         self.files: list[StagedFile] = []
         self.places: dict[MetadataIndex, int] = {}
         self.fixed: list[tuple[int, bytes]] = []
+        self.strays = 0
+        """Writes of a tensor's bytes that are not all of it, or of one that was written before."""
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
@@ -126,8 +126,19 @@ class _RecordingFile(ItemsStream):
 
     def put(self, view: memoryview) -> None:
         folder, place = self._folder, self.start + self.size
-        item = folder.tensors.whose(view)
-        if item is not None and item.index not in folder.places:
-            folder.places[item.index] = place
+        if folder.tensors.holds(view):
+            item = folder.tensors.whose(view)
+            if item is None or item.index in folder.places:
+                folder.strays += 1
+            else:
+                folder.places[item.index] = place
+            return
+        before, content = folder.fixed[-1] if folder.fixed else (place, b"")
+        if before + len(content) == place and folder.fixed:
+            folder.fixed[-1] = before, content + bytes(view)
         else:
             folder.fixed.append((place, bytes(view)))
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)

@@ -7,14 +7,13 @@ collective would get in between those of training. Digests are taken of the byte
 """
 
 import io
-import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -27,12 +26,11 @@ from torch.distributed.checkpoint.storage import WriteResult
 from trainyard.run.checkpoints import ManifestFile
 from trainyard.run.digests import FileDigests
 from trainyard.training.world import World
+from trainyard.training.write_items import ItemsStream, bytes_of, in_writing_order
 
 _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Of a file that is written: a chunk as small as the buffer would be copied into it first."""
-ALIGNMENT = 64
-"""Bytes; a line of the cache, and a multiple of every element's size."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -66,8 +64,8 @@ def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shar
     planner = _planner(tensors, is_main=world.is_main)
     plans = world.gather(planner.create_local_plan())
     plans, index = planner.create_global_plan(plans)
-    plans = FileSystemWriter("").prepare_global_plan(plans)
-    return Shares(plans[world.rank], index, _names(tensors))
+    own = FileSystemWriter("").prepare_global_plan(plans)[world.rank]
+    return Shares(replace(own, items=in_writing_order(own.items)), index, _names(tensors))
 
 
 def fits(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
@@ -96,18 +94,6 @@ def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None
     writer.finish(copy(index), [own.results for own in written])
 
 
-def form_of(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
-    """The shape and type of what is written of a tensor."""
-    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
-    return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype
-
-
-def bytes_of(item: WriteItem) -> int:
-    """How many are written."""
-    shape, dtype = form_of(item)
-    return math.prod(shape) * dtype.itemsize
-
-
 class Resolving(DefaultSavePlanner):
     """Gives a writer the tensors of its items from wherever they are kept."""
 
@@ -117,37 +103,6 @@ class Resolving(DefaultSavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         return self._tensor_of(write_item)
-
-
-class ItemsStream(io.RawIOBase):
-    """A file of torch.distributed.checkpoint, in which each item begins at a multiple of ALIGNMENT.
-
-    `tell` is called before and after each item, and in it a tensor's bytes begin at a multiple of 64. Where a
-    copy of the file begins with a page of memory, every tensor in it is thus one that can be computed with.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-        """Bytes so far."""
-        self._was_told = False
-
-    def put(self, view: memoryview) -> None:
-        """Append `view`."""
-        raise NotImplementedError
-
-    def write(self, content: Any) -> int:
-        view = memoryview(content).cast("B")
-        if len(view):
-            self.put(view)
-            self.size += len(view)
-            self._was_told = False
-        return len(view)
-
-    def tell(self) -> int:
-        if self._was_told:  # twice with nothing in between: one item has ended, the next one is to begin
-            self.write(bytes(rounded_up(self.size, ALIGNMENT) - self.size))
-        self._was_told = True
-        return self.size
 
 
 class _HashingFile(ItemsStream):
@@ -201,11 +156,6 @@ def _planner(tensors: Mapping[str, Mapping[str, Tensor]], *, is_main: bool) -> D
 
 def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
     return frozenset(f"{part}.{name}" for part, named in tensors.items() for name in named)
-
-
-def rounded_up(size: int, unit: int) -> int:
-    """To a multiple of `unit`."""
-    return -(-size // unit) * unit
 
 
 @contextmanager

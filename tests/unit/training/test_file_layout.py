@@ -1,20 +1,25 @@
 """training.file_layout: what is staged is the file that torch.distributed.checkpoint writes, bit for bit."""
 
+import mmap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint import filesystem, state_dict_loader
 from torch.distributed.checkpoint.planner import WriteItem
 
 from trainyard.errors import CheckpointError
 from trainyard.run.files import sha256_of_file
+from trainyard.training import file_layout, staging
 from trainyard.training.engines import AtOnce, Behind, Engine
 from trainyard.training.file_layout import record
-from trainyard.training.shards import ALIGNMENT, Resolving, bytes_of, live, share_out, write_index
+from trainyard.training.shards import Resolving, live, share_out, write_index
 from trainyard.training.world import ALONE
+from trainyard.training.write_items import ALIGNMENT, ItemsStream, bytes_of
 from trainyard.training.writer_process import WriterProcess
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -101,10 +106,101 @@ def test_each_byte_of_a_file_is_a_tensors_or_fixed() -> None:
     assert [(file.start, file.size) for file in layout.files] == [(0, end)]
 
 
+def test_all_modes_write_the_same_bytes_where_torch_sorts_what_it_copies_from_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: Behind
+) -> None:
+    """No GPU: the loader for what is in main memory sorts as the other one does."""
+
+    def sort(self: filesystem._SerialCpuLoader) -> None:
+        sorted_by_torch.append(len(self.items))
+        self.items.sort(key=lambda sized: sized[0])
+
+    tensors, sorted_by_torch = tensors_of_all_kinds(), list[int]()
+    after = save(behind, tensors, tmp_path / "behind")
+    monkeypatch.setattr(filesystem._SerialCpuLoader, "start_loading", sort)
+
+    assert save(AtOnce(), tensors, tmp_path / "at-once") == after
+    assert sorted_by_torch == [15]
+
+
+def test_files_lie_in_memory_each_from_a_page_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    several = partial(filesystem.FileSystemWriter, single_file_per_rank=False)
+    monkeypatch.setattr(file_layout, "FileSystemWriter", several)
+    tensors, engine = tensors_of_all_kinds(), Behind(None)
+    plan = share_out(tensors, ALONE).own
+    engine.stage(plan, live(tensors)).result()
+    written = engine.write(tmp_path).result()
+    engine.close()
+    layout = record(plan)
+
+    assert len(written.files) == len(layout.files) == 15
+    assert not [file.start for file in layout.files if file.start % mmap.PAGESIZE]
+    for result in written.results:
+        stored = tmp_path / result.storage_data.relative_path
+        part, name = result.index.fqn.split(".", 1)
+        assert torch.equal(torch.load(stored), tensors[part][name])
+
+
+def test_a_layout_that_cannot_be_made_leaves_none_of_the_memory_that_it_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: Behind
+) -> None:
+    def fail(*_: object) -> Tensor:
+        raise MemoryError("the test")
+
+    small, large = {"model": {"one": torch.randn(9)}}, tensors_of_all_kinds()
+    plan = share_out(small, ALONE).own
+    behind.stage(plan, live(small)).result()
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "tensor_in", fail)
+        with pytest.raises(MemoryError, match="the test"):
+            behind.stage(share_out(large, ALONE).own, live(large))
+    behind.stage(plan, live(small)).result()
+    (tmp_path / "behind").mkdir()
+    behind.write(tmp_path / "behind").result()
+    save(AtOnce(), small, tmp_path / "at-once")
+
+    name = "__0_0.distcp"
+    assert (tmp_path / "behind" / name).read_bytes() == (tmp_path / "at-once" / name).read_bytes()
+
+
+UNKNOWN = r"could not be told from .* Use checkpointing\.mode sync\."
+
+
 def test_a_torch_that_copies_on_the_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(self: Resolving, item: WriteItem) -> Tensor:
         return self._tensor_of(item).clone()
 
     monkeypatch.setattr(Resolving, "resolve_data", copied)
-    with pytest.raises(CheckpointError, match=r"14 of 14 tensors .* Use checkpointing\.mode sync\."):
+    with pytest.raises(CheckpointError, match=UNKNOWN):
+        record(share_out(tensors_of_all_kinds(), ALONE).own)
+
+
+def test_a_torch_that_writes_a_tensor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one of the two would ever be filled."""
+    write = filesystem._write_item
+
+    def twice(*args: Any) -> Any:
+        write(*args)
+        return write(*args)
+
+    monkeypatch.setattr(filesystem, "_write_item", twice)
+    with pytest.raises(CheckpointError, match=UNKNOWN):
+        record(share_out(tensors_of_all_kinds(), ALONE).own)
+
+
+def test_a_torch_that_writes_a_tensor_in_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ItemsStream.write
+
+    def in_parts(self: Any, content: Any) -> int:
+        view = memoryview(content).cast("B")
+        return sum(whole(self, part) for part in (view[:300], view[300:]))
+
+    monkeypatch.setattr(ItemsStream, "write", in_parts)
+    with pytest.raises(CheckpointError, match=UNKNOWN):
+        record(share_out(tensors_of_all_kinds(), ALONE).own)
+
+
+def test_a_torch_that_puts_tensors_out_of_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_layout, "ALIGNMENT", 1 << 12)
+    with pytest.raises(CheckpointError, match=UNKNOWN):
         record(share_out(tensors_of_all_kinds(), ALONE).own)
