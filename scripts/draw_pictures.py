@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Draw the pictures at the top of the README from a real run: the terminal and the report.
+
+The command runs on a terminal of 80 columns, and the screen that it leaves becomes terminal.svg. The report
+of the newest run is opened in Chromium and becomes report.png. Nothing is drawn of a command that failed.
+
+Reads:      the command's output on its terminal; runs/*/report/index.html of the newest run
+Writes:     terminal.svg and report.png in --to; what the command itself writes
+Exit codes: 0 drawn; 1 the command failed, or Chromium could not open the report; 2 wrong usage, or Chromium
+            is not installed; 5 the command took longer than --seconds
+Example:    scripts/draw_pictures.py --to docs/pictures make train
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS, ROWS = 80, 50
+WINDOW = (1200, 1080)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_SECONDS = 120
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument(
+        "--to", type=Path, default=ROOT / "docs" / "pictures", metavar="DIR", help="docs/pictures"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=ROOT / "runs", metavar="DIR", help="where its run will be"
+    )
+    parser.add_argument("--seconds", type=command.duration, default=3600.0, metavar="DURATION", help="1h")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be run and written, do nothing"
+    )
+    parser.add_argument("command", nargs="*", help="default: make train")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    words = args.command or ["make", "train"]
+    if args.dry_run:
+        print(f"{shlex.join(words)} → {args.to / 'terminal.svg'}, {args.to / 'report.png'}")
+        return 0
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise ConfigError(
+            f"Chromium was not found ({', '.join(BROWSERS)}). Debian, Ubuntu: apt-get install chromium"
+        )
+    args.to.mkdir(parents=True, exist_ok=True)
+    draw_terminal(words, args.seconds, args.to / "terminal.svg")
+    draw_report(browser, newest_report(args.runs), args.to / "report.png")
+    return 0
+
+
+def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
+    """Run the command on a terminal, and draw what stands there at its end."""
+    from trainyard.gateways.terminal import record
+    from trainyard.report.picture import terminal_svg
+    from trainyard.run.files import write_bytes_atomically
+
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "MFLAGS")) and name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")
+    }
+    done = record(
+        words,
+        columns=COLUMNS,
+        rows=ROWS,
+        seconds=seconds,
+        cwd=ROOT,
+        environment={**environment, "TERM": "xterm-256color"},
+        watch=show,
+    )
+    if done.exit_code is None:
+        raise WaitTimeoutError(f"{shlex.join(words)} took longer than {seconds:,.0f} s: raise --seconds")
+    typed = f"$ {shlex.join(words)}\r\n".encode()
+    if done.exit_code:
+        sys.stderr.write(done.output.decode(errors="replace"))
+        raise CheckFailedError(
+            f"{shlex.join(words)} ended with exit code {done.exit_code}: nothing was drawn"
+        )
+    picture = terminal_svg(typed + done.output, columns=COLUMNS, title="Trainyard")
+    write_bytes_atomically(target, picture.encode())
+    command.announce("terminal", f"{target}", "ok")
+
+
+def show(part: bytes) -> None:
+    """Let a person at a terminal watch the command that is recorded."""
+    if command.on_terminal():
+        sys.stderr.buffer.write(part)
+        sys.stderr.flush()
+
+
+def newest_report(runs: Path) -> Path:
+    """The report of the run that ended last."""
+    reports = sorted(runs.glob("*/report/index.html"), key=lambda path: path.stat().st_mtime)
+    if not reports:
+        raise CheckFailedError(
+            f"There is no report in {runs}: the command made no run there; --runs names the folder"
+        )
+    return reports[-1]
+
+
+def draw_report(browser: str, report: Path, target: Path) -> None:
+    """Open the report in the browser, and keep what its window shows first."""
+    from trainyard.gateways.process import run_program
+
+    with tempfile.TemporaryDirectory() as profile:
+        line = [browser, "--headless", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
+        line += ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium refuses its sandbox to root
+        line += [
+            f"--window-size={WINDOW[0]},{WINDOW[1]}",
+            f"--screenshot={target.absolute()}",
+            report.absolute().as_uri(),
+        ]
+        done = run_program(line, seconds=BROWSER_SECONDS)
+    if not done.ok or not target.is_file():
+        raise CheckFailedError(f"{done.stderr.strip()}\n{browser} could not open {report}")
+    command.announce("report", f"{target}", "ok")
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,83 @@
+"""The picture of a terminal: what a program wrote to it, as the screen it left, in SVG.
+
+It runs nothing. The screen is pyte's, the drawing is rich's; only the frame is ours, because rich's own one
+loads its font from the network.
+"""
+
+import io
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_ROWS = 200
+"""Rows of the screen that the output is played on; empty ones below the last line are not drawn."""
+_FRAME = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-size: {char_height}px; line-height: {line_height}px; white-space: pre;
+}}
+.{unique_id}-title {{ font-family: system-ui, sans-serif; font-size: 18px; font-weight: bold; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def terminal_svg(output: bytes, *, columns: int, title: str) -> str:
+    """Draw the screen that `output` left on a terminal of `columns` cells, escape sequences played."""
+    from rich.console import Console
+
+    console = Console(
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    for line in screen_lines(output, columns=columns):
+        console.print(line, no_wrap=True, crop=False, highlight=False)
+    svg = console.export_svg(title=title, code_format=_FRAME, unique_id="terminal")
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+
+
+def screen_lines(output: bytes, *, columns: int) -> list["Text"]:
+    """The lines of that screen with their colours, without the empty ones at its end."""
+    import pyte
+    from rich.style import Style
+    from rich.text import Text
+
+    screen = pyte.Screen(columns, _ROWS)
+    pyte.ByteStream(screen).feed(output)
+    lines = []
+    for row in range(_ROWS):
+        line = Text()
+        cells = [screen.buffer[row][column] for column in range(columns)]
+        for (colour, bold), run in groupby(cells, key=lambda cell: (cell.fg, cell.bold)):
+            line.append("".join(cell.data for cell in run), Style(color=_colour(colour), bold=bold))
+        line.rstrip()
+        lines.append(line)
+    while lines and not lines[-1].plain:
+        lines.pop()
+    return lines
+
+
+def _colour(name: str) -> str | None:
+    """pyte's name of a colour as rich has it: names, or six hexadecimal digits."""
+    if name == "default":
+        return None
+    names = {"brown": "yellow"} | {f"bright{base}": f"bright_{base}" for base in ("red", "green", "blue")}
+    digits = len(name) == 6 and all(digit in "0123456789abcdefABCDEF" for digit in name)
+    return f"#{name}" if digits else names.get(name, name)
