@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "jobs": PURE | {"plan"},
     "watch": PURE | {"jobs"},
     "report": PURE,
+    "repository": PURE | {"plan"},
     "artifacts": {"run", "errors"},
     "training": PURE,
     "gateways": {"errors"},

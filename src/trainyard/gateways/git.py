@@ -32,6 +32,12 @@ def git_facts(directory: Path) -> dict[str, Any]:
     return facts | _state_of_tree(directory)
 
 
+def origin_address(directory: Path) -> str:
+    """The address of the remote `origin`, empty where there is none. It may hold a login: show it to
+    nobody."""
+    return (_git(directory, "remote", "get-url", "origin") or "").strip()
+
+
 def _state_of_tree(directory: Path) -> dict[str, Any]:
     """The dirty flag and the hash of the difference to the commit; empty when any part of it is not known."""
     answers = [_git(directory, *_STATUS), _untracked_code(directory), _git(directory, *_DIFFERENCE)]

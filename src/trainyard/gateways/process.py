@@ -1,4 +1,4 @@
-"""Other programs, always with a time limit. The only importer of subprocess."""
+"""Other programs, with a time limit unless a person sits before them. The only importer of subprocess."""
 
 import contextlib
 import os
@@ -28,8 +28,19 @@ class Finished:
         return self.exit_code == 0
 
 
-def run_program(command: Sequence[str], *, seconds: float, cwd: Path | None = None) -> Finished:
-    """Run `command` for at most `seconds`; a missing program is an answer, not an error."""
+def run_program(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run `command` for at most `seconds`; a missing program is an answer, not an error.
+
+    It reads `stdin`, or what this process reads when that is None, in `environment`, or in that of this
+    process.
+    """
     try:
         done = subprocess.run(
             list(command),
@@ -39,12 +50,25 @@ def run_program(command: Sequence[str], *, seconds: float, cwd: Path | None = No
             timeout=seconds,
             cwd=cwd,
             check=False,
+            input=stdin,
+            env=None if environment is None else dict(environment),
         )
     except FileNotFoundError:
         return Finished(None, "", f"{command[0]}: not found")
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finished(None, "", f"{command[0]}: {error}")
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> int | None:
+    """Run `command` on this process's terminal, where it may ask a person, for as long as that takes.
+
+    Returns its exit code, None when it could not be started.
+    """
+    try:
+        return subprocess.run(list(command), env=dict(environment), check=False).returncode
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)

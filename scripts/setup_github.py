@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Set up a copy of this repository on GitHub, from the push to the first green run, and check every step.
+
+What `gh` can do is done: variables, environments limited to the default branch, secrets that you ask for.
+What only a person can do is printed as a command: the GPU machine's, AWS's, the first run. Each step is
+asked for again afterwards. Run it as often as you like: what is right is not touched, what differs is shown
+before it is changed, nothing is deleted, and no secret is read. It needs Python 3.11 and gh, and no package.
+
+Reads:      GitHub through gh and its login; git's remote origin, unless --repository or GH_REPO says which
+            repository; the value of a --secret from the variable of its name, else gh asks for it; with a
+            role its trust policy, through aws where that is installed
+Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
+            on stdout, with --json as data. A registration token is in the GPU machine's command only
+Exit codes: 0 every step is checked; 1 things remain, for a person or for a run without --dry-run; 2 wrong
+            usage, no gh or no login, a fork; 4 GitHub refused or could not be reached; 130 interrupted
+Example:    python3 scripts/setup_github.py --store file:///mnt/storage/store --dry-run
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.github_cli import GitHubCli
+    from trainyard.repository.setup import Manner, Wanted
+    from trainyard.repository.steps import SecretChange, Step
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    whose = "default: git's remote origin"
+    parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
+    parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--labels", default="", help="of the runner, as gpu,h100; default: self-hosted,gpu")
+    parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
+    more = "another variable of docs/workflows.md; may be repeated"
+    parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
+    missing = "set this secret where it is missing; may be repeated"
+    parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
+    parser.add_argument("--no-watch", action="store_true", help="leave the watchdog off")
+    plan = "do without environments, which a private repository on a free plan has not"
+    parser.add_argument("--no-environments", action="store_true", help=plan)
+    public = "register a runner for a public repository all the same"
+    parser.add_argument("--allow-public", action="store_true", help=public)
+    parser.add_argument("--yes", action="store_true", help="replace what differs without asking")
+    parser.add_argument("--dry-run", action="store_true", help="print every call that changes, make none")
+    parser.add_argument("--json", action="store_true", help="print the steps as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.gateways.aws_cli import trust_policy_of
+    from trainyard.gateways.github_cli import GitHubCli
+    from trainyard.repository import asking, wording
+    from trainyard.repository.setup import Setup
+    from trainyard.repository.steps import exit_code
+
+    wanted = wanted_of(args)
+    host, name = repository_of(args.repository)
+    gh = GitHubCli(host)
+    about, found = asking.about(gh.ask, host, name)
+    asking.refuse_unfit(about, found)
+    manner = manner_of(args, gh, host, about.name)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    if not args.json:
+        kind = "private" if about.private else "public"
+        print(f"{host}/{about.name} · {kind} · {about.branch}{' · dry run' if args.dry_run else ''}\n")
+    steps = []
+    for step in Setup(gh.ask, trust_policy_of, about, wanted, manner).steps():
+        steps.append(step)
+        if not args.json:
+            print(wording.row(step, colour=colour), flush=True)
+    if args.json:
+        command.print_json(wording.as_json(steps, host, about.name))
+    else:
+        print(f"\n{wording.rest(steps, host, about.name, dry_run=args.dry_run)}")
+    return exit_code(steps)
+
+
+def wanted_of(args: argparse.Namespace) -> "Wanted":
+    """Check everything that was asked for, before GitHub is asked anything."""
+    from trainyard.repository import variables
+    from trainyard.repository.setup import Wanted
+
+    return Wanted(
+        labels=variables.labels_of(args.labels) if args.labels else (),
+        store=variables.checked_store(args.store) if args.store else "",
+        role=variables.checked_role(args.aws_role) if args.aws_role else "",
+        variables=dict(variables.checked_variable(text) for text in args.variable),
+        secrets=tuple(dict.fromkeys(variables.checked_secret(text) for text in args.secret)),
+        watch=not args.no_watch,
+        environments=not args.no_environments,
+        allow_public=args.allow_public,
+    )
+
+
+def repository_of(text: str) -> tuple[str, str]:
+    """Host and OWNER/NAME, from the command line, from GH_REPO, or from git's remote origin."""
+    from trainyard.gateways.git import origin_address
+    from trainyard.repository import address
+
+    if named := text or os.environ.get("GH_REPO", ""):
+        return address.named(named, host=os.environ.get("GH_HOST", ""))
+    remote = origin_address(ROOT)
+    if not remote:
+        raise ConfigError(
+            "git knows no remote origin here. Push a copy: gh repo create NAME --private --source . --push; "
+            "or name it: --repository OWNER/NAME"
+        )
+    return address.of_remote(remote)
+
+
+def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -> "Manner":
+    from trainyard.repository.setup import Manner
+
+    person = sys.stdin.isatty() and sys.stderr.isatty()
+
+    def agreed(step: "Step") -> bool:
+        command.announce(step.name, step.text)
+        if args.yes or not person:
+            return bool(args.yes)
+        sys.stderr.write(f"  {step.name}: change it? [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    def set_secret(change: "SecretChange") -> None:
+        gh.set_secret(change.name, change.place(host, name), os.environ.get(change.name) or None)
+
+    return Manner(
+        dry_run=args.dry_run,
+        agreed=agreed,
+        can_ask=lambda secret: person or bool(os.environ.get(secret)),
+        set_secret=set_secret,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

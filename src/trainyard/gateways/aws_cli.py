@@ -1,0 +1,27 @@
+"""AWS as the person who is logged in to its command line `aws` sees it: the trust policy of one role. It
+changes nothing."""
+
+import json
+from typing import Any
+
+from trainyard.gateways.process import run_program
+
+SECONDS = 60
+
+
+def trust_policy_of(role: str) -> tuple[dict[str, Any] | None, str]:
+    """The trust policy of the role named `role`, or None and why AWS was not asked or did not tell."""
+    done = run_program(
+        ["aws", "iam", "get-role", "--role-name", role, "--output", "json", "--no-cli-pager"],
+        seconds=SECONDS,
+        stdin="",
+    )
+    if done.exit_code is None:
+        return None, "the command aws is not here" if "not found" in done.stderr else done.stderr[:200]
+    if not done.ok:
+        return None, " ".join(done.stderr.split())[:200] or f"aws ended with {done.exit_code}"
+    try:
+        policy = json.loads(done.stdout)["Role"]["AssumeRolePolicyDocument"]
+    except (ValueError, KeyError, TypeError):
+        return None, "aws answered something else than a role"
+    return (policy, "") if isinstance(policy, dict) else (None, "aws answered no policy")

@@ -1,0 +1,145 @@
+"""GitHub as the person who is logged in to its command line `gh` sees it: any REST call, and secrets by
+their names.
+
+`gh` knows the login, the host and the proxy; this module holds no token. What to ask is decided elsewhere.
+A value of a secret goes from the person, or from the environment, straight to `gh`, which encrypts it.
+https://cli.github.com/manual/gh_api
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways.process import run_attended, run_program
+
+CALL_SECONDS = 60
+PAUSES = (1.0, 4.0)
+"""Seconds between the attempts of a read."""
+_HEALS = (500, 502, 503, 504)
+_NOT_LOGGED_IN = 4
+"""What `gh` ends with when it has no token for the host: `gh help exit-codes`."""
+_LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
+"""Variables that would colour the answers, mix logs into them, or choose another repository."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What GitHub answered to one call."""
+
+    status: int
+    content: Any
+    """Parsed JSON; None where there is none."""
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def message(self) -> str:
+        """Why it was refused, in GitHub's words."""
+        text = self.content.get("message", "") if isinstance(self.content, dict) else ""
+        return " ".join(f"{self.status} {text}".split())[:300]
+
+
+class RateLimitError(ServiceTroubleError):
+    """GitHub answers nothing more for a while; asking again at once would only prolong it."""
+
+
+class GitHubCli:
+    """One host of GitHub, through `gh`."""
+
+    def __init__(self, host: str, environment: Mapping[str, str] = os.environ) -> None:
+        kept = {name: value for name, value in environment.items() if name not in _LEFT_OUT}
+        self._host = host
+        self._environment = kept | {"GH_HOST": host, "NO_COLOR": "1", "GH_NO_UPDATE_NOTIFIER": "1"}
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """One call. Reads are tried again while that can heal; a change is asked for once.
+
+        Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached, and ConfigError
+        when `gh` is missing or not logged in.
+        """
+        for pause in (*PAUSES, None) if method == "GET" else (None,):
+            try:
+                answer = self._once(method, path, body)
+            except ServiceTroubleError as error:
+                if pause is None or isinstance(error, RateLimitError):
+                    raise
+            else:
+                if pause is None or answer.status not in _HEALS:
+                    return answer
+            time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def set_secret(self, name: str, place: list[str], value: str | None) -> None:
+        """Set a secret to `value`, or to what `gh` asks the person for when that is None.
+
+        `place` is the part of the command line that names repository and environment. Raises ServiceError.
+        """
+        line = ["gh", "secret", "set", name, *place]
+        if value is None:
+            code, said = run_attended(line, environment=self._environment), "see above"
+        else:
+            done = run_program(line, seconds=CALL_SECONDS, stdin=value, environment=self._environment)
+            code, said = done.exit_code, done.stderr.replace(value, "***") if value else done.stderr
+        if code != 0:
+            raise ServiceError(f"gh secret set {name}: {' '.join(said.split())[:300]}")
+
+    def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        line = ["gh", "api", "--include", "--method", method, "-H", "X-GitHub-Api-Version: 2022-11-28", path]
+        text = "" if body is None else json.dumps(body)
+        done = run_program(
+            [*line, *(["--input", "-"] if text else [])],
+            seconds=CALL_SECONDS,
+            stdin=text,
+            environment=self._environment | {"GH_PROMPT_DISABLED": "1"},
+        )
+        parsed = _parsed(done.stdout)
+        if parsed is not None:
+            return parsed
+        said = " ".join(done.stderr.split())[:300]
+        if done.exit_code is None and said.endswith("not found"):
+            raise ConfigError("gh is not installed: see https://cli.github.com, then gh auth login")
+        if done.exit_code == _NOT_LOGGED_IN:
+            raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
+        raise ServiceTroubleError(f"{self._host} could not be reached: {said or 'no answer'}")
+
+
+def _parsed(output: str) -> Answer | None:
+    """The answer in what `gh api --include` printed; None when GitHub did not answer.
+
+    Raises RateLimitError.
+    """
+    head, _, rest = output.replace("\r\n", "\n").partition("\n\n")
+    found = re.match(r"HTTP/[\d.]+ (\d{3})\b", head)
+    if found is None:
+        return None
+    headers = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:] if ": " in line)
+    try:
+        content = json.loads(rest) if rest.strip() else None
+    except ValueError:
+        content = None
+    answer = Answer(int(found[1]), content)
+    if answer.status in (403, 429) and (_spent(headers) or "rate limit" in answer.message.lower()):
+        raise RateLimitError(f"GitHub's rate limit is reached ({answer.message}){_again(headers)}")
+    return answer
+
+
+def _spent(headers: Mapping[str, str]) -> bool:
+    return headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers
+
+
+def _again(headers: Mapping[str, str]) -> str:
+    """When to ask again, if GitHub says so."""
+    if headers.get("retry-after", "").isdecimal():
+        return f": ask again in {headers['retry-after']} seconds"
+    if headers.get("x-ratelimit-reset", "").isdecimal():
+        when = datetime.fromtimestamp(int(headers["x-ratelimit-reset"]), UTC)
+        return f": ask again after {when:%H:%M} UTC"
+    return ""

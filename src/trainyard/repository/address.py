@@ -1,0 +1,34 @@
+"""Which repository is meant: `OWNER/REPO`, `HOST/OWNER/REPO`, or the address that git has of it."""
+
+import re
+
+from trainyard.errors import ConfigError
+
+GITHUB = "github.com"
+_PARTS = re.compile(r"(?:(?P<host>[\w.-]+(?::\d+)?)/)?(?P<name>[\w.-]+/[\w.-]+)", re.ASCII)
+_URL = re.compile(
+    r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[^/@]+)/(?P<name>[\w.-]+/[\w.-]+?)(?:\.git)?/?", re.ASCII
+)
+_SCP = re.compile(r"(?:[^@/:]+@)?(?P<host>[\w.-]+):(?!/)(?P<name>[\w.-]+/[\w.-]+?)(?:\.git)?/?", re.ASCII)
+
+
+def named(text: str, *, host: str = "") -> tuple[str, str]:
+    """Host and `OWNER/REPO` of what a person wrote; `host` is for one that names none. Raises ConfigError."""
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text[:140]!r} is not OWNER/REPO or HOST/OWNER/REPO")
+    return (found["host"] or host or GITHUB).lower(), found["name"]
+
+
+def of_remote(url: str) -> tuple[str, str]:
+    """Host and `OWNER/REPO` of a remote's address. What it holds of a login is in no error. Raises
+    ConfigError."""
+    found = _URL.fullmatch(url) or _SCP.fullmatch(url)
+    if found is None:
+        raise ConfigError(
+            "git's remote origin is no repository of GitHub: name one with --repository OWNER/REPO"
+        )
+    host = found["host"].lower()
+    if url.startswith(("ssh:", "git:")) or "://" not in url:
+        host = host.partition(":")[0]  # the port is that of SSH
+    return (GITHUB if host in ("ssh.github.com", "www.github.com") else host), found["name"]

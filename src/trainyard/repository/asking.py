@@ -1,0 +1,123 @@
+"""Questions to GitHub about one repository, through a way to ask that is handed in.
+
+An answer that is a refusal becomes an error that names the call; one that says "not found" may be an answer.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.repository.rules import About
+
+
+class Answer(Protocol):
+    """What GitHub answered to one call."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def content(self) -> Any: ...
+    @property
+    def message(self) -> str: ...
+
+
+class Ask(Protocol):
+    """Asks GitHub once; raises ServiceTroubleError when there is no answer."""
+
+    def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer: ...
+
+
+class RefusedError(ServiceError):
+    """GitHub answered, and refused."""
+
+    def __init__(self, method: str, path: str, answer: Answer) -> None:
+        self.status, self.said = answer.status, answer.message
+        super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}{_hint(answer)}")
+
+
+def got(ask: Ask, path: str) -> Any:
+    """The content of an answer. Raises RefusedError."""
+    answer = ask("GET", path)
+    if not 200 <= answer.status < 300:
+        raise RefusedError("GET", path, answer)
+    return answer.content
+
+
+def got_or_none(ask: Ask, path: str) -> Any:
+    """The same; None where there is no such thing."""
+    answer = ask("GET", path)
+    if answer.status == 404:
+        return None
+    if not 200 <= answer.status < 300:
+        raise RefusedError("GET", path, answer)
+    return answer.content
+
+
+def every(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False) -> list[Any]:
+    """Every item of a list, page by page; with `none` a list that is not there is empty. Raises
+    RefusedError."""
+    items: list[Any] = []
+    joint = "&" if "?" in path else "?"
+    for number in range(1, 51):
+        address = f"{path}{joint}per_page={size}&page={number}"
+        content = got_or_none(ask, address) if none else got(ask, address)
+        found = (content or {}).get(key) or []
+        items += found
+        if len(found) < size:
+            break
+    return items
+
+
+def about(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
+    """The repository, and all that GitHub told of it. Raises RefusedError."""
+    found = got_or_none(ask, f"repos/{name}")
+    if found is None:
+        raise ServiceError(
+            f"{host} has no repository {name} that your login may see. Check the name, and gh auth status; "
+            f"push it: gh repo create {name} --private --source . --push"
+        )
+    owner = found.get("owner") or {}
+    told = About(
+        host=host,
+        name=str(found["full_name"]),
+        page=str(found.get("html_url") or f"https://{host}/{name}"),
+        owner_id=int(owner.get("id") or 0),
+        repository_id=int(found.get("id") or 0),
+        organisation=owner.get("type") == "Organization",
+        private=found.get("visibility", "private" if found.get("private") else "public") != "public",
+        branch=str(found.get("default_branch") or "main"),
+        created=str(found.get("created_at") or ""),
+        issues=bool(found.get("has_issues")),
+    )
+    return told, found
+
+
+def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
+    """Raise for a repository in which no set-up can end in a green run."""
+    if found.get("fork"):
+        parent = (found.get("parent") or {}).get("full_name") or "another repository"
+        raise ConfigError(
+            f"{about.name} is a fork of {parent}, and the workflows do nothing in a fork. Make a copy: "
+            f"gh repo create OWNER/NAME --private --source . --push, then --repository OWNER/NAME."
+        )
+    if found.get("archived"):
+        raise ConfigError(
+            f"{about.name} is archived, and nothing runs in it: unarchive it in {about.page}/settings"
+        )
+    if not (found.get("permissions") or {}).get("admin"):
+        raise ServiceError(
+            f"You are not an administrator of {about.name}, and only one may set it up. Ask for it, or "
+            "name your own copy: --repository OWNER/NAME"
+        )
+
+
+def _hint(answer: Answer) -> str:
+    """What a person can do about a refusal."""
+    text = answer.message.lower()
+    if answer.status == 401:
+        return ". Log in again: gh auth login"
+    if "not accessible by" in text:
+        return ". The token lacks a permission: docs/runbooks/permissions.md#setting-up lists them"
+    if "scope" in text or "must have admin" in text:
+        return ". Your login may not do that: gh auth refresh --scopes repo,workflow"
+    return ""

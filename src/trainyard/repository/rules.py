@@ -1,0 +1,383 @@
+"""What follows from one thing that was found on GitHub: pure, one function for each kind of step.
+
+Each is asked twice about a step that changes something: before the change and after it. A step is done only
+when the second answer is `ok`. What somebody set on purpose is kept, or shown before it is replaced;
+nothing is removed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.repository.runner_command import DRIVER_COMMAND
+from trainyard.repository.steps import Change, SecretChange, Step, Todo, Verdict, named_repository, on_host
+from trainyard.repository.trust import WORKFLOW, Trusted, subjects_of
+from trainyard.repository.variables import LABELS, WATCH, labels_text
+
+HERE, MACHINE, BROWSER = "here", "on the GPU machine", "in the browser"
+CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check the environment", "Train and prove", "Assume the AWS role"
+"""Names in training_ci.yml; a test holds them together."""
+STRICTEST = "all_external_contributors"
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class About:
+    """What GitHub says of the repository itself."""
+
+    host: str
+    name: str
+    """`OWNER/REPO`."""
+    page: str
+    owner_id: int
+    repository_id: int
+    organisation: bool
+    private: bool
+    branch: str
+    """The default branch."""
+    created: str
+    issues: bool
+
+    @property
+    def base(self) -> str:
+        return f"repos/{self.name}"
+
+
+def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
+    """Whether Actions are on, and may use the actions of the workflows."""
+    name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)
+    if not found.get("enabled"):
+        body = {"enabled": True, "allowed_actions": found.get("allowed_actions") or "all"}
+        change = Change("PUT", f"{about.base}/actions/permissions", body)
+        return Step(name, Verdict.CHANGE, "Actions: off → on", (change,), overwrites=True)
+    allowed = found.get("allowed_actions", "all")
+    if allowed == "local_only":
+        text = "only this owner's actions are allowed; the workflows need actions/*"
+        return Step(name, Verdict.YOU, text, todo=settings)
+    if allowed == "selected" and not selected.get("github_owned_allowed"):
+        return Step(
+            name, Verdict.YOU, "GitHub's own actions are not allowed; the workflows need them", todo=settings
+        )
+    aws = selected.get("verified_allowed") or any(
+        "aws-actions/" in p for p in selected.get("patterns_allowed") or ()
+    )
+    if allowed == "selected" and role and not aws:
+        return Step(
+            name, Verdict.YOU, "aws-actions/configure-aws-credentials@* is not allowed", todo=settings
+        )
+    return Step(name, Verdict.OK, f"on, {allowed} actions allowed")
+
+
+def workflow(found: Json | None, about: About) -> Step:
+    """Whether training_ci.yml is on the default branch and may run."""
+    name = "workflow"
+    if found is None:
+        push = Todo(HERE, f"git push origin {about.branch}")
+        return Step(name, Verdict.YOU, f"{WORKFLOW} is not on {about.branch} yet", todo=(push,))
+    state = str(found.get("state"))
+    if state == "active":
+        return Step(name, Verdict.OK, f"{WORKFLOW} is on {about.branch} and active")
+    change = Change("PUT", f"{about.base}/actions/workflows/{WORKFLOW}/enable")
+    text = f"{WORKFLOW}: {state} → active"
+    return Step(name, Verdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
+
+
+def fork_requests(found: Json, about: About) -> Step:
+    """In a public repository: whether every outside pull request waits for an approval."""
+    policy = found.get("approval_policy")
+    if policy == STRICTEST:
+        return Step("fork PRs", Verdict.OK, "outside contributors wait for an approval, each time")
+    path = f"{about.base}/actions/permissions/fork-pr-contributor-approval"
+    change = Change("PUT", path, {"approval_policy": STRICTEST})
+    return Step(
+        "fork PRs", Verdict.CHANGE, f"approval of outside pull requests: {policy} → {STRICTEST}", (change,)
+    )
+
+
+def variable(row: str, name: str, found: str | None, wanted: str | None, about: About) -> Step:
+    """One variable of the repository; `wanted` is None where what is there is kept."""
+    if found is not None and wanted in (None, found):
+        return Step(row, Verdict.OK, f"{name} = {found}")
+    if wanted is None:
+        return Step(row, Verdict.YOU, f"{name} is not set")
+    if found is None:
+        change = Change("POST", f"{about.base}/actions/variables", {"name": name, "value": wanted})
+        return Step(row, Verdict.CHANGE, f"{name} = {wanted}", (change,))
+    change = Change("PATCH", f"{about.base}/actions/variables/{name}", {"name": name, "value": wanted})
+    return Step(row, Verdict.CHANGE, f"{name}: {found} → {wanted}", (change,), overwrites=True)
+
+
+def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> Step:
+    """One environment: there, and limited to the default branch (`release`: to tags of versions)."""
+    pattern, kind = ("v*", "tag") if name == "release" else (about.branch, "branch")
+    path, limit = f"{about.base}/environments/{name}", f"{'tags ' if kind == 'tag' else ''}{pattern}"
+    add = Change("POST", f"{path}/deployment-branch-policies", {"name": pattern, "type": kind})
+    settings = Todo(BROWSER, f"{about.page}/settings/environments")
+    row = f"env {name}"
+    if found is None:
+        return Step(row, Verdict.CHANGE, f"new, limited to {limit}", (_environment_put(path, {}), add))
+    rule = found.get("deployment_branch_policy")
+    if not (rule or {}).get("custom_branch_policies"):
+        before = "protected branches" if rule else "every branch may use it"
+        text = f"{before} → limited to {limit}"
+        return Step(row, Verdict.CHANGE, text, (_environment_put(path, found), add), overwrites=bool(rule))
+    others = [p for p in policies if (p.get("name"), p.get("type", "branch")) != (pattern, kind)]
+    if len(others) == len(policies):
+        return Step(row, Verdict.CHANGE, f"{_names(others) or 'no branch'} may use it → {limit} too", (add,))
+    if others:
+        remove = (
+            Todo(HERE, f"{on_host(about.host)}gh api --method DELETE {add.path}/{policy.get('id')}")
+            for policy in others
+        )
+        text = f"limited to {limit}, and {_names(others)} too: remove what should not be"
+        return Step(row, Verdict.YOU, text, todo=(*remove, settings))
+    more = "; add a reviewer before you release" if name == "release" and not _reviewers(found) else ""
+    return Step(row, Verdict.OK, f"limited to {limit}{more}")
+
+
+def environment_refused(name: str, message: str, about: About) -> Step:
+    """An environment that a private repository's plan has not."""
+    text = (
+        f"GitHub said {message}: in a private repository environments need GitHub Pro, Team or Enterprise. "
+        "Without them any branch may use the secrets: --no-environments takes that"
+    )
+    return Step(
+        f"env {name}",
+        Verdict.YOU,
+        text,
+        todo=(Todo(BROWSER, f"https://{about.host}/settings/billing/plans"),),
+    )
+
+
+def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> Step:
+    """One secret that was asked for: known by its name alone."""
+    place = f"environment {change.environment}" if change.environment else "the repository"
+    row = "secret"
+    if change.name in found:
+        return Step(row, Verdict.OK, f"{change.name} is in {place}; a value is never read")
+    if can_ask:
+        return Step(row, Verdict.CHANGE, f"{change.name} in {place}", (change,))
+    line = change.command_line(about.host, about.name)
+    return Step(row, Verdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
+
+
+def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> Step:
+    """Whether the role trusts this repository: as AWS says, or because a run has assumed it."""
+    name, todo = "aws role", tuple(Todo(HERE, line) for line in trusted.commands())
+    subject = trusted.subject.text(trusted.form)
+    if held is not None and trusted.fits(held):
+        return Step(name, Verdict.OK, f"{trusted.name} trusts {subject}")
+    if held is not None:
+        text = f"{trusted.name} trusts {_listed(subjects_of(held)) or 'nobody of GitHub'} → {subject}"
+        return Step(name, Verdict.YOU, text, todo=todo)
+    if assumed_by:
+        return Step(name, Verdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
+    text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it counts"
+    return Step(name, Verdict.YOU, text, todo=todo)
+
+
+def role_of_other_issuer(why: str, *, assumed_by: str) -> Step:
+    """A role whose policy is not one that `plan.trust_policy` writes: a run that assumed it is what
+    counts."""
+    if assumed_by:
+        return Step("aws role", Verdict.OK, f"was assumed by run {assumed_by}")
+    return Step(
+        "aws role", Verdict.YOU, f"{why}: write its trust policy by hand; a run that assumes it counts"
+    )
+
+
+def runner(fitting: Sequence[Json], labels: Sequence[str], remark: str, todo: Sequence[Todo]) -> Step:
+    """Whether a runner with all labels is online; `todo` says how a machine becomes one."""
+    name, wanted = "runner", ", ".join(labels)
+    online = [each for each in fitting if each.get("status") == "online"]
+    if online:
+        return Step(
+            name, Verdict.OK, f"{_listed(str(each.get('name')) for each in online)} online with {wanted}"
+        )
+    if fitting:
+        names = _listed(str(each.get("name")) for each in fitting)
+        look = Todo(MACHINE, "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped")
+        return Step(name, Verdict.YOU, f"{names} has {wanted} and is offline", todo=(look,))
+    text = f"no runner with the labels {wanted} is registered{remark}"
+    return Step(name, Verdict.YOU, text, todo=tuple(todo))
+
+
+def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tuple[str, tuple[Todo, ...]]:
+    """Of the runners that are there, which lacks what, and the calls that give it to them."""
+    said, todo = "", []
+    for each in runners[:3]:
+        has = {str(label.get("name")).casefold() for label in each.get("labels", ())}
+        missing = [label for label in labels if label.casefold() not in has]
+        said += f"; {each.get('name')} lacks {', '.join(missing)}"
+        body = {"labels": missing}
+        give = Change("POST", f"{about.base}/actions/runners/{each.get('id')}/labels", body)
+        note = f"if {each.get('name')} is the one that is meant"
+        todo.append(Todo(HERE, give.command_line(about.host, about.name), note))
+    return said, tuple(todo)
+
+
+def public_runner(about: About) -> Step:
+    """A public repository gets no runner unless it was asked for."""
+    text = (
+        "the repository is public, and what strangers propose could reach your machine: make it private, or "
+        "take that with --allow-public"
+    )
+    return Step("runner", Verdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),))
+
+
+def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json]:
+    """Those with all labels; GitHub does not tell capitals from small letters."""
+    return [
+        each for each in runners if _has([str(label.get("name")) for label in each.get("labels", ())], labels)
+    ]
+
+
+def watch(found: str | None, *, registered: bool, wanted: bool, about: About) -> Step:
+    """Whether the watchdog looks: only once there is a runner to look after."""
+    note = "" if about.issues else "; issues are off, so it can open none"
+    if found is not None:
+        return Step("watchdog", Verdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
+    if not wanted:
+        return Step("watchdog", Verdict.OPTIONAL, f"{WATCH} is not set: nobody looks after the runner")
+    if not registered:
+        return Step("watchdog", Verdict.WAITS, f"{WATCH} = on, once a runner is registered")
+    change = Change("POST", f"{about.base}/actions/variables", {"name": WATCH, "value": "on"})
+    return Step("watchdog", Verdict.CHANGE, f"{WATCH} = on{note}", (change,))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the newest runs of the training workflow did on runners with the labels."""
+
+    checked: str = ""
+    """How the newest check of the machine ended: `success`, `failure`; empty when there was none."""
+    check_run: str = ""
+    """The number of the run that checked it, as people see it."""
+    check_id: str = ""
+    """The same run's id, as `gh run view` takes it."""
+    proven_run: str = ""
+    """The number of a run whose training job was green; empty when there is none."""
+    last: str = ""
+    """Number and end of the newest run of all."""
+    role_run: str = ""
+    """The number of a run that assumed the role."""
+
+
+def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], role_since: str) -> Trained:
+    """What the runs, newest first, each with its jobs, tell.
+
+    A run that only showed its plan is green too, so only its training job counts. `role_since` is when the
+    role was named, as GitHub writes times: a run that began before may have assumed another.
+    """
+    checked = check_run = check_id = proven = assumed = ""
+    for run, jobs in runs:
+        number = str(run.get("run_number"))
+        for job in jobs:
+            if job.get("name") != TRAIN_JOB:
+                continue
+            ends = {str(step.get("name")): step.get("conclusion") for step in job.get("steps") or ()}
+            if str(run.get("created_at")) > role_since and ends.get(ROLE_STEP) == "success":
+                assumed = assumed or number
+            if not _has([str(label) for label in job.get("labels") or ()], labels):
+                continue
+            if not checked and ends.get(CHECK_STEP) in ("success", "failure"):
+                checked, check_run, check_id = str(ends[CHECK_STEP]), number, str(run.get("id"))
+            proven = proven or (number if job.get("conclusion") == "success" else "")
+    newest = runs[0][0] if runs else {}
+    last = f"{newest.get('run_number')}: {newest.get('conclusion') or newest.get('status')}" if runs else ""
+    return Trained(checked, check_run, check_id, proven, last, assumed)
+
+
+def machine(found: Trained, *, registered: bool, about: About) -> Step:
+    """Whether the GPU machine is fit, its driver above all: as scripts/check_environment.py said there."""
+    name = "gpu machine"
+    if found.checked == "success":
+        return Step(name, Verdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train")
+    if found.checked:
+        look = Todo(
+            HERE,
+            f"gh run view {found.check_id} --repo {named_repository(about.host, about.name)} --log-failed",
+        )
+        return Step(
+            name, Verdict.YOU, f"run {found.check_run} found the machine not fit to train", todo=(look,)
+        )
+    if registered:
+        return Step(name, Verdict.WAITS, "the first run checks its driver, GPU and disk")
+    note = "only where the command above says that the driver is missing or too old"
+    text = "the first run checks its driver, GPU and disk"
+    return Step(name, Verdict.WAITS, text, todo=(Todo(MACHINE, DRIVER_COMMAND, note),))
+
+
+def first_run(found: Trained, *, ready: bool, about: About) -> Step:
+    """Whether a training was green on that runner."""
+    if found.proven_run:
+        return Step("first green", Verdict.OK, f"run {found.proven_run} trained and was proven")
+    after = f"; the newest is {found.last}" if found.last else ""
+    repository = named_repository(about.host, about.name)
+    line = f"gh workflow run {WORKFLOW} --repo {repository} -f config=configs/smoke.yaml"
+    verdict, note = (Verdict.YOU, "") if ready else (Verdict.WAITS, "once a runner is online")
+    return Step("first green", verdict, f"no training was proven yet{after}", todo=(Todo(HERE, line, note),))
+
+
+def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
+    """Whether the default branch asks for `ci`: advice, because a rule also holds up pushes of your own."""
+    checks = [
+        check.get("context")
+        for rule in found or ()
+        if rule.get("type") == "required_status_checks"
+        for check in (rule.get("parameters") or {}).get("required_status_checks", ())
+    ]
+    if "ci" in checks:
+        return Step("branch rule", Verdict.OK, f"{about.branch} asks for the check ci")
+    why = (
+        "could not be read: not on this plan?"
+        if found is None
+        else f"{about.branch} does not ask for the check ci"
+    )
+    return Step("branch rule", Verdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
+
+
+def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About) -> Step:
+    """The labels: what was asked for, else what is there, else the default."""
+    value = labels_text(wanted) if wanted else (None if found else labels_text(default))
+    return variable("runner labels", LABELS, found or None, value, about)
+
+
+def _environment_put(path: str, found: Json) -> Change:
+    """The call that limits an environment, and keeps what else it has.
+
+    Reviewers and waiting times are named only where there are some: below the Enterprise plan a private
+    repository refuses the call for their names alone.
+    """
+    body: dict[str, Any] = {
+        "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}
+    }
+    for rule in found.get("protection_rules") or ():
+        if rule.get("type") == "wait_timer" and rule.get("wait_timer"):
+            body["wait_timer"] = rule["wait_timer"]
+        if rule.get("type") == "required_reviewers":
+            body["prevent_self_review"] = bool(rule.get("prevent_self_review"))
+    if _reviewers(found):
+        body["reviewers"] = _reviewers(found)
+    return Change("PUT", path, body)
+
+
+def _reviewers(found: Json) -> list[dict[str, Any]]:
+    return [
+        {"type": each.get("type"), "id": (each.get("reviewer") or {}).get("id")}
+        for rule in found.get("protection_rules") or ()
+        if rule.get("type") == "required_reviewers"
+        for each in rule.get("reviewers") or ()
+    ]
+
+
+def _has(labels: Sequence[str], wanted: Sequence[str]) -> bool:
+    return {label.casefold() for label in wanted} <= {label.casefold() for label in labels}
+
+
+def _names(policies: Sequence[Json]) -> str:
+    return _listed(str(policy.get("name")) for policy in policies)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(list(names)[:5])

@@ -1,0 +1,85 @@
+"""The one command that makes a GPU machine a runner: download, check, unpack, register, start as a service.
+
+Text only: a person pastes it on that machine. Running it again does what is left to do. The registration
+token is in it and nowhere else; it goes to the runner by its environment and not on a command line.
+https://docs.github.com/en/actions/how-tos/manage-runners/self-hosted-runners
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
+"""`uname -m` -> GitHub's name of the architecture."""
+OLDEST_DRIVER = 580
+"""The branch of the NVIDIA driver that torch's CUDA 13.0 needs."""
+DRIVER_COMMAND = f"sudo apt-get install -y nvidia-driver-{OLDEST_DRIVER}-server && sudo reboot"
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What the command is made of."""
+
+    address: str
+    """The repository's page."""
+    labels: Sequence[str]
+    """Beyond `self-hosted`, which the runner gives itself."""
+    downloads: Mapping[str, tuple[str, str]]
+    """Architecture -> address and SHA-256 of the runner."""
+    token: str
+    folders: Sequence[str] = ()
+    """Folders that the runner may write, such as that of a `file://` store."""
+
+
+def runner_command(registration: Registration) -> str:
+    """The command, of several lines, ready to be pasted."""
+    name = re.sub(r"[^\w.-]+", "-", registration.address.partition("://")[2].partition("/")[2])
+    folders = "".join(f"  install -d -o runner {shlex.quote(folder)}\n" for folder in registration.folders)
+    cases = "".join(
+        f"    {machine}) url={shlex.quote(registration.downloads[kind][0])}\n"
+        f"      sum={shlex.quote(registration.downloads[kind][1])} ;;\n"
+        for machine, kind in MACHINES.items()
+        if kind in registration.downloads
+    )
+    labels = ",".join(label for label in registration.labels if label.lower() != "self-hosted")
+    given = f" --labels {shlex.quote(labels)}" if labels else ""
+    return f"""\
+sudo bash -s <<'TRAINYARD'
+# Make this machine a runner of {registration.address}; do what is left of it when run again.
+set -euo pipefail
+register() {{
+  for program in curl tar git make; do
+    command -v "$program" > /dev/null ||
+      {{ echo "$program is missing: apt-get install $program" >&2; exit 1; }}
+  done
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | head -n 1) || driver=
+  if ! [ "${{driver%%.*}}" -ge {OLDEST_DRIVER} ] 2> /dev/null; then
+    echo "The NVIDIA driver is ${{driver:-missing}}; training on the GPU needs {OLDEST_DRIVER} or newer:" >&2
+    echo "  {DRIVER_COMMAND}" >&2
+  fi
+  id runner > /dev/null 2>&1 || useradd --create-home --shell /bin/bash runner
+{folders}  folder=$(getent passwd runner | cut -d: -f6)/actions-runner-{name}
+  install -d -o runner "$folder"
+  cd "$folder"
+  case $(uname -m) in
+{cases}    *) echo "GitHub has no runner for $(uname -m)" >&2; exit 1 ;;
+  esac
+  if ! [ -x config.sh ]; then
+    curl --fail --silent --show-error --location --retry 3 --output runner.tar.gz "$url"
+    echo "$sum  runner.tar.gz" | sha256sum --check --quiet
+    sudo -u runner tar -xzf runner.tar.gz
+    rm runner.tar.gz
+    [ ! -x bin/installdependencies.sh ] || ./bin/installdependencies.sh > /dev/null
+  fi
+  if ! [ -e .runner ]; then
+    export ACTIONS_RUNNER_INPUT_TOKEN={shlex.quote(registration.token)}
+    sudo -u runner --preserve-env=ACTIONS_RUNNER_INPUT_TOKEN ./config.sh --unattended \\
+      --url {shlex.quote(registration.address)} --name "$(hostname)"{given}
+    unset ACTIONS_RUNNER_INPUT_TOKEN
+  fi
+  [ -e .service ] || ./svc.sh install runner
+  ./svc.sh start
+}}
+register < /dev/null
+TRAINYARD"""

@@ -1,0 +1,330 @@
+"""The set-up of a copy of this repository on GitHub, step by step: ask, judge, change, ask again.
+
+    ask ──> what is there ──rules──> step ──> ok | you | waits
+                                       └──> change ──> ask ──rules──> done | refused
+
+GitHub's answers and a person's consent are handed in. A step that GitHub refuses does not hold up those
+that do not need it; when GitHub cannot be reached, the rest is not asked. Nothing is kept here between two
+runs: what is right already is found right.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote
+
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.repository import rules
+from trainyard.repository.address import GITHUB
+from trainyard.repository.asking import Ask, RefusedError, every, got, got_or_none
+from trainyard.repository.runner_command import Registration, runner_command
+from trainyard.repository.steps import Change, SecretChange, Step, Todo, Verdict
+from trainyard.repository.trust import WORKFLOW, Trusted, is_immutable
+from trainyard.repository.variables import (
+    DEFAULT_LABELS,
+    ENVIRONMENTS,
+    LABELS,
+    ROLE,
+    STORE,
+    WATCH,
+    labels_of,
+)
+
+NEWEST_RUNS = 10
+AskAws = Callable[[str], tuple[Mapping[str, Any] | None, str]]
+"""Role name -> its trust policy, or why there is none to see."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the person asked for; empty values keep what is there."""
+
+    labels: Sequence[str] = ()
+    store: str = ""
+    role: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[tuple[str, str]] = ()
+    """Environment and name of each."""
+    watch: bool = True
+    environments: bool = True
+    allow_public: bool = False
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How it is done."""
+
+    dry_run: bool
+    agreed: Callable[[Step], bool]
+    """Shows a change that replaces something, and says whether it may be made."""
+    can_ask: Callable[[str], bool]
+    """Whether the value of a secret is given or can be asked for."""
+    set_secret: Callable[[SecretChange], None]
+    """Raises ServiceError."""
+
+
+class Setup:
+    """One repository on its way from a copy to its first green run."""
+
+    def __init__(self, ask: Ask, ask_aws: AskAws, about: rules.About, wanted: Wanted, manner: Manner) -> None:
+        self._ask, self._ask_aws, self._about = ask, ask_aws, about
+        self._wanted, self._manner = wanted, manner
+        self._cut = ""
+        self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
+        self._store, self._role, self._role_since = wanted.store, wanted.role, ""
+        self._registered = False
+        self._variables: dict[str, dict[str, Any]] | None = None
+        self._trained = rules.Trained()
+
+    def steps(self) -> Iterator[Step]:
+        """Every step, each as soon as it is over."""
+        done: dict[str, Step] = {}
+        for name, judge in self._judges():
+            step = self._settled(name, judge)
+            done[step.name] = step
+            yield step
+        needed = ("actions", "workflow", "runner labels", "store", "runner", "fork PRs")
+        settled = (Verdict.OK, Verdict.DONE)
+        ready = all(done[name].verdict in settled for name in needed if name in done)
+        yield self._settled(
+            "first green", lambda: rules.first_run(self._trained, ready=ready, about=self._about)
+        )
+        yield self._settled("branch rule", self._branch_rule)
+
+    def _judges(self) -> Iterator[tuple[str, Callable[[], Step]]]:
+        """The steps in their order; a later one may know what an earlier one found."""
+        yield "actions", self._actions
+        yield "workflow", self._workflow
+        if not self._about.private:
+            yield "fork PRs", self._fork_requests
+        yield "runner labels", self._labels_step
+        yield "store", self._store_step
+        for name, value in self._wanted.variables.items():
+            yield "variable", partial(self._variable, "variable", name, value)
+        if self._wanted.role:
+            yield "variable", partial(self._variable, "variable", ROLE, self._wanted.role)
+        for name in ENVIRONMENTS if self._wanted.environments else ():
+            yield f"env {name}", partial(self._environment, name)
+        for place, name in self._wanted.secrets:
+            yield "secret", partial(self._secret, place, name)
+        yield "runner", self._runner
+        yield "gpu machine", self._machine
+        if self._role:
+            yield "aws role", self._aws_role
+        yield "watchdog", self._watch
+
+    def _settled(self, name: str, judge: Callable[[], Step]) -> Step:
+        """A step after its changes were made and asked for again, or with the reason why not."""
+        if self._cut:
+            return Step(name, Verdict.UNREACHED, "run it again: what is done stays done")
+        try:
+            step = judge()
+            return self._changed(step, judge) if step.verdict is Verdict.CHANGE else step
+        except ServiceTroubleError as error:
+            self._cut = str(error)
+            return Step(name, Verdict.UNREACHED, self._cut)
+        except RefusedError as error:
+            return Step(name, Verdict.REFUSED, str(error))
+
+    def _changed(self, step: Step, judge: Callable[[], Step]) -> Step:
+        if self._manner.dry_run:
+            return replace(step, verdict=Verdict.WOULD)
+        if step.overwrites and not self._manner.agreed(step):
+            return replace(step, verdict=Verdict.YOU, text=f"{step.text}: not changed; --yes changes it")
+        refusal = self._make(step.changes)
+        again = judge()
+        if again.verdict is not Verdict.CHANGE:
+            return replace(again, verdict=Verdict.DONE) if again.verdict is Verdict.OK else again
+        if isinstance(refusal, ServiceTroubleError):
+            raise refusal
+        if isinstance(refusal, RefusedError) and self._plan_lacks(step, refusal):
+            return rules.environment_refused(step.name.removeprefix("env "), refusal.said, self._about)
+        reason = str(refusal) if refusal else "GitHub took the change and does not show it"
+        return replace(step, verdict=Verdict.REFUSED, text=f"{step.text}: {reason}", changes=())
+
+    def _make(self, changes: Sequence[Change | SecretChange]) -> ServiceError | None:
+        """Make the changes in their order, up to the first that is refused; what came of it is asked
+        afterwards."""
+        self._variables = None
+        for change in changes:
+            try:
+                if isinstance(change, SecretChange):
+                    self._manner.set_secret(change)
+                    continue
+                answer = self._ask(change.method, change.path, change.body)
+                if not 200 <= answer.status < 300:
+                    return RefusedError(change.method, change.path, answer)
+            except ServiceError as error:
+                return error
+        return None
+
+    def _plan_lacks(self, step: Step, refusal: RefusedError) -> bool:
+        """Whether it is the plan that has no environments, and not the login that may not make them."""
+        mine = "not accessible" in refusal.said or "admin" in refusal.said.lower()
+        return (
+            step.name.startswith("env ")
+            and self._about.private
+            and not mine
+            and refusal.status in (403, 404, 422)
+        )
+
+    def _actions(self) -> Step:
+        path = f"{self._about.base}/actions/permissions"
+        found = got(self._ask, path)
+        selected = (
+            got(self._ask, f"{path}/selected-actions") if found.get("allowed_actions") == "selected" else {}
+        )
+        return rules.actions(found, selected, self._about, role=bool(self._wanted.role))
+
+    def _workflow(self) -> Step:
+        path = f"{self._about.base}/actions/workflows/{WORKFLOW}"
+        return rules.workflow(got_or_none(self._ask, path), self._about)
+
+    def _fork_requests(self) -> Step:
+        path = f"{self._about.base}/actions/permissions/fork-pr-contributor-approval"
+        return rules.fork_requests(got(self._ask, path), self._about)
+
+    def _found(self) -> dict[str, dict[str, Any]]:
+        """The variables of the repository, by name; asked for again after every change."""
+        if self._variables is None:
+            items = every(self._ask, f"{self._about.base}/actions/variables", "variables", size=30)
+            self._variables = {str(item["name"]): item for item in items}
+        return self._variables
+
+    def _labels_step(self) -> Step:
+        found = self._found().get(LABELS, {}).get("value")
+        if not self._wanted.labels and found:
+            try:
+                self._labels = labels_of(found)
+            except ConfigError as error:
+                return Step("runner labels", Verdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it")
+        return rules.labels_row(found, self._wanted.labels, self._labels, self._about)
+
+    def _store_step(self) -> Step:
+        variables = self._found()
+        role = variables.get(ROLE, {})
+        self._role = self._wanted.role or str(role.get("value") or "")
+        self._role_since = str(role.get("updated_at") or "")
+        self._store = self._wanted.store or str(variables.get(STORE, {}).get("value") or "")
+        step = self._variable("store", STORE, self._wanted.store or None, variables)
+        if step.verdict is Verdict.YOU:
+            where = "say where runs are kept: --store file:///mnt/storage/store or --store s3://bucket/prefix"
+            return replace(step, text=f"{step.text}; {where}")
+        return step
+
+    def _variable(
+        self, row: str, name: str, value: str | None, found: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Step:
+        known = (self._found() if found is None else found).get(name, {})
+        return rules.variable(row, name, known.get("value") or None, value, self._about)
+
+    def _environment(self, name: str) -> Step:
+        path = f"{self._about.base}/environments/{name}"
+        found = got_or_none(self._ask, path)
+        policies: list[Any] = []
+        if ((found or {}).get("deployment_branch_policy") or {}).get("custom_branch_policies"):
+            policies = every(self._ask, f"{path}/deployment-branch-policies", "branch_policies")
+        return rules.environment(name, found, policies, self._about)
+
+    def _secret(self, place: str, name: str) -> Step:
+        environment = place if self._wanted.environments else ""
+        part = f"environments/{environment}" if environment else "actions"
+        items = every(self._ask, f"{self._about.base}/{part}/secrets", "secrets", none=bool(environment))
+        change = SecretChange(name, environment)
+        can_ask = self._manner.can_ask(name)
+        return rules.secret(change, [str(i["name"]) for i in items], can_ask=can_ask, about=self._about)
+
+    def _runner(self) -> Step:
+        if not self._about.private and not self._wanted.allow_public:
+            return rules.public_runner(self._about)
+        runners = every(self._ask, f"{self._about.base}/actions/runners", "runners")
+        fitting, remark = rules.fitting_runners(runners, self._labels), ""
+        if not fitting and self._about.organisation:
+            fitting, remark = self._runners_of_organisation()
+        self._registered = bool(fitting)
+        if fitting:
+            return rules.runner(fitting, self._labels, "", ())
+        said, todo = rules.lacking(runners, self._labels, self._about)
+        token = Change("POST", f"{self._about.base}/actions/runners/registration-token")
+        step = rules.runner((), self._labels, remark + said, (*todo, self._command(token)))
+        return replace(step, changes=(token,) if self._manner.dry_run else ())
+
+    def _runners_of_organisation(self) -> tuple[list[rules.Json], str]:
+        """Those of groups that this repository may use; empty, with a remark, where they may not be
+        listed."""
+        owner, name = self._about.name.split("/")
+        base = f"orgs/{owner}/actions/runner-groups"
+        try:
+            groups = every(self._ask, f"{base}?visible_to_repository={quote(name)}", "runner_groups")
+            found = [r for g in groups for r in every(self._ask, f"{base}/{g['id']}/runners", "runners")]
+        except RefusedError as error:
+            return (
+                [],
+                f"; the organisation's runners were not listed ({error.said}): it takes the scope admin:org",
+            )
+        return rules.fitting_runners(found, self._labels), ""
+
+    def _command(self, for_token: Change) -> Todo:
+        """What makes a machine a runner; a dry run asks for no token."""
+        downloads = {
+            str(each["architecture"]): (str(each["download_url"]), str(each["sha256_checksum"]))
+            for each in got(self._ask, f"{self._about.base}/actions/runners/downloads")
+            if each.get("os") == "linux" and each.get("sha256_checksum")
+        }
+        token, note = "TOKEN", "a run without --dry-run writes a token in the place of TOKEN, for an hour"
+        if not self._manner.dry_run:
+            answer = self._ask(for_token.method, for_token.path)
+            if not 200 <= answer.status < 300:
+                raise RefusedError(for_token.method, for_token.path, answer)
+            token = str(answer.content["token"])
+            ends = _in_utc(str(answer.content.get("expires_at") or ""))
+            note = f"the token in it is for one hour{ends}; run this again for a new one"
+        folders = [unquote(self._store.removeprefix("file://"))] if self._store.startswith("file://") else []
+        if runs := self._wanted.variables.get("TRAINYARD_RUNS_DIRECTORY"):
+            folders.append(runs)
+        made = Registration(self._about.page, self._labels, downloads, token, folders)
+        return Todo(rules.MACHINE, runner_command(made), note)
+
+    def _machine(self) -> Step:
+        base = f"{self._about.base}/actions"
+        path = f"{base}/workflows/{WORKFLOW}/runs?branch={quote(self._about.branch, safe='')}"
+        answer = got_or_none(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
+        runs = answer.get("workflow_runs") or []
+        with_jobs = [(run, every(self._ask, f"{base}/runs/{run['id']}/jobs", "jobs")) for run in runs]
+        self._trained = rules.trained(with_jobs, self._labels, self._role_since)
+        return rules.machine(self._trained, registered=self._registered, about=self._about)
+
+    def _aws_role(self) -> Step:
+        subject = got_or_none(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
+        about, assumed_by = self._about, self._trained.role_run
+        if about.host != GITHUB or subject.get("use_default") is False:
+            why = (
+                "this host has an issuer of its own"
+                if about.host != GITHUB
+                else "the subjects are customised here"
+            )
+            return rules.role_of_other_issuer(why, assumed_by=assumed_by)
+        immutable = is_immutable(subject, about.created)
+        trusted = Trusted(self._role, about.name, about.owner_id, about.repository_id, immutable)
+        held, why_not = self._ask_aws(trusted.name)
+        return rules.role(trusted, held, why_not, assumed_by=assumed_by)
+
+    def _watch(self) -> Step:
+        found = self._found().get(WATCH, {}).get("value")
+        return rules.watch(found, registered=self._registered, wanted=self._wanted.watch, about=self._about)
+
+    def _branch_rule(self) -> Step:
+        path = f"{self._about.base}/rules/branches/{quote(self._about.branch, safe='')}"
+        answer = self._ask("GET", f"{path}?per_page=100")
+        found = answer.content if answer.status == 200 and isinstance(answer.content, list) else None
+        return rules.branch_rule(found, self._about)
+
+
+def _in_utc(time: str) -> str:
+    """`, until 11:12 UTC`; nothing where GitHub did not say it as a time."""
+    try:
+        return f", until {datetime.fromisoformat(time).astimezone(UTC):%H:%M} UTC"
+    except ValueError:
+        return ""

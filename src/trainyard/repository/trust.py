@@ -1,0 +1,108 @@
+"""Whether the trust policy that AWS holds is the one that this repository needs.
+
+The policies are those of `plan.trust_policy`; here one is compared with what AWS answered.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.plan.trust_policy import ISSUER, Form, Subject, trust_policy
+
+IMMUTABLE_SINCE = "2026-07-15"
+"""Repositories that were created, renamed or transferred from this day on have immutable subjects."""
+ENVIRONMENT = "training"
+WORKFLOW = "training_ci.yml"
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """Whose jobs the role must trust."""
+
+    role: str
+    """The ARN."""
+    repository: str
+    owner_id: int
+    repository_id: int
+    immutable: bool
+
+    @property
+    def form(self) -> Form:
+        return Form.IMMUTABLE if self.immutable else Form.NAMES
+
+    @property
+    def name(self) -> str:
+        """The role's name, without its path."""
+        return self.role.rpartition("/")[2]
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(
+            self.repository,
+            environment=ENVIRONMENT,
+            owner_id=self.owner_id,
+            repository_id=self.repository_id,
+        )
+
+    def fits(self, held: Mapping[str, Any]) -> bool:
+        """Whether `held` is this repository's policy: its form or both, with or without GitHub's further
+        claims."""
+        partition, account = self.role.split(":")[1], self.role.split(":")[4]
+        return any(
+            _normal(held)
+            == _normal(
+                trust_policy(self.subject, account=account, form=form, partition=partition, workflow=workflow)
+            )
+            for form in (self.form, Form.BOTH)
+            for workflow in ("", WORKFLOW)
+        )
+
+    def commands(self) -> tuple[str, str]:
+        """What writes the policy and what gives it to the role."""
+        partition, account = self.role.split(":")[1], self.role.split(":")[4]
+        ids = f" --owner-id {self.owner_id} --repository-id {self.repository_id}" if self.immutable else ""
+        part = "" if partition == "aws" else f" --partition {partition}"
+        write = (
+            f"scripts/write_trust_policy.py --repository {self.repository} --account {account} "
+            f"--environment {ENVIRONMENT}{ids}{part} --output trust.json"
+        )
+        return (
+            write,
+            f"aws iam update-assume-role-policy --role-name {self.name} --policy-document file://trust.json",
+        )
+
+
+def is_immutable(answer: Mapping[str, Any], created: str) -> bool:
+    """Whether the repository's subjects have ids: as GitHub says, or by the day when it was created."""
+    told = answer.get("use_immutable_subject")
+    return told if isinstance(told, bool) else created[:10] >= IMMUTABLE_SINCE
+
+
+def subjects_of(held: Mapping[str, Any]) -> list[str]:
+    """The subjects that a policy names, for a message."""
+    found: list[str] = []
+    for statement in _list(held.get("Statement")):
+        for tests in (statement.get("Condition") or {}).values() if isinstance(statement, dict) else ():
+            found += [str(value) for value in _list((tests or {}).get(f"{ISSUER}:sub"))]
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _normal(policy: Any) -> str:
+    """A text that is the same for policies that say the same: IAM takes one value for a list of one."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(inner) for key, inner in value.items() if key not in ("Sid", "Id", "Version")}
+        if isinstance(value, list):
+            items = sorted((plain(inner) for inner in value), key=json.dumps)
+            return items[0] if len(items) == 1 else items
+        return value
+
+    return json.dumps(plain(policy), sort_keys=True)

@@ -1,0 +1,105 @@
+"""The variables and secrets of the workflows: which there are, and what a value may look like.
+
+docs/workflows.md says what each is for; a test holds the two together.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+
+from trainyard.errors import ConfigError
+
+LABELS, STORE, WATCH, ROLE = (
+    "TRAINYARD_RUNNER_LABELS",
+    "TRAINYARD_STORE",
+    "TRAINYARD_WATCH",
+    "TRAINYARD_AWS_ROLE",
+)
+DEFAULT_LABELS = ("self-hosted", "gpu")
+OTHERS = frozenset(
+    {
+        "TRAINYARD_CONFIG",
+        "TRAINYARD_CODEBUILD_PROJECT",
+        "TRAINYARD_CODEBUILD_COMPUTE",
+        "TRAINYARD_CODEBUILD_IMAGE",
+        "TRAINYARD_INSTANCE_TYPE",
+        "TRAINYARD_USD_PER_HOUR",
+        "TRAINYARD_MAX_SEGMENTS",
+        "TRAINYARD_GPU_LOCK",
+        "TRAINYARD_FOLLOW",
+        "TRAINYARD_DEADLINE",
+        "TRAINYARD_RUNS_DIRECTORY",
+        "TRAINYARD_AWS_REGION",
+        "TRAINYARD_SIGNING",
+        "TRAINYARD_ATTEST",
+        "SLACK_CHANNEL",
+    }
+)
+"""Those that have no flag of their own."""
+SECRETS = {
+    "SLACK_BOT_TOKEN": "training",
+    "SLACK_WEBHOOK_URL": "training",
+    "TRAINYARD_SIGNING_KEY": "training",
+    "WANDB_API_KEY": "training",
+    "TRAINYARD_RUNNERS_TOKEN": "watch",
+}
+"""Name -> the environment that it belongs to."""
+ENVIRONMENTS = ("training", "watch", "release")
+
+
+def labels_of(text: str) -> tuple[str, ...]:
+    """The labels of `gpu,h100` or of a JSON list, `self-hosted` first. Raises ConfigError."""
+    try:
+        names = json.loads(text) if text.lstrip().startswith("[") else text.split(",")
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f'{text[:80]!r} is no list of labels such as gpu,h100 or ["self-hosted","gpu"]')
+    labels = tuple(dict.fromkeys(name.strip() for name in names))
+    if not labels or not all(re.fullmatch(r"[\w.-]{1,256}", label, re.ASCII) for label in labels):
+        raise ConfigError(f"{text[:80]!r}: a label has letters, digits, '-', '_' and '.'")
+    return labels if "self-hosted" in map(str.lower, labels) else ("self-hosted", *labels)
+
+
+def labels_text(labels: Sequence[str]) -> str:
+    """The value of the variable."""
+    return json.dumps(list(labels), separators=(",", ":"))
+
+
+def checked_store(url: str) -> str:
+    """`url` if it can be a store. Raises ConfigError."""
+    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?|file:///[^\s].*", url):
+        raise ConfigError(f"{url[:140]!r} is no store such as s3://bucket/prefix or file:///folder")
+    return url.rstrip("/")
+
+
+def checked_variable(text: str) -> tuple[str, str]:
+    """Name and value of `NAME=VALUE`. Raises ConfigError for a name that the workflows do not read."""
+    name, equals, value = text.partition("=")
+    if not equals or not value:
+        raise ConfigError(f"{text[:80]!r} is not NAME=VALUE")
+    if name in (LABELS, STORE, ROLE, WATCH):
+        flag = {LABELS: "--labels", STORE: "--store", ROLE: "--aws-role", WATCH: "--no-watch"}[name]
+        raise ConfigError(f"{name} has a flag of its own: {flag}")
+    if name in SECRETS:
+        raise ConfigError(f"{name} is a secret: --secret {name}")
+    if name not in OTHERS:
+        raise ConfigError(f"{name[:80]!r} is no variable that the workflows read: see docs/workflows.md")
+    return name, value
+
+
+def checked_secret(text: str) -> tuple[str, str]:
+    """Environment and name of `NAME` or `ENVIRONMENT/NAME`. Raises ConfigError."""
+    place, _, name = text.rpartition("/")
+    if name not in SECRETS:
+        raise ConfigError(f"{name[:80]!r} is no secret that the workflows read: {', '.join(sorted(SECRETS))}")
+    if place and place not in ENVIRONMENTS:
+        raise ConfigError(f"{place[:80]!r} is no environment of the workflows: {', '.join(ENVIRONMENTS)}")
+    return place or SECRETS[name], name
+
+
+def checked_role(arn: str) -> str:
+    """`arn` if it names a role. Raises ConfigError."""
+    if not re.fullmatch(r"arn:aws(-cn|-us-gov)?:iam::\d{12}:role/[\w+=,.@/-]{1,512}", arn, re.ASCII):
+        raise ConfigError(f"{arn[:140]!r} is no role such as arn:aws:iam::123456789012:role/trainyard-ci")
+    return arn

@@ -1,0 +1,83 @@
+"""The set-up as text of 80 columns: one row a step, then what remains, in the order in which it is to be
+done."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainyard.repository.steps import Step, Verdict, exit_code
+
+WIDTH = 80
+_NAME, _VERDICT = 15, 11
+_COLOURS = {
+    Verdict.OK: "32",
+    Verdict.DONE: "32",
+    Verdict.WOULD: "33",
+    Verdict.YOU: "33",
+    Verdict.WAITS: "33",
+    Verdict.REFUSED: "31",
+    Verdict.UNREACHED: "31",
+}
+
+
+def row(step: Step, *, colour: bool = False) -> str:
+    """A step with its verdict at the end of the first line."""
+    room = WIDTH - 2 - _NAME - 1 - 1 - _VERDICT
+    first, *more = textwrap.wrap(step.text, room, break_on_hyphens=False) or [""]
+    verdict = (
+        f"\x1b[{_COLOURS[step.verdict]}m{step.verdict}\x1b[0m"
+        if colour and step.verdict in _COLOURS
+        else step.verdict
+    )
+    indent = " " * (2 + _NAME + 1)
+    return "\n".join(
+        [f"  {step.name:<{_NAME}} {first:<{room}} {verdict}", *(f"{indent}{line}" for line in more)]
+    )
+
+
+def rest(steps: Sequence[Step], host: str, repository: str, *, dry_run: bool) -> str:
+    """What comes after the rows: the calls of a dry run, what is left for a person, and the verdict in one
+    line."""
+    parts: list[str] = []
+    calls = [change.command_line(host, repository) for step in steps for change in step.changes]
+    if dry_run and calls:
+        parts += ["A run without --dry-run would make these calls:", "\n".join(calls)]
+    numbered = [(step, todo) for step in steps for todo in step.todo]
+    if numbered:
+        parts.append("What remains for you, in this order:")
+    for number, (step, todo) in enumerate(numbered, 1):
+        title = f"{number}. {step.name}: {todo.where}" + (f"; {todo.note}" if todo.note else "")
+        parts += [textwrap.fill(title, WIDTH, subsequent_indent="   "), todo.command]
+    return "\n\n".join([*parts, textwrap.fill(_summary(steps), WIDTH)])
+
+
+def as_json(steps: Sequence[Step], host: str, repository: str) -> Mapping[str, Any]:
+    """The same as data."""
+    return {
+        "repository": repository,
+        "host": host,
+        "ready": exit_code(steps) == 0,
+        "steps": [
+            {
+                "name": step.name,
+                "verdict": str(step.verdict),
+                "text": step.text,
+                "calls": [change.command_line(host, repository) for change in step.changes],
+                "todo": [{"where": t.where, "command": t.command, "note": t.note} for t in step.todo],
+            }
+            for step in steps
+        ],
+    }
+
+
+def _summary(steps: Sequence[Step]) -> str:
+    counts = {verdict: sum(step.verdict is verdict for step in steps) for verdict in Verdict}
+    checked = counts[Verdict.OK] + counts[Verdict.DONE]
+    needed = len(steps) - counts[Verdict.OPTIONAL]
+    if checked == needed:
+        return f"All {needed} steps are checked."
+    if counts[Verdict.REFUSED] or counts[Verdict.UNREACHED]:
+        left = "GitHub refused, or could not be reached. What is done stays done: mend it and run this again."
+    else:
+        left = "Run this again to go on and to check."
+    return f"{checked} of {needed} steps are checked. {left}"

@@ -1,0 +1,464 @@
+"""GitHub's API as `gh` asks for it: one repository that keeps what it is told, over HTTPS on the loopback
+interface.
+
+The real `gh` speaks to it. What it answers follows https://docs.github.com/en/rest; a test can have any call
+refused, fail, or be cut.
+"""
+
+import base64
+import datetime
+import http.server
+import ipaddress
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+ROOT = Path(__file__).resolve().parents[3]
+GH = Path(sys.executable).parent / "gh"
+REPOSITORY = "me/lab"
+TOKEN = "ghp_never-to-be-seen"
+REGISTRATION = "AREGISTRATIONTOKEN"
+Answer = tuple[int, Any]
+
+
+@dataclass
+class GitHub:
+    """What the stand-in holds, and what it was asked."""
+
+    address: str = ""
+    repository: dict[str, Any] = field(default_factory=dict)
+    actions: dict[str, Any] = field(default_factory=lambda: {"enabled": True, "allowed_actions": "all"})
+    selected: dict[str, Any] = field(default_factory=dict)
+    workflows: dict[str, str] = field(default_factory=lambda: {"training_ci.yml": "active"})
+    variables: dict[str, str] = field(default_factory=dict)
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    policies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Place (an environment, or empty for the repository) -> name -> what was sent."""
+    runners: list[dict[str, Any]] = field(default_factory=list)
+    groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """Runner groups of the organisation that the repository may use."""
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    subject: dict[str, Any] = field(default_factory=lambda: {"use_default": True})
+    approval: str = "first_time_contributors"
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    faults: dict[str, list[int | str]] = field(default_factory=dict)
+    """`METHOD path` as a pattern -> what happens instead, in turn; the last one stays. `cut` hangs up,
+    `after` hangs up once it is done, `limit` is a rate limit, `ignored` answers and does nothing."""
+    calls: list[str] = field(default_factory=list)
+    bodies: list[str] = field(default_factory=list)
+
+    def fault(self, call: str) -> int | str:
+        for pattern, faults in self.faults.items():
+            if re.fullmatch(pattern, call):
+                return faults.pop(0) if len(faults) > 1 else faults[0]
+        return 0
+
+    def changes(self) -> list[str]:
+        return [call for call in self.calls if not call.startswith("GET ")]
+
+
+def new_github(**changes: Any) -> GitHub:
+    """A private repository of one's own, as it is after it was pushed."""
+    owner = {"login": "me", "id": 11, "type": "User"}
+    repository = {
+        "id": 22,
+        "full_name": REPOSITORY,
+        "html_url": "https://github.example/me/lab",
+        "owner": owner,
+        "private": True,
+        "visibility": "private",
+        "fork": False,
+        "archived": False,
+        "has_issues": True,
+        "default_branch": "main",
+        "created_at": "2026-11-01T10:00:00Z",
+        "permissions": {"admin": True},
+    }
+    return GitHub(repository=repository | changes)
+
+
+def runner(name: str = "gpu-1", *labels: str, status: str = "online") -> dict[str, Any]:
+    names = labels or ("self-hosted", "Linux", "X64", "gpu")
+    return {"id": 7, "name": name, "status": status, "busy": False, "labels": [{"name": n} for n in names]}
+
+
+def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+    """What GitHub answers to one call."""
+    base = f"/repos/{github.repository['full_name']}"
+    if path == "/meta":
+        return 200, {"installed_version": "3.22.0"}
+    if found := re.fullmatch(r"/orgs/(\w+)/actions/runner-groups(?:/(\d+)/runners)?", path):
+        if found[2]:
+            return 200, page(github.groups[int(found[2])], "runners", query)
+        return 200, page([{"id": n} for n in github.groups], "runner_groups", query)
+    if path == base:
+        return 200, github.repository
+    if not path.startswith(f"{base}/"):
+        return 404, {"message": "Not Found"}
+    rest = path.removeprefix(f"{base}/").removeprefix("actions/")
+    for pattern, serve in ROUTES.items():
+        if found := re.fullmatch(pattern, f"{method} {rest}"):
+            return serve(github, found.groups(), body or {}, query)
+    return 404, {"message": "Not Found"}
+
+
+def page(items: list[Any], key: str, query: dict[str, str]) -> dict[str, Any]:
+    size, number = int(query.get("per_page", 30)), int(query.get("page", 1))
+    return {"total_count": len(items), key: items[(number - 1) * size : number * size]}
+
+
+Serve = Callable[[GitHub, tuple[Any, ...], dict[str, Any], dict[str, str]], Answer]
+ROUTES: dict[str, Serve] = {}
+
+
+def route(pattern: str) -> Callable[[Serve], Serve]:
+    def keep(serve: Serve) -> Serve:
+        ROUTES[pattern] = serve
+        return serve
+
+    return keep
+
+
+@route("GET permissions")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 200, github.actions if github.actions["enabled"] else {"enabled": False}
+
+
+@route("PUT permissions")
+def _(github: GitHub, _names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    github.actions.update(body)
+    return 204, None
+
+
+@route("GET permissions/selected-actions")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 200, github.selected
+
+
+@route("GET permissions/fork-pr-contributor-approval")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 200, {"approval_policy": github.approval}
+
+
+@route("PUT permissions/fork-pr-contributor-approval")
+def _(github: GitHub, _names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    github.approval = body["approval_policy"]
+    return 204, None
+
+
+@route(r"GET workflows/([\w.]+)")
+def _(github: GitHub, names: Any, *_: Any) -> Answer:
+    state = github.workflows.get(names[0])
+    return (200, {"state": state}) if state else (404, {"message": "Not Found"})
+
+
+@route(r"PUT workflows/([\w.]+)/enable")
+def _(github: GitHub, names: Any, *_: Any) -> Answer:
+    github.workflows[names[0]] = "active"
+    return 204, None
+
+
+@route("GET variables")
+def _(github: GitHub, _names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    assert int(query.get("per_page", 10)) <= 30, "GitHub gives at most 30"
+    items = [
+        {"name": n, "value": v, "updated_at": "2026-11-02T00:00:00Z"} for n, v in github.variables.items()
+    ]
+    return 200, page(items, "variables", query)
+
+
+@route("POST variables")
+def _(github: GitHub, _names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    if body["name"] in github.variables:
+        return 409, {"message": "Already exists - Variable already exists"}
+    github.variables[body["name"]] = body["value"]
+    return 201, {}
+
+
+@route(r"PATCH variables/(\w+)")
+def _(github: GitHub, names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    github.variables[names[0]] = body["value"]
+    return 204, None
+
+
+@route(r"GET environments/([\w-]+)")
+def _(github: GitHub, names: Any, *_: Any) -> Answer:
+    found = github.environments.get(names[0])
+    return (404, {"message": "Not Found"}) if found is None else (200, {"name": names[0], **found})
+
+
+@route(r"PUT environments/([\w-]+)")
+def _(github: GitHub, names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    plan_gated = {"wait_timer", "reviewers", "prevent_self_review"}
+    if github.repository["private"] and plan_gated & set(body) and not github.repository.get("enterprise"):
+        return 422, {"message": "Failed to create the environment protection rule."}
+    rules = [{"type": "wait_timer", "wait_timer": body["wait_timer"]}] if "wait_timer" in body else []
+    if "reviewers" in body:
+        rules.append({"type": "required_reviewers", "reviewers": body["reviewers"]})
+    policy = body.get("deployment_branch_policy")
+    github.environments[names[0]] = {"protection_rules": rules, "deployment_branch_policy": policy}
+    github.policies.setdefault(names[0], [])
+    return 200, {"name": names[0]}
+
+
+@route(r"GET environments/([\w-]+)/deployment-branch-policies")
+def _(github: GitHub, names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    policy = (github.environments.get(names[0]) or {}).get("deployment_branch_policy") or {}
+    if not policy.get("custom_branch_policies"):
+        return 404, {"message": "Not Found"}
+    return 200, page(github.policies[names[0]], "branch_policies", query)
+
+
+@route(r"POST environments/([\w-]+)/deployment-branch-policies")
+def _(github: GitHub, names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    github.policies[names[0]].append({"id": 100 + len(github.policies[names[0]]), "type": "branch", **body})
+    return 200, {}
+
+
+@route(r"GET environments/([\w-]+)/secrets")
+def _(github: GitHub, names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    if names[0] not in github.environments:
+        return 404, {"message": "Not Found"}
+    return 200, page([{"name": name} for name in github.secrets.get(names[0], {})], "secrets", query)
+
+
+@route("GET secrets")
+def _(github: GitHub, _names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    return 200, page([{"name": name} for name in github.secrets.get("", {})], "secrets", query)
+
+
+@route(r"GET (?:environments/([\w-]+)/)?secrets/public-key")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 200, {"key_id": "1", "key": base64.b64encode(bytes(range(1, 33))).decode()}
+
+
+@route(r"PUT (?:environments/([\w-]+)/)?secrets/(\w+)")
+def _(github: GitHub, names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    github.secrets.setdefault(names[0] or "", {})[names[1]] = body["encrypted_value"]
+    return 201, {}
+
+
+@route("GET runners")
+def _(github: GitHub, _names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    return 200, page(github.runners, "runners", query)
+
+
+@route("GET runners/downloads")
+def _(github: GitHub, *_: Any) -> Answer:
+    about = {"os": "linux", "filename": "runner.tar.gz"}
+    address = f"https://{github.address}/runner"
+    return 200, [
+        {**about, "architecture": a, "download_url": f"{address}-{a}.tar.gz", "sha256_checksum": "0" * 64}
+        for a in ("x64", "arm64")
+    ]
+
+
+@route("POST runners/registration-token")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 201, {"token": REGISTRATION, "expires_at": "2026-11-22T11:12:13.000Z"}
+
+
+@route("GET oidc/customization/sub")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 200, github.subject
+
+
+@route(r"GET workflows/training_ci.yml/runs")
+def _(github: GitHub, _names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    return 200, page(github.runs, "workflow_runs", query)
+
+
+@route(r"GET runs/(\d+)/jobs")
+def _(github: GitHub, names: Any, _body: Any, query: dict[str, str]) -> Answer:
+    return 200, page(github.jobs[int(names[0])], "jobs", query)
+
+
+@route(r"GET rules/branches/(\w+)")
+def _(github: GitHub, *_: Any) -> Answer:
+    return 200, github.rules
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of the tests' own for the loopback interface, with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("certificate") / "localhost.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + built.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
+    """One server for all tests; the second part says, under `now`, what it serves."""
+    serving: dict[str, GitHub] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def serve(self) -> None:
+            github = serving["now"]
+            raw = self.body()
+            split = urlsplit(self.path)
+            path = split.path.removeprefix("/api/v3")
+            call = f"{self.command} {path}"
+            if path != "/meta":
+                github.calls.append(call)
+                github.bodies.append(raw.decode())
+            fault = github.fault(call)
+            if fault == "cut":
+                self.hang_up()
+                return
+            query = {name: values[-1] for name, values in parse_qs(split.query).items()}
+            if isinstance(fault, int) and fault:
+                status, content = fault, {"message": WORDS.get(fault, "trouble")}
+            elif fault == "limit":
+                status, content = 403, {"message": "API rate limit exceeded for user ID 11."}
+            elif fault == "ignored":
+                status, content = 204, None
+            elif self.headers.get("Authorization") != f"token {TOKEN}":
+                status, content = 401, {"message": "Bad credentials"}
+            else:
+                status, content = answer(github, self.command, path, query, json.loads(raw) if raw else None)
+            if fault == "after":
+                self.hang_up()
+                return
+            data = b"" if content is None else json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("X-Oauth-Scopes", "repo, workflow")
+            if fault == "limit":
+                self.send_header("X-Ratelimit-Remaining", "0")
+                self.send_header("X-Ratelimit-Reset", "1795345200")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815 - names of the base class
+
+        def body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":  # as `gh api --input -` sends it
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        def hang_up(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:  # a client that hangs up is part of the tests
+            pass
+
+    server = Server(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield f"localhost:{server.server_port}", serving
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+WORDS = {
+    403: "Resource not accessible by personal access token",
+    404: "Not Found",
+    422: "Failed to create the environment protection rule. Please ensure the billing plan supports it.",
+    500: "Server Error",
+}
+
+
+@pytest.fixture
+def github(server: tuple[str, dict[str, GitHub]]) -> GitHub:
+    address, serving = server
+    serving["now"] = new_github()
+    serving["now"].address = address
+    return serving["now"]
+
+
+@pytest.fixture
+def environment(github: GitHub, certificate: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment in which the real `gh` speaks to the stand-in, and to nothing else."""
+    hidden = ("GITHUB_", "GH_", "AWS_", "CI", "SLACK_", "TRAINYARD_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return kept | {
+        "PATH": f"{GH.parent}{os.pathsep}{os.environ['PATH']}",
+        "GH_ENTERPRISE_TOKEN": TOKEN,
+        "SSL_CERT_FILE": str(certificate),
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "GH_CONFIG_DIR": str(tmp_path / "gh"),
+        "COLUMNS": "80",
+    }
+
+
+@pytest.fixture
+def setup_github(
+    github: GitHub, environment: dict[str, str], tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the script as a fresh clone would: without the lock's packages, before `make install`."""
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-S", str(ROOT / "scripts" / "setup_github.py")]
+        if "--repository" not in arguments:
+            line += ["--repository", f"{github.address}/{REPOSITORY}"]
+        done = subprocess.run(
+            [*line, *arguments],
+            env=environment | {"PYTHONPATH": str(ROOT / "src")} | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert TOKEN not in done.stdout + done.stderr
+        return done
+
+    return run
