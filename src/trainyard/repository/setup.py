@@ -75,6 +75,8 @@ class Setup:
         self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
         self._registered = False
+        self._missing: frozenset[str] = frozenset()
+        """Environments that are not there."""
         self._variables: dict[str, dict[str, Any]] | None = None
         self._trained = rules.Trained()
 
@@ -223,6 +225,7 @@ class Setup:
     def _environment(self, name: str) -> Step:
         path = f"{self._about.base}/environments/{name}"
         found = got_or_none(self._ask, path)
+        self._missing = self._missing - {name} if found else self._missing | {name}
         policies: list[Any] = []
         if ((found or {}).get("deployment_branch_policy") or {}).get("custom_branch_policies"):
             policies = every(self._ask, f"{path}/deployment-branch-policies", "branch_policies")
@@ -230,6 +233,8 @@ class Setup:
 
     def _secret(self, place: str, name: str) -> Step:
         environment = place if self._wanted.environments else ""
+        if environment in self._missing and not self._manner.dry_run:
+            return Step("secret", Verdict.WAITS, f"{name} waits for the environment {environment}")
         part = f"environments/{environment}" if environment else "actions"
         items = every(self._ask, f"{self._about.base}/{part}/secrets", "secrets", none=bool(environment))
         change = SecretChange(name, environment)

@@ -29,6 +29,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from trainyard.errors import ServiceTroubleError
+
 ROOT = Path(__file__).resolve().parents[3]
 GH = Path(sys.executable).parent / "gh"
 REPOSITORY = "me/lab"
@@ -74,6 +76,22 @@ class GitHub:
     def changes(self) -> list[str]:
         return [call for call in self.calls if not call.startswith("GET ")]
 
+    def runner(self, name: str = "gpu-1", *labels: str, status: str = "online") -> dict[str, Any]:
+        names = [{"name": label} for label in labels or ("self-hosted", "Linux", "X64", "gpu")]
+        return {"id": 7, "name": name, "status": status, "busy": False, "labels": names}
+
+    def train(self, ending: str = "success", check: str = "success", role: str = "skipped") -> None:
+        """A run of training_ci.yml, newer than those before it."""
+        number = len(self.runs) + 1
+        run = {"id": 90 + number, "run_number": number, "conclusion": ending}
+        self.runs.insert(0, run | {"created_at": "2026-11-05T00:00:00Z"})
+        steps = {"Check the environment": check, "Assume the AWS role": role}
+        job = {"name": "Train and prove", "conclusion": ending, "labels": ["self-hosted", "gpu"]}
+        self.jobs[90 + number] = [
+            {"name": "Check and plan", "conclusion": "success", "labels": ["ubuntu-24.04"], "steps": []},
+            job | {"steps": [{"name": name, "conclusion": end} for name, end in steps.items()]},
+        ]
+
 
 def new_github(**changes: Any) -> GitHub:
     """A private repository of one's own, as it is after it was pushed."""
@@ -95,11 +113,6 @@ def new_github(**changes: Any) -> GitHub:
     return GitHub(repository=repository | changes)
 
 
-def runner(name: str = "gpu-1", *labels: str, status: str = "online") -> dict[str, Any]:
-    names = labels or ("self-hosted", "Linux", "X64", "gpu")
-    return {"id": 7, "name": name, "status": status, "busy": False, "labels": [{"name": n} for n in names]}
-
-
 def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
     """What GitHub answers to one call."""
     base = f"/repos/{github.repository['full_name']}"
@@ -118,6 +131,21 @@ def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: 
         if found := re.fullmatch(pattern, f"{method} {rest}"):
             return serve(github, found.groups(), body or {}, query)
     return 404, {"message": "Not Found"}
+
+
+def answer_or_fault(github: GitHub, fault: int | str, call: str, query: str, body: Any) -> Answer | None:
+    """The answer to a call, with its fault; None where the connection is cut."""
+    method, path = call.split(" ", 1)
+    if fault == "cut":
+        return None
+    if isinstance(fault, int) and fault:
+        return fault, {"message": WORDS.get(fault, "trouble")}
+    if fault == "limit":
+        return 403, {"message": "API rate limit exceeded for user ID 11."}
+    if fault == "ignored":
+        return 204, None
+    told = answer(github, method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body)
+    return None if fault == "after" else told
 
 
 def page(items: list[Any], key: str, query: dict[str, str]) -> dict[str, Any]:
@@ -229,6 +257,8 @@ def _(github: GitHub, names: Any, _body: Any, query: dict[str, str]) -> Answer:
 
 @route(r"POST environments/([\w-]+)/deployment-branch-policies")
 def _(github: GitHub, names: Any, body: dict[str, Any], *_: Any) -> Answer:
+    if names[0] not in github.policies:
+        return 404, {"message": "Not Found"}
     github.policies[names[0]].append({"id": 100 + len(github.policies[names[0]]), "type": "branch", **body})
     return 200, {}
 
@@ -341,23 +371,15 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
                 github.calls.append(call)
                 github.bodies.append(raw.decode())
             fault = github.fault(call)
-            if fault == "cut":
-                self.hang_up()
+            body = json.loads(raw) if raw else None
+            told: Answer | None = (401, {"message": "Bad credentials"})
+            if self.headers.get("Authorization") == f"token {TOKEN}":
+                told = answer_or_fault(github, fault, call, split.query, body)
+            if told is None:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            query = {name: values[-1] for name, values in parse_qs(split.query).items()}
-            if isinstance(fault, int) and fault:
-                status, content = fault, {"message": WORDS.get(fault, "trouble")}
-            elif fault == "limit":
-                status, content = 403, {"message": "API rate limit exceeded for user ID 11."}
-            elif fault == "ignored":
-                status, content = 204, None
-            elif self.headers.get("Authorization") != f"token {TOKEN}":
-                status, content = 401, {"message": "Bad credentials"}
-            else:
-                status, content = answer(github, self.command, path, query, json.loads(raw) if raw else None)
-            if fault == "after":
-                self.hang_up()
-                return
+            status, content = told
             data = b"" if content is None else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -380,10 +402,6 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
                 self.rfile.readline()
             self.rfile.readline()
             return b"".join(parts)
-
-        def hang_up(self) -> None:
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
@@ -412,6 +430,62 @@ WORDS = {
     422: "Failed to create the environment protection rule. Please ensure the billing plan supports it.",
     500: "Server Error",
 }
+
+
+@pytest.fixture
+def complete() -> Callable[[GitHub], GitHub]:
+    """Does everything that is to be done to a repository: exit code 0."""
+
+    def done(github: GitHub) -> GitHub:
+        limited = {"protected_branches": False, "custom_branch_policies": True}
+        github.variables |= {
+            "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
+            "TRAINYARD_STORE": "file:///mnt/storage/store",
+            "TRAINYARD_WATCH": "on",
+        }
+        for name in ("training", "watch", "release"):
+            github.environments[name] = {"protection_rules": [], "deployment_branch_policy": dict(limited)}
+            pattern, kind = ("v*", "tag") if name == "release" else ("main", "branch")
+            github.policies[name] = [{"id": 100, "name": pattern, "type": kind}]
+        github.runners = [github.runner()]
+        github.train()
+        return github
+
+    return done
+
+
+@pytest.fixture
+def direct() -> Callable[[GitHub], Any]:
+    """Asks the stand-in without `gh` and without a connection: by rule, hundreds of times."""
+
+    @dataclass
+    class Told:
+        status: int
+        content: Any
+
+        @property
+        def message(self) -> str:
+            return f"{self.status} {(self.content or {}).get('message', '')}"
+
+    def asking(github: GitHub) -> Any:
+        def ask(method: str, path: str, body: Any = None) -> Told:
+            path, _, query = f"/{path}".partition("?")
+            call = f"{method} {path}"
+            github.calls.append(call)
+            fault = github.fault(call)
+            told = answer_or_fault(github, fault, call, query, json.loads(json.dumps(body)))
+            if told is None or fault == "limit":
+                raise ServiceTroubleError(f"{call}: no answer")
+            return Told(*told)
+
+        return ask
+
+    return asking
+
+
+@pytest.fixture
+def fresh() -> Callable[..., GitHub]:
+    return new_github
 
 
 @pytest.fixture

@@ -1,0 +1,337 @@
+"""Each step by rule: what is there × what GitHub does to a call → verdict, exit code, what GitHub holds.
+
+Everything else of the repository is done, so that the step alone decides the exit code.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.repository import asking
+from trainyard.repository.setup import Manner, Setup, Wanted
+from trainyard.repository.steps import Step, Verdict, exit_code
+
+ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
+WANTED = Wanted(
+    labels=("self-hosted", "gpu"),
+    store="file:///mnt/storage/store",
+    variables={"TRAINYARD_DEADLINE": "8h"},
+    secrets=(("training", "WANDB_API_KEY"),),
+    allow_public=True,
+)
+BASE = "/repos/me/lab"
+PERSON, CHANGED, CONSENT, ENOUGH = "a person", "changed", "changed with consent", "enough"
+"""What follows from a state when GitHub plays along."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step in one state."""
+
+    row: str
+    state: str
+    prepare: Callable[[Any], None]
+    """Takes the step back from done to the state."""
+    follows: str
+    read: str = ""
+    """The call that finds the state, as a pattern."""
+    change: str = ""
+    """The call that mends it."""
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.state}"
+
+
+def as_it_is(_: Any) -> None:
+    pass
+
+
+def variable(name: str, row: str) -> list[Case]:
+    read = f"GET {BASE}/actions/variables"
+
+    def absent(github: Any) -> None:
+        del github.variables[name]
+
+    def different(github: Any) -> None:
+        github.variables[name] = '["self-hosted","other"]'
+
+    return [
+        Case(row, "absent", absent, CHANGED, read, f"POST {BASE}/actions/variables"),
+        Case(row, "different", different, CONSENT, read, f"PATCH {BASE}/actions/variables/{name}"),
+        Case(row, "right", as_it_is, ENOUGH, read),
+    ]
+
+
+def environment(name: str) -> list[Case]:
+    path, row = f"{BASE}/environments/{name}", f"env {name}"
+    put, post = f"PUT {path}", f"POST {path}/deployment-branch-policies"
+
+    def absent(github: Any) -> None:
+        del github.environments[name]
+        del github.policies[name]
+
+    def policy(value: Any) -> Callable[[Any], None]:
+        def change(github: Any) -> None:
+            github.environments[name]["deployment_branch_policy"] = value
+            github.policies[name] = []
+
+        return change
+
+    def begun(github: Any) -> None:
+        github.policies[name] = []
+
+    def more(github: Any) -> None:
+        github.policies[name].append({"id": 101, "name": "dev", "type": "branch"})
+
+    def other(github: Any) -> None:
+        github.policies[name] = [{"id": 101, "name": "dev", "type": "branch"}]
+
+    protected = {"protected_branches": True, "custom_branch_policies": False}
+    return [
+        Case(row, "absent", absent, CHANGED, f"GET {path}", put),
+        Case(row, "without a limit", policy(None), CHANGED, f"GET {path}", put),
+        Case(row, "limited to protected branches", policy(protected), CONSENT, f"GET {path}", put),
+        Case(row, "cut in the middle", begun, CHANGED, f"GET {path}/deployment-branch-policies", post),
+        Case(row, "open to another branch too", more, PERSON, f"GET {path}/deployment-branch-policies"),
+        Case(row, "open to another branch instead", other, PERSON, f"GET {path}"),
+        Case(row, "right", as_it_is, ENOUGH, f"GET {path}"),
+    ]
+
+
+def attribute(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda github: setattr(github, name, deepcopy(value))
+
+
+def offline(github: Any) -> None:
+    github.runners = [github.runner(status="offline")]
+
+
+def unfit(github: Any) -> None:
+    github.train("failure", check="failure")
+
+
+def nothing_trained(github: Any) -> None:
+    github.runs.clear()
+
+
+def only_planned(github: Any) -> None:
+    job = github.jobs[91][0]
+    github.jobs[91] = [job, {**job, "name": "Train and prove", "conclusion": "skipped"}]
+
+
+def unwatched(github: Any) -> None:
+    del github.variables["TRAINYARD_WATCH"]
+
+
+def no_secret(github: Any) -> None:
+    github.secrets.clear()
+
+
+ACTIONS, RUNNERS = f"GET {BASE}/actions/permissions", f"GET {BASE}/actions/runners"
+FORKS = f"{BASE}/actions/permissions/fork-pr-contributor-approval"
+WORKFLOW, RUNS = (
+    f"{BASE}/actions/workflows/training_ci.yml",
+    f"GET {BASE}/actions/workflows/training_ci.yml/runs",
+)
+SECRETS = f"{BASE}/environments/training/secrets"
+OFF = attribute("actions", {"enabled": False})
+LOCAL = attribute("actions", {"enabled": True, "allowed_actions": "local_only"})
+SELECTED = attribute("actions", {"enabled": True, "allowed_actions": "selected"})
+NO_WORKFLOW = attribute("workflows", {})
+ASLEEP = attribute("workflows", {"training_ci.yml": "disabled_inactivity"})
+SWITCHED_OFF = attribute("workflows", {"training_ci.yml": "disabled_manually"})
+ENABLE = f"PUT {WORKFLOW}/enable"
+
+
+CASES = [
+    Case("actions", "off", OFF, CONSENT, ACTIONS, f"PUT {BASE}/actions/permissions"),
+    Case("actions", "local only", LOCAL, PERSON, ACTIONS),
+    Case("actions", "selected without GitHub's", SELECTED, PERSON, f"{ACTIONS}/selected-actions"),
+    Case("actions", "right", as_it_is, ENOUGH, ACTIONS),
+    Case("workflow", "absent", NO_WORKFLOW, PERSON, f"GET {WORKFLOW}"),
+    Case("workflow", "asleep", ASLEEP, CHANGED, f"GET {WORKFLOW}", ENABLE),
+    Case("workflow", "switched off", SWITCHED_OFF, CONSENT, f"GET {WORKFLOW}", ENABLE),
+    Case("workflow", "right", as_it_is, ENOUGH, f"GET {WORKFLOW}"),
+    Case("fork PRs", "different", as_it_is, CHANGED, f"GET {FORKS}", f"PUT {FORKS}"),
+    Case("fork PRs", "right", attribute("approval", "all_external_contributors"), ENOUGH, f"GET {FORKS}"),
+    *variable("TRAINYARD_RUNNER_LABELS", "runner labels"),
+    *variable("TRAINYARD_STORE", "store"),
+    *variable("TRAINYARD_DEADLINE", "variable"),
+    *environment("training"),
+    *environment("watch"),
+    *environment("release"),
+    Case("secret", "absent", no_secret, CHANGED, f"GET {SECRETS}", f"PUT {SECRETS}/WANDB_API_KEY"),
+    Case("secret", "right", as_it_is, ENOUGH, f"GET {SECRETS}"),
+    Case("runner", "absent", attribute("runners", []), PERSON, RUNNERS),
+    Case("runner", "offline", offline, PERSON, RUNNERS),
+    Case("runner", "right", as_it_is, ENOUGH, RUNNERS),
+    Case("gpu machine", "not fit", unfit, PERSON, RUNS),
+    Case("gpu machine", "right", as_it_is, ENOUGH, RUNS),
+    Case("first green", "absent", nothing_trained, PERSON),
+    Case("first green", "a plan and no training", only_planned, PERSON),
+    Case("first green", "right", as_it_is, ENOUGH),
+    Case("watchdog", "absent", unwatched, CHANGED, "", f"POST {BASE}/actions/variables"),
+    Case("watchdog", "right", as_it_is, ENOUGH),
+    Case("branch rule", "absent", as_it_is, ENOUGH),
+]
+FINAL = {ENOUGH: Verdict.OK, CHANGED: Verdict.DONE, CONSENT: Verdict.DONE}
+
+
+def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., Any]) -> Any:
+    public = case.row == "fork PRs"
+    github = complete(fresh(visibility="public" if public else "private", private=not public))
+    github.variables["TRAINYARD_DEADLINE"] = "8h"
+    github.secrets = {"training": {"WANDB_API_KEY": "sealed"}}
+    case.prepare(github)
+    return github
+
+
+def set_up(
+    github: Any, ask: Any, wanted: Wanted = WANTED, *, yes: bool = True, dry_run: bool = False
+) -> list[Step]:
+    def set_secret(change: Any) -> None:
+        path = f"repos/me/lab/environments/{change.environment}/secrets/{change.name}"
+        answer = ask("PUT", path, {"encrypted_value": "sealed"})
+        if answer.status > 299:
+            raise ServiceError(f"gh secret set {change.name}: {answer.message}")
+
+    def can_ask(_: str) -> bool:
+        return True
+
+    about, _ = asking.about(ask, "github.com", "me/lab")
+    manner = Manner(dry_run, lambda _: yes, can_ask, set_secret)
+    return list(Setup(ask, lambda _: (None, "no aws here"), about, wanted, manner).steps())
+
+
+def row_of(steps: list[Step], case: Case) -> Step:
+    return next(step for step in steps if step.name == case.row)
+
+
+@pytest.mark.parametrize("yes", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_step_is_done_and_read_back_or_left_to_a_person(
+    case: Case, yes: bool, complete: Any, fresh: Any, direct: Any
+) -> None:
+    github = prepared(case, complete, fresh)
+    before = github.changes()
+    steps = set_up(github, direct(github), yes=yes)
+    step = row_of(steps, case)
+    if case.row == "branch rule":
+        assert (step.verdict, exit_code(steps)) == (Verdict.OPTIONAL, 0)
+    elif case.follows == PERSON or (case.follows == CONSENT and not yes):
+        assert (step.verdict, exit_code(steps)) == (Verdict.YOU, 1)
+        assert case.change == "" or github.changes() == before
+    else:
+        assert (step.verdict, exit_code(steps)) == (FINAL[case.follows], 0)
+    assert not any(call.startswith("DELETE") for call in github.calls)
+    if exit_code(steps) == 0:
+        calls = len(github.changes())
+        again = set_up(github, direct(github), yes=False)
+        assert len(github.changes()) == calls, "what is right is not touched"
+        assert {each.verdict for each in again} <= {Verdict.OK, Verdict.OPTIONAL}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_dry_run_changes_nothing_and_names_the_calls(
+    case: Case, complete: Any, fresh: Any, direct: Any
+) -> None:
+    github = prepared(case, complete, fresh)
+    steps = set_up(github, direct(github), dry_run=True)
+    assert github.changes() == []
+    step = row_of(steps, case)
+    if case.change and case.follows != PERSON:
+        assert (step.verdict, exit_code(steps)) == (Verdict.WOULD, 1)
+        method, path = case.change.split(" ")
+        shown = [change.command_line("github.com", "me/lab") for change in step.changes]
+        wanted = (
+            f"gh api --method {method} {path[1:]}" if case.row != "secret" else "gh secret set WANDB_API_KEY"
+        )
+        assert any(line.startswith(wanted) for line in shown), shown
+
+
+READS = [case for case in CASES if case.state == "right" and case.read]
+
+
+@pytest.mark.parametrize(("case", "fault"), list(product(READS, (403, 404, 500, "cut", "limit"))), ids=str)
+def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
+    case: Case, fault: int | str, complete: Any, fresh: Any, direct: Any
+) -> None:
+    github = prepared(case, complete, fresh)
+    github.faults = {case.read: [fault]}
+    steps = set_up(github, direct(github))
+    step = row_of(steps, case)
+    absent_by_404 = fault == 404 and case.row.split()[0] in ("workflow", "gpu", "secret", "env")
+    if isinstance(fault, str):
+        after = steps[[each.name for each in steps].index(case.row) :]
+        shared = case.read.endswith("/variables")
+        assert step.verdict is Verdict.UNREACHED
+        assert {each.verdict for each in after} == {Verdict.UNREACHED} or shared
+        assert exit_code(steps) == 4
+        github.faults = {}
+        assert exit_code(set_up(github, direct(github))) == 0, "run again goes on"
+    elif absent_by_404:
+        assert step.verdict not in (Verdict.OK, Verdict.DONE)
+        assert exit_code(steps) in (1, 4)
+    else:
+        assert (step.verdict, exit_code(steps)) == (Verdict.REFUSED, 4)
+        assert str(fault) in step.text
+        assert Verdict.UNREACHED not in {each.verdict for each in steps}
+
+
+CHANGES = [case for case in CASES if case.change and case.follows in (CHANGED, CONSENT)]
+FAULTS: tuple[int | str, ...] = (403, 404, 422, 500, "cut", "after", "ignored", "limit")
+
+
+@pytest.mark.parametrize(("case", "fault"), list(product(CHANGES, FAULTS)), ids=str)
+def test_a_change_that_is_refused_is_never_said_to_be_done(
+    case: Case, fault: int | str, complete: Any, fresh: Any, direct: Any
+) -> None:
+    github = prepared(case, complete, fresh)
+    github.faults = {case.change: [fault]}
+    steps = set_up(github, direct(github))
+    step = row_of(steps, case)
+    # An environment that was not kept has no limits: GitHub refuses the next call with 404, as without a plan.
+    plan = case.row.startswith("env ") and (
+        fault in (404, 422) or str(case).endswith("absent") and fault == "ignored"
+    )
+    if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
+        assert (step.verdict, exit_code(steps)) == (Verdict.DONE, 0)
+    elif fault in ("cut", "after", "limit"):
+        assert (step.verdict, exit_code(steps)) == (Verdict.UNREACHED, 4)
+    elif plan:
+        assert (step.verdict, exit_code(steps)) == (Verdict.YOU, 1)
+        assert "--no-environments" in step.text
+    else:
+        assert (step.verdict, exit_code(steps)) == (Verdict.REFUSED, 4)
+    github.faults = {}
+    assert exit_code(set_up(github, direct(github))) == 0, "nothing is lost: run again goes on"
+
+
+@pytest.mark.parametrize("calls", range(1, 16))
+def test_a_network_that_is_cut_after_any_change_loses_nothing(
+    calls: int, complete: Any, fresh: Any, direct: Any
+) -> None:
+    github = fresh()
+    ask, left = direct(github), [calls]
+
+    def cut_after(method: str, path: str, body: Any = None) -> Any:
+        if left[0] <= 0:
+            raise ServiceTroubleError("no answer")
+        left[0] -= method != "GET"
+        return ask(method, path, body)
+
+    wanted = replace(WANTED, secrets=())
+    first = set_up(github, cut_after, wanted)
+    assert exit_code(first) == (4 if left[0] <= 0 else 1)
+    assert exit_code(set_up(github, ask, wanted)) == 1
+    github.runners = [github.runner()]
+    github.train()
+    final = set_up(github, ask, wanted)
+    assert exit_code(final) == 0, final
+    reference = set_up(complete(fresh()), direct(complete(fresh())), wanted)
+    assert {step.name for step in reference} == {step.name for step in final}
