@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = wanted_of(args)
     host, name = repository_of(args.repository)
     gh = GitHubCli(host)
+    gh.require_login()
     about, found = asking.about(gh.ask, host, name)
     asking.refuse_unfit(about, found)
     manner = manner_of(args, gh, host, about.name)
@@ -139,7 +140,7 @@ def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -
     return Manner(
         dry_run=args.dry_run,
         agreed=agreed,
-        can_ask=lambda secret: person or bool(os.environ.get(secret)),
+        can_ask=lambda secret: (person and sys.stdout.isatty()) or bool(os.environ.get(secret)),
         set_secret=set_secret,
     )
 

@@ -22,8 +22,6 @@ CALL_SECONDS = 60
 PAUSES = (1.0, 4.0)
 """Seconds between the attempts of a read."""
 _HEALS = (500, 502, 503, 504)
-_NOT_LOGGED_IN = 4
-"""What `gh` ends with when it has no token for the host: `gh help exit-codes`."""
 _LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
 """Variables that would colour the answers, mix logs into them, or choose another repository."""
 
@@ -59,11 +57,24 @@ class GitHubCli:
         self._host = host
         self._environment = kept | {"GH_HOST": host, "NO_COLOR": "1", "GH_NO_UPDATE_NOTIFIER": "1"}
 
+    def require_login(self) -> None:
+        """Raise ConfigError when `gh` is missing, or has no login for the host; GitHub is not asked.
+
+        Without a login GitHub would only say that it knows no such repository.
+        """
+        line = ["gh", "auth", "token", "--hostname", self._host]
+        done = run_program(line, seconds=CALL_SECONDS, stdin="", environment=self._environment)
+        if done.exit_code is None:
+            raise ConfigError(
+                f"gh cannot be started ({done.stderr}): see https://cli.github.com, then gh auth login"
+            )
+        if not done.ok:
+            raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """One call. Reads are tried again while that can heal; a change is asked for once.
 
-        Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached, and ConfigError
-        when `gh` is missing or not logged in.
+        Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached.
         """
         for pause in (*PAUSES, None) if method == "GET" else (None,):
             try:
@@ -104,10 +115,6 @@ class GitHubCli:
         if parsed is not None:
             return parsed
         said = " ".join(done.stderr.split())[:300]
-        if done.exit_code is None and said.endswith("not found"):
-            raise ConfigError("gh is not installed: see https://cli.github.com, then gh auth login")
-        if done.exit_code == _NOT_LOGGED_IN:
-            raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
         raise ServiceTroubleError(f"{self._host} could not be reached: {said or 'no answer'}")
 
 

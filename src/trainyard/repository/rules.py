@@ -43,6 +43,12 @@ class About:
         return f"repos/{self.name}"
 
 
+def repository(about: About) -> Step:
+    """The repository itself, of which all that could stop the set-up was asked before."""
+    kind = "private" if about.private else "public"
+    return Step("repository", Verdict.OK, f"{kind}, no fork, not archived; you administer it")
+
+
 def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
     """Whether Actions are on, and may use the actions of the workflows."""
     name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)

@@ -82,6 +82,7 @@ class Setup:
 
     def steps(self) -> Iterator[Step]:
         """Every step, each as soon as it is over."""
+        yield rules.repository(self._about)
         done: dict[str, Step] = {}
         for name, judge in self._judges():
             step = self._settled(name, judge)

@@ -522,9 +522,10 @@ def setup_github(
         line = [sys.executable, "-S", str(ROOT / "scripts" / "setup_github.py")]
         if "--repository" not in arguments:
             line += ["--repository", f"{github.address}/{REPOSITORY}"]
+        given = environment | {"PYTHONPATH": str(ROOT / "src")} | variables
         done = subprocess.run(
             [*line, *arguments],
-            env=environment | {"PYTHONPATH": str(ROOT / "src")} | variables,
+            env={name: value for name, value in given.items() if value},
             cwd=tmp_path,
             capture_output=True,
             text=True,

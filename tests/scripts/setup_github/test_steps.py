@@ -149,6 +149,7 @@ ENABLE = f"PUT {WORKFLOW}/enable"
 
 
 CASES = [
+    Case("repository", "right", as_it_is, ENOUGH),
     Case("actions", "off", OFF, CONSENT, ACTIONS, f"PUT {BASE}/actions/permissions"),
     Case("actions", "local only", LOCAL, PERSON, ACTIONS),
     Case("actions", "selected without GitHub's", SELECTED, PERSON, f"{ACTIONS}/selected-actions"),
@@ -295,10 +296,9 @@ def test_a_change_that_is_refused_is_never_said_to_be_done(
     github.faults = {case.change: [fault]}
     steps = set_up(github, direct(github))
     step = row_of(steps, case)
-    # An environment that was not kept has no limits: GitHub refuses the next call with 404, as without a plan.
-    plan = case.row.startswith("env ") and (
-        fault in (404, 422) or str(case).endswith("absent") and fault == "ignored"
-    )
+    # Where GitHub does not keep the environment, it refuses the next call with 404, as without a plan.
+    not_kept = fault == "ignored" and case.state == "absent"
+    plan = case.row.startswith("env ") and (fault in (404, 422) or not_kept)
     if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
         assert (step.verdict, exit_code(steps)) == (Verdict.DONE, 0)
     elif fault in ("cut", "after", "limit"):
