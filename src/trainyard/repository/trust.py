@@ -83,8 +83,11 @@ def subjects_of(held: Mapping[str, Any]) -> list[str]:
     """The subjects that a policy names, for a message."""
     found: list[str] = []
     for statement in _list(held.get("Statement")):
-        for tests in (statement.get("Condition") or {}).values() if isinstance(statement, dict) else ():
-            found += [str(value) for value in _list((tests or {}).get(f"{ISSUER}:sub"))]
+        condition = statement.get("Condition") if isinstance(statement, dict) else None
+        for tests in condition.values() if isinstance(condition, dict) else ():
+            found += [
+                str(value) for value in _list(tests.get(f"{ISSUER}:sub") if isinstance(tests, dict) else None)
+            ]
     return found
 
 

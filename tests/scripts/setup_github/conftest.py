@@ -11,12 +11,15 @@ import http.server
 import ipaddress
 import json
 import os
+import pty
 import re
+import select
 import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -535,5 +538,40 @@ def setup_github(
         assert "Traceback" not in done.stderr, done.stderr
         assert TOKEN not in done.stdout + done.stderr
         return done
+
+    return run
+
+
+WHERE = b"\x1b[6n"
+"""`gh` asks its terminal where the cursor is before it reads, and waits for the answer."""
+
+
+@pytest.fixture
+def terminal() -> Callable[..., tuple[int, bytes]]:
+    """Runs Python on a terminal of its own, types into it once it asks, and gives exit code and screen."""
+
+    def run(arguments: list[str], environment: dict[str, str], typed: str) -> tuple[int, bytes]:
+        main, side = pty.openpty()
+        variables = environment | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"}
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdin=side, stdout=side, stderr=side, env=variables
+        )
+        os.close(side)
+        screen, asked, end = b"", 0, time.monotonic() + 30
+        while time.monotonic() < end:
+            if not select.select([main], [], [], 0.5)[0]:
+                if asked and typed:  # it is silent now, and what is typed ahead of that is lost
+                    os.write(main, typed.encode())
+                    typed = ""
+                continue
+            try:
+                screen += os.read(main, 4096)
+            except OSError:  # EIO: nobody holds the other side any more
+                break
+            while screen.count(WHERE) > asked:
+                os.write(main, b"\x1b[24;80R")
+                asked += 1
+        os.close(main)
+        return process.wait(timeout=60), screen
 
     return run

@@ -1,0 +1,139 @@
+"""The gateway to `gh`, with the real one: what comes back, what is tried again, what is kept out of sight."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways import aws_cli, github_cli
+from trainyard.gateways.github_cli import GitHubCli
+
+LAB = "repos/me/lab"
+
+
+@pytest.fixture
+def gh(github: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> GitHubCli:
+    monkeypatch.setattr(github_cli, "PAUSES", (0.0, 0.0))
+    coloured = {"CLICOLOR_FORCE": "1", "GH_FORCE_TTY": "80", "GH_DEBUG": "api", "GH_REPO": "them/other"}
+    return GitHubCli(github.address, environment | coloured)
+
+
+@pytest.mark.parametrize(
+    ("fault", "calls", "message"),
+    [
+        (403, 1, "403 Resource not accessible"),
+        (404, 1, "404 Not Found"),
+        (422, 1, "422 Failed"),
+        (500, 3, "500 S"),
+    ],
+)
+def test_a_refusal_is_an_answer_and_only_what_can_heal_is_asked_again(
+    github: Any, gh: GitHubCli, fault: int, calls: int, message: str
+) -> None:
+    github.faults = {f"GET /{LAB}": [fault]}
+    answer = gh.ask("GET", LAB)
+    assert (answer.ok, answer.status, len(github.calls)) == (False, fault, calls)
+    assert answer.message.startswith(message)
+
+
+def test_a_read_that_heals_gives_its_content_and_colours_nothing(github: Any, gh: GitHubCli) -> None:
+    github.faults = {f"GET /{LAB}": [502, "cut", 0]}
+    answer = gh.ask("GET", LAB)
+    assert (answer.ok, answer.content) == (True, github.repository)
+
+
+@pytest.mark.parametrize(("fault", "status"), [(0, 201), (500, 500)])
+def test_a_change_is_asked_for_once_with_its_body(
+    github: Any, gh: GitHubCli, fault: int, status: int
+) -> None:
+    call, body = f"POST /{LAB}/actions/variables", {"name": "A", "value": 'is "quoted" → ü\n$(x)'}
+    github.faults = {call: [fault]}
+    assert gh.ask("POST", f"{LAB}/actions/variables", body).status == status
+    assert (github.calls, [json.loads(text) for text in github.bodies]) == ([call], [body])
+    assert github.variables == ({"A": body["value"]} if status == 201 else {})
+
+
+@pytest.mark.parametrize(("method", "calls"), [("GET", 3), ("PUT", 1)])
+def test_no_answer_is_trouble_and_says_so(github: Any, gh: GitHubCli, method: str, calls: int) -> None:
+    github.faults = {".*": ["cut"]}
+    with pytest.raises(ServiceTroubleError, match=r"localhost:\d+ could not be reached: .*EOF"):
+        gh.ask(method, LAB)
+    assert len(github.calls) == calls
+
+
+def test_an_address_where_nobody_answers_is_trouble(environment: dict[str, str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(github_cli, "PAUSES", ())
+    with pytest.raises(ServiceTroubleError, match="connection refused"):
+        GitHubCli("localhost:1", environment).ask("GET", LAB)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ("X-Ratelimit-Remaining: 0\nX-Ratelimit-Reset: 1795345200", "ask again after 11:00 UTC"),
+        ("Retry-After: 60", "ask again in 60 seconds"),
+    ],
+)
+def test_a_rate_limit_says_when_to_come_back(headers: str, said: str) -> None:
+    output = f'HTTP/2.0 403 Forbidden\n{headers}\n\n{{"message": "API rate limit exceeded"}}'
+    with pytest.raises(ServiceTroubleError, match=said):
+        github_cli._parsed(output)
+
+
+def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: Any, gh: GitHubCli) -> None:
+    place = ["--env", "training", "--repo", f"{github.address}/me/lab"]
+    value = "-----BEGIN KEY-----\nvery secret\n-----END KEY-----"
+    gh.set_secret("TRAINYARD_SIGNING_KEY", place, value)
+    assert list(github.secrets["training"]) == ["TRAINYARD_SIGNING_KEY"]
+    assert "secret" not in "".join(github.bodies)
+    github.faults = {"PUT .*": [403]}
+    with pytest.raises(ServiceError, match=r"gh secret set TRAINYARD_SIGNING_KEY: .*403") as refused:
+        gh.set_secret("TRAINYARD_SIGNING_KEY", place, value)
+    assert "very" not in str(refused.value)
+
+
+def test_a_missing_program_is_a_usage_error(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"cli\.github\.com"):
+        GitHubCli("github.com", environment | {"PATH": "/nowhere"}).require_login()
+
+
+AWS = """#!/bin/sh
+test "$*" = "iam get-role --role-name trainyard-ci --output json --no-cli-pager" || exit 9
+{answer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "policy", "why"),
+    [
+        ("""echo '{"Role": {"AssumeRolePolicyDocument": {"Statement": []}}}'""", {"Statement": []}, ""),
+        ("echo 'Unable to locate credentials' >&2; exit 253", None, "Unable to locate credentials"),
+        ("echo '{}'", None, "aws answered something else than a role"),
+        ("echo no", None, "aws answered something else than a role"),
+    ],
+)
+def test_the_trust_policy_comes_from_aws_where_it_can_be_asked(
+    answer: str, policy: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "aws").write_text(AWS.format(answer=answer))
+    (tmp_path / "aws").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert aws_cli.trust_policy_of("trainyard-ci") == (policy, why)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert aws_cli.trust_policy_of("trainyard-ci") == (None, "the command aws is not here")
+
+
+def test_a_person_types_a_secret_into_gh_itself(
+    github: Any, environment: dict[str, str], terminal: Callable[..., tuple[int, bytes]]
+) -> None:
+    program = (
+        "import os, sys; from trainyard.gateways.github_cli import GitHubCli; "
+        "GitHubCli(sys.argv[1], os.environ).set_secret('WANDB_API_KEY', sys.argv[2:], None)"
+    )
+    place = ["--env", "training", "--repo", f"{github.address}/me/lab"]
+    code, said = terminal(["-c", program, github.address, *place], environment, "typed-secret\r")
+    assert (code, list(github.secrets["training"])) == (0, ["WANDB_API_KEY"])
+    assert b"typed-secret" not in said
