@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kind = "private" if about.private else "public"
         print(f"{host}/{about.name} · {kind} · {about.branch}{' · dry run' if args.dry_run else ''}\n")
     steps = []
-    for step in Setup(gh.ask, trust_policy_of, about, wanted, manner).steps():
+    for step in Setup(gh.ask, about, wanted, manner, ask_aws=trust_policy_of).steps():
         steps.append(step)
         if not args.json:
             print(wording.row(step, colour=colour), flush=True)

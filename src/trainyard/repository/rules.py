@@ -100,7 +100,7 @@ def fork_requests(found: Json, about: About) -> Step:
     )
 
 
-def variable(row: str, name: str, found: str | None, wanted: str | None, about: About) -> Step:
+def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> Step:
     """One variable of the repository; `wanted` is None where what is there is kept."""
     if found is not None and wanted in (None, found):
         return Step(row, Verdict.OK, f"{name} = {found}")
@@ -144,8 +144,8 @@ def environment(name: str, found: Json | None, policies: Sequence[Json], about: 
 def environment_refused(name: str, message: str, about: About) -> Step:
     """An environment that a private repository's plan has not."""
     text = (
-        f"GitHub said {message}: in a private repository environments need GitHub Pro, Team or Enterprise. "
-        "Without them any branch may use the secrets: --no-environments takes that"
+        f"{message}; in a private repository environments need GitHub Pro, Team or Enterprise. Without them "
+        "any branch may use the secrets: --no-environments takes that"
     )
     return Step(
         f"env {name}",
@@ -192,7 +192,9 @@ def role_of_other_issuer(why: str, *, assumed_by: str) -> Step:
     )
 
 
-def runner(fitting: Sequence[Json], labels: Sequence[str], remark: str, todo: Sequence[Todo]) -> Step:
+def runner(
+    fitting: Sequence[Json], labels: Sequence[str], *, remark: str = "", todo: Sequence[Todo] = ()
+) -> Step:
     """Whether a runner with all labels is online; `todo` says how a machine becomes one."""
     name, wanted = "runner", ", ".join(labels)
     online = [each for each in fitting if each.get("status") == "online"]
@@ -346,7 +348,7 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
 def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About) -> Step:
     """The labels: what was asked for, else what is there, else the default."""
     value = labels_text(wanted) if wanted else (None if found else labels_text(default))
-    return variable("runner labels", LABELS, found or None, value, about)
+    return variable("runner labels", LABELS, about, found=found or None, wanted=value)
 
 
 def _environment_put(path: str, found: Json) -> Change:

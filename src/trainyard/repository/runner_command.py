@@ -35,7 +35,7 @@ class Registration:
 def runner_command(registration: Registration) -> str:
     """The command, of several lines, ready to be pasted."""
     name = re.sub(r"[^\w.-]+", "-", registration.address.partition("://")[2].partition("/")[2])
-    folders = "".join(f"  install -d -o runner {shlex.quote(folder)}\n" for folder in registration.folders)
+    folders = "".join(f"  give {shlex.quote(folder)}\n" for folder in registration.folders)
     cases = "".join(
         f"    {machine}) url={shlex.quote(registration.downloads[kind][0])}\n"
         f"      sum={shlex.quote(registration.downloads[kind][1])} ;;\n"
@@ -48,6 +48,10 @@ def runner_command(registration: Registration) -> str:
 sudo bash -s <<'TRAINYARD'
 # Make this machine a runner of {registration.address}; do what is left of it when run again.
 set -euo pipefail
+give() {{
+  [ -d "$1" ] || install -d -o runner "$1"
+  sudo -u runner test -w "$1" || echo "The user runner may not write to $1: chown it." >&2
+}}
 register() {{
   for program in curl tar git make; do
     command -v "$program" > /dev/null ||

@@ -33,6 +33,7 @@ from trainyard.repository.variables import (
 )
 
 NEWEST_RUNS = 10
+SCRIPT = "PYTHONPATH=src python3 scripts/setup_github.py"
 AskAws = Callable[[str], tuple[Mapping[str, Any] | None, str]]
 """Role name -> its trust policy, or why there is none to see."""
 
@@ -68,7 +69,9 @@ class Manner:
 class Setup:
     """One repository on its way from a copy to its first green run."""
 
-    def __init__(self, ask: Ask, ask_aws: AskAws, about: rules.About, wanted: Wanted, manner: Manner) -> None:
+    def __init__(
+        self, ask: Ask, about: rules.About, wanted: Wanted, manner: Manner, *, ask_aws: AskAws
+    ) -> None:
         self._ask, self._ask_aws, self._about = ask, ask_aws, about
         self._wanted, self._manner = wanted, manner
         self._cut = ""
@@ -129,6 +132,8 @@ class Setup:
             self._cut = str(error)
             return Step(name, Verdict.UNREACHED, self._cut)
         except RefusedError as error:
+            if "upgrade" in error.said.lower() and self._plan_lacks(name, error):
+                return self._without_plan(name, f"GitHub said {error.said}")
             return Step(name, Verdict.REFUSED, str(error))
 
     def _changed(self, step: Step, judge: Callable[[], Step]) -> Step:
@@ -142,8 +147,10 @@ class Setup:
             return replace(again, verdict=Verdict.DONE) if again.verdict is Verdict.OK else again
         if isinstance(refusal, ServiceTroubleError):
             raise refusal
-        if isinstance(refusal, RefusedError) and self._plan_lacks(step, refusal):
-            return rules.environment_refused(step.name.removeprefix("env "), refusal.said, self._about)
+        if isinstance(refusal, RefusedError) and self._plan_lacks(step.name, refusal):
+            return self._without_plan(step.name, f"GitHub said {refusal.said}")
+        if refusal is None and step.name.startswith("env ") and self._about.private:
+            return self._without_plan(step.name, "GitHub took the limit and did not keep it")
         reason = str(refusal) if refusal else "GitHub took the change and does not show it"
         return replace(step, verdict=Verdict.REFUSED, text=f"{step.text}: {reason}", changes=())
 
@@ -163,15 +170,14 @@ class Setup:
                 return error
         return None
 
-    def _plan_lacks(self, step: Step, refusal: RefusedError) -> bool:
+    def _plan_lacks(self, name: str, refusal: RefusedError) -> bool:
         """Whether it is the plan that has no environments, and not the login that may not make them."""
-        mine = "not accessible" in refusal.said or "admin" in refusal.said.lower()
-        return (
-            step.name.startswith("env ")
-            and self._about.private
-            and not mine
-            and refusal.status in (403, 404, 422)
-        )
+        login = "not accessible" in refusal.said or "admin" in refusal.said.lower()
+        lacks = name.startswith("env ") and refusal.status in (403, 404, 422)
+        return lacks and self._about.private and not login
+
+    def _without_plan(self, name: str, message: str) -> Step:
+        return rules.environment_refused(name.removeprefix("env "), message, self._about)
 
     def _actions(self) -> Step:
         path = f"{self._about.base}/actions/permissions"
@@ -213,15 +219,16 @@ class Setup:
         self._store = self._wanted.store or str(variables.get(STORE, {}).get("value") or "")
         step = self._variable("store", STORE, self._wanted.store or None, variables)
         if step.verdict is Verdict.YOU:
-            where = "say where runs are kept: --store file:///mnt/storage/store or --store s3://bucket/prefix"
-            return replace(step, text=f"{step.text}; {where}")
+            where = "say where runs are kept, in a folder of the machine or in s3://bucket/prefix"
+            line = f"{SCRIPT} --store file:///mnt/storage/store"
+            return replace(step, text=f"{step.text}; {where}", todo=(Todo(rules.HERE, line),))
         return step
 
     def _variable(
         self, row: str, name: str, value: str | None, found: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Step:
         known = (self._found() if found is None else found).get(name, {})
-        return rules.variable(row, name, known.get("value") or None, value, self._about)
+        return rules.variable(row, name, self._about, found=known.get("value") or None, wanted=value)
 
     def _environment(self, name: str) -> Step:
         path = f"{self._about.base}/environments/{name}"
@@ -251,10 +258,13 @@ class Setup:
             fitting, remark = self._runners_of_organisation()
         self._registered = bool(fitting)
         if fitting:
-            return rules.runner(fitting, self._labels, "", ())
+            return rules.runner(fitting, self._labels)
+        if not self._store:
+            text = "the command for a machine comes once the store is known, whose folder it makes"
+            return Step("runner", Verdict.WAITS, text)
         said, todo = rules.lacking(runners, self._labels, self._about)
         token = Change("POST", f"{self._about.base}/actions/runners/registration-token")
-        step = rules.runner((), self._labels, remark + said, (*todo, self._command(token)))
+        step = rules.runner((), self._labels, remark=remark + said, todo=(*todo, self._command(token)))
         return replace(step, changes=(token,) if self._manner.dry_run else ())
 
     def _runners_of_organisation(self) -> tuple[list[rules.Json], str]:

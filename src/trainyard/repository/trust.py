@@ -64,8 +64,8 @@ class Trusted:
         ids = f" --owner-id {self.owner_id} --repository-id {self.repository_id}" if self.immutable else ""
         part = "" if partition == "aws" else f" --partition {partition}"
         write = (
-            f"scripts/write_trust_policy.py --repository {self.repository} --account {account} "
-            f"--environment {ENVIRONMENT}{ids}{part} --output trust.json"
+            f"PYTHONPATH=src python3 scripts/write_trust_policy.py --repository {self.repository} "
+            f"--account {account} --environment {ENVIRONMENT}{ids}{part} --output trust.json"
         )
         return (
             write,

@@ -145,6 +145,10 @@ def answer_or_fault(github: GitHub, fault: int | str, call: str, query: str, bod
         return fault, {"message": WORDS.get(fault, "trouble")}
     if fault == "limit":
         return 403, {"message": "API rate limit exceeded for user ID 11."}
+    if fault == "upgrade":
+        return 403, {
+            "message": "Upgrade to GitHub Pro or make this repository public to enable this feature."
+        }
     if fault == "ignored":
         return 204, None
     told = answer(github, method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body)

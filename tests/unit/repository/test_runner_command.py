@@ -111,7 +111,7 @@ def test_one_paste_makes_a_machine_a_runner_and_a_second_one_only_starts_it(
     again = run(command)
     assert (again.returncode, notes(tmp_path)[6:]) == (
         0,
-        [f"install -d -o runner {store}", f"install -d -o runner {folder}", "svc start "],
+        [f"install -d -o runner {folder}", "svc start "],
     )
 
 

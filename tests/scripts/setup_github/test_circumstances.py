@@ -1,0 +1,299 @@
+"""What a copy may be like: public, an organisation's, on a free plan, with a role in AWS, with many pages."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.plan.trust_policy import Form, Subject, trust_policy
+from trainyard.repository import asking
+from trainyard.repository.setup import Manner, Setup, Wanted
+from trainyard.repository.steps import SecretChange, Step, Verdict, exit_code
+
+ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
+BASE = "/repos/me/lab"
+
+
+@dataclass
+class Done:
+    """The steps of one set-up."""
+
+    steps: list[Step]
+
+    @property
+    def code(self) -> int:
+        return exit_code(self.steps)
+
+    def __getitem__(self, name: str) -> Step:
+        return next(step for step in self.steps if step.name == name)
+
+    def todo(self, name: str) -> str:
+        return "\n".join(f"{todo.note}: {todo.command}" for todo in self[name].todo)
+
+
+SetUp = Callable[..., Done]
+
+
+@pytest.fixture
+def set_up(direct: Any) -> SetUp:
+    def run(github: Any, wanted: Wanted, held: Any = None, host: str = "github.com") -> Done:
+        ask = direct(github)
+        about, _ = asking.about(ask, host, "me/lab")
+
+        def set_secret(change: SecretChange) -> None:
+            place = f"environments/{change.environment}" if change.environment else "actions"
+            ask("PUT", f"{about.base}/{place}/secrets/{change.name}", {"encrypted_value": "sealed"})
+
+        manner = Manner(False, lambda _: True, lambda _: True, set_secret)
+        why = "" if held else "the command aws is not here"
+        return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (held, why)).steps()))
+
+    return run
+
+
+def test_a_public_repository_gets_no_runner_unless_it_is_told(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    github = fresh(visibility="public", private=False)
+    github.variables["TRAINYARD_STORE"] = "s3://ml-runs"
+    refused = set_up(github, Wanted())
+    assert (refused["runner"].verdict, refused["watchdog"].verdict) == (Verdict.YOU, Verdict.WAITS)
+    assert "--allow-public" in refused["runner"].text
+    assert not any("/runners" in call for call in github.calls), "no token is made"
+    assert github.approval == "all_external_contributors"
+    assert set_up(complete(github), Wanted(allow_public=True)).code == 0
+
+
+@pytest.mark.parametrize("visibility", ["private", "internal"])
+def test_pull_requests_of_strangers_are_no_matter_where_there_are_none(
+    fresh: Any, complete: Any, set_up: SetUp, visibility: str
+) -> None:
+    done = set_up(complete(fresh(visibility=visibility)), Wanted())
+    assert (done.code, [step.name for step in done.steps if step.name == "fork PRs"]) == (0, [])
+
+
+def organisation(fresh: Any, complete: Any) -> Any:
+    github = complete(fresh(owner={"login": "me", "id": 11, "type": "Organization"}))
+    github.runners = []
+    return github
+
+
+def test_a_runner_of_the_organisation_counts_if_the_repository_may_use_it(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    github = organisation(fresh, complete)
+    github.groups = {1: [github.runner("cpu-1", "self-hosted")], 5: [github.runner("org-gpu")]}
+    done = set_up(github, Wanted())
+    assert (done.code, done["runner"].text) == (0, "org-gpu online with self-hosted, gpu")
+    github.faults = {"GET /orgs/me/actions/runner-groups": [403]}
+    unlisted = set_up(github, Wanted())
+    assert (unlisted.code, unlisted["runner"].verdict) == (1, Verdict.YOU)
+    assert "it takes the scope admin:org" in unlisted["runner"].text
+    assert "sudo bash -s" in unlisted.todo("runner")
+
+
+def test_a_runner_that_lacks_a_label_is_named_with_the_call_that_gives_it(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    done = set_up(complete(fresh()), Wanted(labels=("self-hosted", "GPU", "h100")))
+    assert "gpu-1 lacks h100" in done["runner"].text
+    wanted = (
+        """gh api --method POST repos/me/lab/actions/runners/7/labels --input - <<< '{"labels": ["h100"]}'"""
+    )
+    assert f"if gpu-1 is the one that is meant: {wanted}" in done.todo("runner")
+
+
+def test_without_environments_secrets_are_the_repositorys(fresh: Any, complete: Any, set_up: SetUp) -> None:
+    github = complete(fresh())
+    github.environments.clear()
+    github.faults = {f"PUT {BASE}/environments/.*": [422]}
+    secrets = (("training", "WANDB_API_KEY"),)
+    refused = set_up(github, Wanted(secrets=secrets))
+    assert (refused.code, refused["env training"].verdict, refused["secret"].verdict) == (
+        1,
+        Verdict.YOU,
+        Verdict.WAITS,
+    )
+    assert "GitHub Pro, Team or Enterprise" in refused["env training"].text
+    taken = set_up(github, Wanted(secrets=secrets, environments=False))
+    assert (taken.code, github.secrets) == (0, {"": {"WANDB_API_KEY": "sealed"}})
+
+
+def test_a_limit_is_added_to_an_environment_and_what_else_it_has_is_kept(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    github = complete(fresh(enterprise=True))
+    reviewers = [{"type": "User", "reviewer": {"id": 11, "login": "me"}}]
+    kept = [
+        {"type": "wait_timer", "wait_timer": 30},
+        {"type": "required_reviewers", "prevent_self_review": True, "reviewers": reviewers},
+        {"type": "branch_policy"},
+    ]
+    github.environments["release"] = {"protection_rules": kept, "deployment_branch_policy": None}
+    assert set_up(github, Wanted()).code == 0
+    assert github.environments["release"]["protection_rules"] == [
+        {"type": "wait_timer", "wait_timer": 30},
+        {"type": "required_reviewers", "reviewers": [{"type": "User", "id": 11}]},
+    ]
+
+
+def test_a_plan_is_named_where_github_names_it(fresh: Any, complete: Any, set_up: SetUp) -> None:
+    github = complete(fresh())
+    github.faults = {f"GET {BASE}/environments/training": ["upgrade"]}
+    done = set_up(github, Wanted())
+    assert (done.code, done["env training"].verdict) == (1, Verdict.YOU)
+    assert "--no-environments" in done["env training"].text
+
+
+def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(
+    fresh: Any, set_up: SetUp
+) -> None:
+    github = fresh()
+    done = set_up(github, Wanted())
+    assert [done[name].verdict for name in ("store", "runner")] == [Verdict.YOU, Verdict.WAITS]
+    assert "--store file:///mnt/storage/store" in done.todo("store")
+    assert not any("registration-token" in call for call in github.calls)
+    directory = {"TRAINYARD_RUNS_DIRECTORY": "/mnt/runs"}
+    known = set_up(github, Wanted(store="file:///mnt/a%20b", variables=directory))
+    assert "  give '/mnt/a b'\n  give /mnt/runs\n" in known.todo("runner")
+
+
+def test_the_page_on_the_runner_has_a_row_for_every_step(fresh: Any, complete: Any, set_up: SetUp) -> None:
+    github = complete(fresh(visibility="public", private=False))
+    wanted = Wanted(role=ROLE, secrets=(("training", "WANDB_API_KEY"),), allow_public=True)
+    page = (Path(__file__).resolve().parents[3] / "docs" / "runbooks" / "gpu_runner.md").read_text()
+    table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    names = {step.name.removeprefix("env ") for step in set_up(github, wanted).steps}
+    assert {name for name in names if not any(name in row for row in rows)} == set()
+    assert {row for row in rows if not any(name in row for name in names)} == set()
+
+
+@pytest.mark.parametrize(("found", "kept"), [("off", "off"), ("on", "on"), (None, "on")])
+def test_a_watchdog_that_somebody_switched_off_stays_off(
+    fresh: Any, complete: Any, set_up: SetUp, found: str | None, kept: str
+) -> None:
+    github = complete(fresh(has_issues=False))
+    del github.variables["TRAINYARD_WATCH"]
+    github.variables |= {"TRAINYARD_WATCH": found} if found else {}
+    done = set_up(github, Wanted())
+    assert (done.code, github.variables["TRAINYARD_WATCH"]) == (0, kept)
+    assert ("issues are off" in done["watchdog"].text) is (kept == "on")
+
+
+def test_lists_are_read_to_their_last_page(fresh: Any, complete: Any, set_up: SetUp) -> None:
+    github = complete(fresh())
+    github.variables = {f"A_{n}": "x" for n in range(65)} | github.variables
+    github.runners = [github.runner(f"cpu-{n}", "self-hosted") for n in range(205)] + github.runners
+    done = set_up(github, Wanted())
+    assert (done.code, done["runner"].text) == (0, "gpu-1 online with self-hosted, gpu")
+
+
+def test_variables_that_hold_no_labels_are_said_and_not_replaced(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    github = complete(fresh())
+    github.variables["TRAINYARD_RUNNER_LABELS"] = '["gpu"'
+    done = set_up(github, Wanted())
+    assert (done.code, done["runner labels"].verdict) == (1, Verdict.YOU)
+    assert github.changes() == []
+    assert set_up(github, Wanted(labels=("self-hosted", "gpu"))).code == 0
+
+
+SUBJECT = Subject("me/lab", environment="training", owner_id=11, repository_id=22)
+WITH_ROLE = Wanted(role=ROLE)
+
+
+def policy(form: Form) -> dict[str, Any]:
+    return trust_policy(SUBJECT, account="123456789012", form=form)
+
+
+@pytest.mark.parametrize(
+    ("immutable", "form", "right"),
+    [
+        (True, Form.IMMUTABLE, True),
+        (True, Form.NAMES, False),
+        (False, Form.NAMES, True),
+        (True, Form.BOTH, True),
+    ],
+)
+def test_the_role_is_judged_by_what_aws_holds_and_the_subject_that_github_gives(
+    fresh: Any, complete: Any, set_up: SetUp, immutable: bool, form: Form, right: bool
+) -> None:
+    github = complete(fresh())
+    github.subject = {"use_default": True, "use_immutable_subject": immutable}
+    done = set_up(github, WITH_ROLE, policy(form))
+    assert github.variables["TRAINYARD_AWS_ROLE"] == ROLE
+    assert (done["aws role"].verdict, done.code) == ((Verdict.OK, 0) if right else (Verdict.YOU, 1))
+    if not right:
+        assert (
+            "trusts repo:me/lab:environment:training → repo:me@11/lab@22:environment:training"
+            in done["aws role"].text
+        )
+        assert "--owner-id 11 --repository-id 22 --output trust.json" in done.todo("aws role")
+
+
+def test_a_role_of_the_variable_is_judged_too_and_a_run_that_assumed_it_counts(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    github = complete(fresh())
+    github.variables["TRAINYARD_AWS_ROLE"] = ROLE
+    unknown = set_up(github, Wanted())
+    assert (unknown.code, unknown["aws role"].verdict) == (1, Verdict.YOU)
+    assert "the command aws is not here" in unknown["aws role"].text
+    github.train(role="success")
+    assert set_up(github, Wanted()).code == 0
+    github.runs[0]["created_at"] = "2026-11-01T00:00:00Z"  # before the variable was set: perhaps another role
+    assert set_up(github, Wanted()).code == 1
+
+
+@pytest.mark.parametrize(("host", "default"), [("git.example.org", True), ("github.com", False)])
+def test_a_subject_that_is_not_githubs_own_is_left_to_a_person(
+    fresh: Any, complete: Any, set_up: SetUp, host: str, default: bool
+) -> None:
+    github = complete(fresh())
+    github.subject = {"use_default": default}
+    done = set_up(github, WITH_ROLE, policy(Form.IMMUTABLE), host)
+    assert (done["aws role"].verdict, done.code) == (Verdict.YOU, 1)
+    github.train(role="success")
+    assert set_up(github, WITH_ROLE, None, host).code == 0
+
+
+@pytest.mark.parametrize(
+    ("selected", "role", "right"),
+    [
+        ({"github_owned_allowed": True}, False, True),
+        ({"github_owned_allowed": True}, True, False),
+        ({"github_owned_allowed": True, "verified_allowed": True}, True, True),
+        ({"github_owned_allowed": True, "patterns_allowed": ["aws-actions/*"]}, True, True),
+        ({"patterns_allowed": ["aws-actions/*"]}, False, False),
+    ],
+)
+def test_actions_that_are_selected_must_hold_those_of_the_workflows(
+    fresh: Any, complete: Any, set_up: SetUp, selected: dict[str, Any], role: bool, right: bool
+) -> None:
+    github = complete(fresh())
+    github.actions, github.selected = {"enabled": True, "allowed_actions": "selected"}, selected
+    done = set_up(github, replace(Wanted(), role=ROLE if role else ""), policy(Form.IMMUTABLE))
+    assert (done["actions"].verdict is Verdict.OK) is right
+
+
+def test_the_branch_that_is_the_default_is_the_one_that_counts(
+    fresh: Any, complete: Any, set_up: SetUp
+) -> None:
+    github = fresh(default_branch="trunk")
+    set_up(github, Wanted(store="s3://ml-runs"))
+    assert [policy["name"] for policy in github.policies["training"]] == ["trunk"]
+
+
+def test_the_branch_rule_is_advice(fresh: Any, complete: Any, set_up: SetUp) -> None:
+    github = complete(fresh())
+    assert set_up(github, Wanted())["branch rule"].verdict is Verdict.OPTIONAL
+    checks = {"required_status_checks": [{"context": "ci"}]}
+    github.rules = [{"type": "deletion"}, {"type": "required_status_checks", "parameters": checks}]
+    assert set_up(github, Wanted())["branch rule"].verdict is Verdict.OK
+    github.faults = {"GET .*/rules/branches/main": [403]}
+    done = set_up(github, Wanted())
+    assert (done["branch rule"].verdict, done.code) == (Verdict.OPTIONAL, 0)
