@@ -144,8 +144,8 @@ def environment(name: str, found: Json | None, policies: Sequence[Json], about: 
 def environment_refused(name: str, message: str, about: About) -> Step:
     """An environment that a private repository's plan has not."""
     text = (
-        f"{message}; in a private repository environments need GitHub Pro, Team or Enterprise. Without them "
-        "any branch may use the secrets: --no-environments takes that"
+        f"{message.rstrip('.')}; in a private repository environments need GitHub Pro, Team or Enterprise. "
+        "Without them any branch may use the secrets: --no-environments takes that"
     )
     return Step(
         f"env {name}",
@@ -178,6 +178,10 @@ def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) 
         return Step(name, Verdict.YOU, text, todo=todo)
     if assumed_by:
         return Step(name, Verdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
+    if "NoSuchEntity" in why_not:
+        create = (todo[0], Todo(HERE, trusted.create_command()))
+        text = f"AWS has no role {trusted.name}; its policy is in docs/runbooks/permissions.md#artifacts"
+        return Step(name, Verdict.YOU, text, todo=create)
     text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it counts"
     return Step(name, Verdict.YOU, text, todo=todo)
 
@@ -296,7 +300,7 @@ def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], 
     return Trained(checked, check_run, check_id, proven, last, assumed)
 
 
-def machine(found: Trained, *, registered: bool, about: About) -> Step:
+def machine(found: Trained, *, command_shown: bool, about: About) -> Step:
     """Whether the GPU machine is fit, its driver above all: as scripts/check_environment.py said there."""
     name = "gpu machine"
     if found.checked == "success":
@@ -309,11 +313,9 @@ def machine(found: Trained, *, registered: bool, about: About) -> Step:
         return Step(
             name, Verdict.YOU, f"run {found.check_run} found the machine not fit to train", todo=(look,)
         )
-    if registered:
-        return Step(name, Verdict.WAITS, "the first run checks its driver, GPU and disk")
     note = "only where the command above says that the driver is missing or too old"
-    text = "the first run checks its driver, GPU and disk"
-    return Step(name, Verdict.WAITS, text, todo=(Todo(MACHINE, DRIVER_COMMAND, note),))
+    todo = (Todo(MACHINE, DRIVER_COMMAND, note),) if command_shown else ()
+    return Step(name, Verdict.WAITS, "the first run checks its driver, GPU and disk", todo=todo)
 
 
 def first_run(found: Trained, *, ready: bool, about: About) -> Step:

@@ -69,12 +69,13 @@ register() {{
   case $(uname -m) in
 {cases}    *) echo "GitHub has no runner for $(uname -m)" >&2; exit 1 ;;
   esac
-  if ! [ -x config.sh ]; then
+  if ! [ -e .unpacked ]; then
     curl --fail --silent --show-error --location --retry 3 --output runner.tar.gz "$url"
     echo "$sum  runner.tar.gz" | sha256sum --check --quiet
     sudo -u runner tar -xzf runner.tar.gz
     rm runner.tar.gz
     [ ! -x bin/installdependencies.sh ] || ./bin/installdependencies.sh > /dev/null
+    touch .unpacked
   fi
   if ! [ -e .runner ]; then
     export ACTIONS_RUNNER_INPUT_TOKEN={shlex.quote(registration.token)}

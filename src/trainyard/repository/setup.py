@@ -77,7 +77,7 @@ class Setup:
         self._cut = ""
         self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
-        self._registered = False
+        self._registered = self._command_shown = False
         self._missing: frozenset[str] = frozenset()
         """Environments that are not there."""
         self._variables: dict[str, dict[str, Any]] | None = None
@@ -262,6 +262,7 @@ class Setup:
         if not self._store:
             text = "the command for a machine comes once the store is known, whose folder it makes"
             return Step("runner", Verdict.WAITS, text)
+        self._command_shown = True
         said, todo = rules.lacking(runners, self._labels, self._about)
         token = Change("POST", f"{self._about.base}/actions/runners/registration-token")
         step = rules.runner((), self._labels, remark=remark + said, todo=(*todo, self._command(token)))
@@ -310,7 +311,7 @@ class Setup:
         runs = answer.get("workflow_runs") or []
         with_jobs = [(run, every(self._ask, f"{base}/runs/{run['id']}/jobs", "jobs")) for run in runs]
         self._trained = rules.trained(with_jobs, self._labels, self._role_since)
-        return rules.machine(self._trained, registered=self._registered, about=self._about)
+        return rules.machine(self._trained, command_shown=self._command_shown, about=self._about)
 
     def _aws_role(self) -> Step:
         subject = got_or_none(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}

@@ -58,6 +58,10 @@ class Trusted:
             for workflow in ("", WORKFLOW)
         )
 
+    def create_command(self) -> str:
+        """What makes the role with that policy."""
+        return f"aws iam create-role --role-name {self.name} --assume-role-policy-document file://trust.json"
+
     def commands(self) -> tuple[str, str]:
         """What writes the policy and what gives it to the role."""
         partition, account = self.role.split(":")[1], self.role.split(":")[4]

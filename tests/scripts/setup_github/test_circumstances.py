@@ -38,7 +38,9 @@ SetUp = Callable[..., Done]
 
 @pytest.fixture
 def set_up(direct: Any) -> SetUp:
-    def run(github: Any, wanted: Wanted, held: Any = None, host: str = "github.com") -> Done:
+    def run(
+        github: Any, wanted: Wanted, held: Any = None, host: str = "github.com", why: str = "no aws here"
+    ) -> Done:
         ask = direct(github)
         about, _ = asking.about(ask, host, "me/lab")
 
@@ -47,7 +49,6 @@ def set_up(direct: Any) -> SetUp:
             ask("PUT", f"{about.base}/{place}/secrets/{change.name}", {"encrypted_value": "sealed"})
 
         manner = Manner(False, lambda _: True, lambda _: True, set_secret)
-        why = "" if held else "the command aws is not here"
         return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (held, why)).steps()))
 
     return run
@@ -242,7 +243,12 @@ def test_a_role_of_the_variable_is_judged_too_and_a_run_that_assumed_it_counts(
     github.variables["TRAINYARD_AWS_ROLE"] = ROLE
     unknown = set_up(github, Wanted())
     assert (unknown.code, unknown["aws role"].verdict) == (1, Verdict.YOU)
-    assert "the command aws is not here" in unknown["aws role"].text
+    assert "no aws here" in unknown["aws role"].text
+    missing = set_up(
+        github, Wanted(), why="An error occurred (NoSuchEntity) when calling the GetRole operation"
+    )
+    assert "AWS has no role trainyard-ci" in missing["aws role"].text
+    assert "aws iam create-role --role-name trainyard-ci" in missing.todo("aws role")
     github.train(role="success")
     assert set_up(github, Wanted()).code == 0
     github.runs[0]["created_at"] = "2026-11-01T00:00:00Z"  # before the variable was set: perhaps another role

@@ -16,6 +16,7 @@ STORE = "file:///mnt/storage/store"
 REGISTRATION = "AREGISTRATIONTOKEN"
 
 
+@pytest.mark.slow
 def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_github: Any) -> None:
     value = "wandb-very-secret"
     begun = setup_github("--store", STORE, "--secret", "WANDB_API_KEY", WANDB_API_KEY=value)
