@@ -13,7 +13,7 @@ Writes:     variables, environments, secrets and settings of Actions on GitHub, 
             on stdout, with --json as data. A registration token is in the GPU machine's command only
 Exit codes: 0 every step is checked; 1 things remain, for a person or for a run without --dry-run; 2 wrong
             usage, no gh or no login, a fork; 4 GitHub refused or could not be reached; 130 interrupted
-Example:    python3 scripts/setup_github.py --store file:///mnt/storage/store --dry-run
+Example:    PYTHONPATH=src python3 scripts/setup_github.py --store file:///mnt/storage/store --dry-run
 """
 
 import argparse

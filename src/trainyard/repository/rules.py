@@ -102,15 +102,18 @@ def fork_requests(found: Json, about: About) -> Step:
 
 def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> Step:
     """One variable of the repository; `wanted` is None where what is there is kept."""
-    if found is not None and wanted in (None, found):
+    if found and wanted in (None, found):
         return Step(row, Verdict.OK, f"{name} = {found}")
     if wanted is None:
         return Step(row, Verdict.YOU, f"{name} is not set")
-    if found is None:
-        change = Change("POST", f"{about.base}/actions/variables", {"name": name, "value": wanted})
-        return Step(row, Verdict.CHANGE, f"{name} = {wanted}", (change,))
-    change = Change("PATCH", f"{about.base}/actions/variables/{name}", {"name": name, "value": wanted})
-    return Step(row, Verdict.CHANGE, f"{name}: {found} → {wanted}", (change,), overwrites=True)
+    text = f"{name}: {found} → {wanted}" if found else f"{name} = {wanted}"
+    return Step(row, Verdict.CHANGE, text, (_set(name, wanted, found, about),), overwrites=bool(found))
+
+
+def _set(name: str, value: str, found: str | None, about: About) -> Change:
+    """The call that sets a variable; one that is empty is there, too."""
+    path, body = f"{about.base}/actions/variables", {"name": name, "value": value}
+    return Change("POST", path, body) if found is None else Change("PATCH", f"{path}/{name}", body)
 
 
 def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> Step:
@@ -247,14 +250,13 @@ def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json
 def watch(found: str | None, *, registered: bool, wanted: bool, about: About) -> Step:
     """Whether the watchdog looks: only once there is a runner to look after."""
     note = "" if about.issues else "; issues are off, so it can open none"
-    if found is not None:
+    if found:
         return Step("watchdog", Verdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
     if not wanted:
         return Step("watchdog", Verdict.OPTIONAL, f"{WATCH} is not set: nobody looks after the runner")
     if not registered:
         return Step("watchdog", Verdict.WAITS, f"{WATCH} = on, once a runner is registered")
-    change = Change("POST", f"{about.base}/actions/variables", {"name": WATCH, "value": "on"})
-    return Step("watchdog", Verdict.CHANGE, f"{WATCH} = on{note}", (change,))
+    return Step("watchdog", Verdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),))
 
 
 @dataclass(frozen=True)
@@ -350,7 +352,7 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
 def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About) -> Step:
     """The labels: what was asked for, else what is there, else the default."""
     value = labels_text(wanted) if wanted else (None if found else labels_text(default))
-    return variable("runner labels", LABELS, about, found=found or None, wanted=value)
+    return variable("runner labels", LABELS, about, found=found, wanted=value)
 
 
 def _environment_put(path: str, found: Json) -> Change:

@@ -228,7 +228,7 @@ class Setup:
         self, row: str, name: str, value: str | None, found: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Step:
         known = (self._found() if found is None else found).get(name, {})
-        return rules.variable(row, name, self._about, found=known.get("value") or None, wanted=value)
+        return rules.variable(row, name, self._about, found=known.get("value"), wanted=value)
 
     def _environment(self, name: str) -> Step:
         path = f"{self._about.base}/environments/{name}"

@@ -57,11 +57,15 @@ def variable(name: str, row: str) -> list[Case]:
     def absent(github: Any) -> None:
         del github.variables[name]
 
+    def empty(github: Any) -> None:
+        github.variables[name] = ""
+
     def different(github: Any) -> None:
         github.variables[name] = '["self-hosted","other"]'
 
     return [
         Case(row, "absent", absent, CHANGED, read, f"POST {BASE}/actions/variables"),
+        Case(row, "empty", empty, CHANGED, read, f"PATCH {BASE}/actions/variables/{name}"),
         Case(row, "different", different, CONSENT, read, f"PATCH {BASE}/actions/variables/{name}"),
         Case(row, "right", as_it_is, ENOUGH, read),
     ]
