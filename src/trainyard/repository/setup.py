@@ -29,7 +29,7 @@ from trainyard.repository.variables import (
     ROLE,
     STORE,
     WATCH,
-    labels_of,
+    labels_of_variable,
 )
 
 NEWEST_RUNS = 10
@@ -155,8 +155,7 @@ class Setup:
         return replace(step, verdict=Verdict.REFUSED, text=f"{step.text}: {reason}", changes=())
 
     def _make(self, changes: Sequence[Change | SecretChange]) -> ServiceError | None:
-        """Make the changes in their order, up to the first that is refused; what came of it is asked
-        afterwards."""
+        """Make the changes in their order, up to the first that is refused; returns that refusal."""
         self._variables = None
         for change in changes:
             try:
@@ -206,7 +205,7 @@ class Setup:
         found = self._found().get(LABELS, {}).get("value")
         if not self._wanted.labels and found:
             try:
-                self._labels = labels_of(found)
+                self._labels = labels_of_variable(found)
             except ConfigError as error:
                 return Step("runner labels", Verdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it")
         return rules.labels_row(found, self._wanted.labels, self._labels, self._about)

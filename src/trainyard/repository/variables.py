@@ -61,6 +61,13 @@ def labels_of(text: str) -> tuple[str, ...]:
     return labels if "self-hosted" in map(str.lower, labels) else ("self-hosted", *labels)
 
 
+def labels_of_variable(text: str) -> tuple[str, ...]:
+    """The labels of the variable's value, which the workflow reads as JSON only. Raises ConfigError."""
+    if not text.lstrip().startswith("["):
+        raise ConfigError(f'{text[:80]!r} is no JSON list of labels such as ["self-hosted","gpu"]')
+    return labels_of(text)
+
+
 def labels_text(labels: Sequence[str]) -> str:
     """The value of the variable."""
     return json.dumps(list(labels), separators=(",", ":"))

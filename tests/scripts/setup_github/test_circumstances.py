@@ -192,11 +192,12 @@ def test_lists_are_read_to_their_last_page(fresh: Any, complete: Any, set_up: Se
     assert (done.code, done["runner"].text) == (0, "gpu-1 online with self-hosted, gpu")
 
 
+@pytest.mark.parametrize("value", ['["gpu"', "self-hosted,gpu", "[]", "gpu"])
 def test_variables_that_hold_no_labels_are_said_and_not_replaced(
-    fresh: Any, complete: Any, set_up: SetUp
+    fresh: Any, complete: Any, set_up: SetUp, value: str
 ) -> None:
     github = complete(fresh())
-    github.variables["TRAINYARD_RUNNER_LABELS"] = '["gpu"'
+    github.variables["TRAINYARD_RUNNER_LABELS"] = value
     done = set_up(github, Wanted())
     assert (done.code, done["runner labels"].verdict) == (1, Verdict.YOU)
     assert github.changes() == []
