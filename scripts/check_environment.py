@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def gather(config: "Config", *, lock: Path, run_dir: Path) -> "Facts":
     """Ask the machine for everything that is judged."""
     from trainyard.cluster.lock import differences, read_pins
-    from trainyard.cluster.machine import free_bytes, installed_versions, size_of
+    from trainyard.cluster.machine import free_bytes, installed_versions, missing_for_compiling, size_of
     from trainyard.cluster.preflight import Facts, Gpu
     from trainyard.gateways.nvidia import query_gpus
 
@@ -91,6 +91,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path) -> "Facts":
         disk_free_bytes=free_bytes(run_dir) + size_of(run_dir / "checkpoints"),
         data_bytes=0 if config.recipe == "grpo" else data_bytes(config.data),
         lock_differences=differences(pins, installed_versions()),
+        missing_for_compiling=missing_for_compiling(on_gpu=bool(memory) and config.model.device != "cpu"),
     )
 
 

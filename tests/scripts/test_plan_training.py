@@ -10,6 +10,7 @@ import pytest
 from trainyard.config.load import load_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+EAGER = ["model.dtype=float32", "compute.compile=false"]
 SMOKE, LARGE = CONFIGS / "smoke.yaml", CONFIGS / "training_configuration.yaml"
 Program = Callable[..., subprocess.CompletedProcess[str]]
 Plan = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,7 +32,7 @@ def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Plan) -> Non
 
 
 def test_json_is_the_whole_of_stdout(plan: Plan) -> None:
-    done = plan(LARGE, "--instance-type", "p5.48xlarge", "--set", "model.dtype=bfloat16", "--json")
+    done = plan(LARGE, "--instance-type", "p5.48xlarge", "--json")
     assert done.returncode == 0
     data = json.loads(done.stdout)
     assert data["parameters"]["total"] == 1_100_048_384
@@ -40,14 +41,17 @@ def test_json_is_the_whole_of_stdout(plan: Plan) -> None:
 
 
 def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Plan) -> None:
-    refused = plan(LARGE, "--instance-type", "g6.xlarge", "--json")
+    def settings(overrides: list[str]) -> list[str]:
+        return [argument for override in overrides for argument in ("--set", override)]
+
+    refused = plan(LARGE, *settings(EAGER), "--instance-type", "g6.xlarge", "--json")
     assert refused.returncode == 1
     advice = json.loads(refused.stdout)["advice"]
     assert advice
     for way in advice:
         load_config(LARGE, way["set"])
-        settings = [argument for override in way["set"] for argument in ("--set", override)]
-        done = plan(LARGE, *settings, "--instance-type", way.get("instance_type", "g6.xlarge"), "--json")
+        changed = settings([*EAGER, *way["set"]])
+        done = plan(LARGE, *changed, "--instance-type", way.get("instance_type", "g6.xlarge"), "--json")
         assert done.returncode == 0, done.stdout
         assert json.loads(done.stdout)["memory"]["peak_bytes"] == way["peak_bytes"]
 
@@ -59,7 +63,7 @@ def test_an_instance_can_be_planned_for_by_its_processors(plan: Plan) -> None:
 
 
 def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Plan) -> None:
-    line = (LARGE, "--set", "model.dtype=bfloat16", "--instance-type", "p5.48xlarge", "--json", "--mfu")
+    line = (LARGE, "--instance-type", "p5.48xlarge", "--json", "--mfu")
     slow = json.loads(plan(*line, "0.2").stdout)["estimate"]
     fast = json.loads(plan(*line, "0.4", "--num-nodes", "3").stdout)["estimate"]
     assert slow["seconds"] == pytest.approx(2 * fast["seconds"])

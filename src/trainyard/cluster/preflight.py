@@ -64,6 +64,8 @@ class Facts:
     """Size of the training and validation data, as it will be prepared on that disk."""
     lock_differences: tuple[str, ...]
     """`name version instead of version`, or `name version missing`."""
+    missing_for_compiling: tuple[str, ...] = ()
+    """What torch.compile needs of the system and does not find."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def judge(config: Config, facts: Facts) -> tuple[Finding, ...]:
         _python(facts),
         _packages(facts),
         _torch(facts),
+        *_compiler(config, facts),
         *_gpu(config.model.device, facts),
         *_gpu_memory(config, facts),
         _disk(config, facts),
@@ -154,6 +157,20 @@ def _torch(facts: Facts) -> Finding:
         )
     built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "for the CPU"
     return Finding("torch", Verdict.OK, f"torch {facts.torch}, built {built}")
+
+
+def _compiler(config: Config, facts: Facts) -> Iterator[Finding]:
+    if not config.compute.compile:
+        return
+    if not facts.missing_for_compiling:
+        yield Finding("compiler", Verdict.OK, "torch.compile finds what it needs")
+        return
+    yield Finding(
+        "compiler",
+        Verdict.FAILED,
+        f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
+        "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or --set compute.compile=false",
+    )
 
 
 def _gpu(device: str, facts: Facts) -> Iterator[Finding]:

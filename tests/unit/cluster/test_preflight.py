@@ -294,3 +294,18 @@ def test_a_refusal_as_markdown_is_a_table_that_nothing_found_can_break() -> None
 )
 def test_the_summary_is_one_line(device: str, facts: Facts, line: str) -> None:
     assert summary(config(device), facts) == line
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("missing", [(), ("gcc or clang",), ("g++", "Python's headers (/x/Python.h)")])
+def test_what_compiling_needs_is_asked_for_only_where_something_is_compiled(
+    compiles: bool, missing: tuple[str, ...]
+) -> None:
+    given = config("cuda:0", TINYLLAMA)
+    given = given.model_copy(update={"compute": given.compute.model_copy(update={"compile": compiles})})
+    findings = judge(given, replace(GPU_BOX, missing_for_compiling=missing))
+    assert (worst(findings) == Verdict.FAILED) is (compiles and bool(missing))
+    if compiles and missing:
+        compiler = finding(findings, "compiler")
+        assert all(name in compiler.found for name in missing)
+        assert "--set compute.compile=false" in str(compiler.fix)

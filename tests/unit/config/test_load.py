@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 def test_the_shipped_configuration_holds_the_agreed_values() -> None:
     config = load_config(CONFIGS / "training_configuration.yaml").config
     training = config.training
-    assert (config.model.name, config.model.dtype) == ("tinyllama-1b", "float32")
-    assert str(config.model.path).endswith(".gguf")
+    assert (config.model.name, config.model.dtype) == ("tinyllama-1b", "bfloat16")
+    assert (config.model.device, config.compute.compile) == ("cuda:0", True)
     assert (training.batch_size, training.gradient_accumulation_steps) == (4, 4)
     assert (training.learning_rate, training.lr_scheduler) == (5e-5, "cosine")
     assert (training.epochs, training.max_steps, training.seed) == (3, 5000, 42)
@@ -34,6 +35,56 @@ def test_the_shipped_configuration_holds_the_agreed_values() -> None:
     assert config.monitoring.wandb.enabled
     assert config.monitoring.tensorboard
     assert config.kernel_optimization.compression_ratio == 30.0
+
+
+def test_the_shipped_configuration_names_nothing_that_exists_only_elsewhere() -> None:
+    """Every value that could name a file, a folder, a store or an account's own thing."""
+    config = load_config(CONFIGS / "training_configuration.yaml").config
+    told = config.model_dump()
+    elsewhere = (
+        "path",
+        "tokenizer",
+        "train_path",
+        "validation_path",
+        "dataset",
+        "store",
+        "entity",
+        "channel",
+    )
+
+    def values(section: Any) -> Iterator[tuple[str, Any]]:
+        for name, value in section.items():
+            yield from values(value) if isinstance(value, dict) else [(name, value)]
+
+    found = {name: value for name, value in values(told) if name in elsewhere}
+    assert found == dict.fromkeys(elsewhere)
+    texts = [value for _, value in values(told) if isinstance(value, str)]
+    assert not [text for text in texts if "://" in text or text.startswith(("./", "/", "~"))]
+    assert config.monitoring.wandb.project == "trainyard"
+
+
+@pytest.mark.parametrize("name", ["smoke", "grpo"])
+def test_what_runs_on_a_laptop_depends_on_no_file_store_or_compiler(name: str, folder: Path) -> None:
+    """Also once the owner has put weights, data and a store of their own into what it extends."""
+    own = (
+        "  path: null|  path: ./mine.gguf",
+        "  tokenizer: null|  tokenizer: ./mine.json",
+        "  train_path: null|  train_path: ./mine",
+        "  validation_path: null|  validation_path: ./mine",
+        "  store: null|  store: s3://mine/runs",
+    )
+    for path in CONFIGS.rglob("*.yaml"):
+        text = path.read_text()
+        if path.name == "training_configuration.yaml":
+            for before, _, after in (each.partition("|") for each in own):
+                assert text.count(before) == 1, before
+                text = text.replace(before, after)
+        target = folder / path.relative_to(CONFIGS)
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(text)
+    theirs, ours = (load_config(root / f"{name}.yaml").config for root in (folder, CONFIGS))
+    assert theirs == ours
+    assert (ours.model.device, ours.model.dtype, ours.compute.compile) == ("auto", "float32", False)
 
 
 def test_smoke_extends_it_and_logs_every_step() -> None:

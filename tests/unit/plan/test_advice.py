@@ -14,6 +14,8 @@ from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
 Build = Callable[..., Workload]
 Load = Callable[..., Config]
 NAME = "training_configuration"
+EAGER = ("model.dtype=float32", "compute.compile=false")
+"""What takes most memory, so that there is something to advise."""
 
 
 def just_enough_for(work: Workload, **more: int) -> Machines:
@@ -56,7 +58,7 @@ def test_another_machine_is_named_with_its_price(workload: Build) -> None:
 
 
 def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: Load) -> None:
-    one = ("model.architecture.num_layers=40", "training.batch_size=1")
+    one = (*EAGER, "model.architecture.num_layers=40", "training.batch_size=1")
     work = workload_of(load(NAME, *one), on_gpu=True)
     more, changed, unchanged = changes_that_fit(work, Machines(gpu_of(find_instance("g6.xlarge"))))
     assert more.nodes
@@ -82,10 +84,10 @@ def test_nothing_is_suggested_when_nothing_helps(workload: Build) -> None:
 def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
     for name in ("g5.xlarge", "g6e.xlarge", "p4d.24xlarge", "p5.48xlarge"):
         device = gpu_of(find_instance(name))
-        work = workload_of(load(NAME), on_gpu=True)
+        work = workload_of(load(NAME, *EAGER), on_gpu=True)
         assert not fits(work, device)
         for way in changes_that_fit(work, Machines(device)):
-            changed = workload_of(load(NAME, *way.overrides), on_gpu=True)
+            changed = workload_of(load(NAME, *EAGER, *way.overrides), on_gpu=True)
             assert fits(changed, gpu_of(way.instance) if way.instance else device)
             assert highest_moment(changed).parts.total == way.peak_bytes
             assert changed.tokens_per_step == work.tokens_per_step

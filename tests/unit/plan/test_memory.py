@@ -138,9 +138,13 @@ def test_a_step_counts_the_tokens_of_every_device(workload: Build) -> None:
 
 
 def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
-    work = workload_of(load("training_configuration", "model.dtype=bfloat16"), on_gpu=True)
+    work = workload_of(load("training_configuration"), on_gpu=True)
     assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
-    assert (work.bfloat16, work.compiled, work.on_gpu) == (True, False, True)
+    assert (work.bfloat16, work.compiled, work.on_gpu) == (True, True, True)
+    eager = workload_of(
+        load("training_configuration", "model.dtype=float32", "compute.compile=false"), on_gpu=True
+    )
+    assert (eager.bfloat16, eager.compiled) == (False, False)
 
 
 def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Callable[..., Any]) -> None:

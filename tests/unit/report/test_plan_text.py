@@ -13,6 +13,8 @@ from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
 from trainyard.report.plan_text import lines
 
+EAGER = ("model.dtype=float32", "compute.compile=false")
+"""What takes most memory."""
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
@@ -32,7 +34,7 @@ def plan() -> Callable[..., dict[str, Any]]:
 def test_the_first_line_is_the_answer(plan: Callable[..., dict[str, Any]]) -> None:
     yes = lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
     assert yes[0] == "smoke-llama fits on 2 CPU cores: 197.0 MB at the peak, 15.2 GB usable"
-    no = lines(plan("training_configuration", on="g6e.xlarge"))
+    no = lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
     assert no[0].startswith(
         "tinyllama-1b does not fit on one L40S (g6e.xlarge): 96.6 GB at the peak, 44.5 GB"
     )
@@ -40,7 +42,7 @@ def test_the_first_line_is_the_answer(plan: Callable[..., dict[str, Any]]) -> No
 
 
 def test_every_part_that_takes_memory_has_a_line(plan: Callable[..., dict[str, Any]]) -> None:
-    data = plan("training_configuration", "model.dtype=bfloat16", on="p5.48xlarge")
+    data = plan("training_configuration", on="p5.48xlarge")
     text = "\n".join(lines(data))
     shown = {name for name, size in data["memory"]["parts"].items() if f"\n    {name} " in text}
     assert shown == {name for name, size in data["memory"]["parts"].items() if size}
@@ -48,13 +50,13 @@ def test_every_part_that_takes_memory_has_a_line(plan: Callable[..., dict[str, A
 
 
 def test_cost_names_the_price_its_day_and_every_node(plan: Callable[..., dict[str, Any]]) -> None:
-    text = "\n".join(lines(plan("training_configuration", "model.dtype=bfloat16", on="p5.48xlarge", nodes=2)))
+    text = "\n".join(lines(plan("training_configuration", on="p5.48xlarge", nodes=2)))
     assert "2 × p5.48xlarge at $ 55.04 an hour (us-east-1, on demand, 2026-07-20)" in text
     assert "idle          15 of 16 GPUs: the run uses 1" in text
 
 
 def test_the_advice_is_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> None:
-    text = lines(plan("training_configuration", on="g6e.xlarge"))
+    text = lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
     where = text.index("It fits here with 37.4 GB:")
     assert text[where + 1] == "  --set training.batch_size=1 --set training.gradient_accumulation_steps=16"
     assert text[-1] == "  --instance-type g7e.2xlarge"
@@ -98,7 +100,7 @@ def test_a_sharded_plan_says_over_how_many_devices_and_advises_more(
 
 def test_main_memory_has_a_line_and_may_be_what_does_not_fit(plan: Callable[..., dict[str, Any]]) -> None:
     small = gpu("H100", 80 * 2**30, host_bytes=12 * 2**30)
-    behind = ("model.dtype=bfloat16", "checkpointing.mode=async")
+    behind = ("compute.compile=false", "checkpointing.mode=async")
     text = lines(plan("training_configuration", *behind, "training.batch_size=1", on=small))
     assert "main memory   13.2 GB for the copy that checkpointing.mode: async saves from" in "\n".join(text)
     assert text[0].endswith(" usable, but 13.2 GB of main memory, 2.0 GB too much")
