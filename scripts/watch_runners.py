@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from trainyard.watch.runners import Outage
 
 
+LABELS = "those of your runner; without them only jobs of CodeBuild and trainings that died are looked after"
 AGAIN = "look so much later once more, and keep only what is still so; default: 0, do not"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--labels", default="", metavar="JSON", help='default: ["self-hosted","gpu"]')
+    parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
     parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
     parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
     parser.add_argument("--again", type=float, default=0, metavar="SECONDS", help=AGAIN)
@@ -74,8 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def labels_of(text: str) -> frozenset[str]:
+    """The labels; none where the repository has no runner of its own."""
+    if not text:
+        command.announce("watch", "no labels are given: your own runners are not looked after", "degraded")
+        return frozenset()
     try:
-        labels = json.loads(text or '["self-hosted","gpu"]')
+        labels = json.loads(text)
     except ValueError:
         labels = None
     if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):

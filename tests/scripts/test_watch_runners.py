@@ -15,6 +15,7 @@ from trainyard.run.segment import Segment
 from trainyard.watch import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
+LABELS = ["--labels", '["self-hosted","gpu"]']
 
 
 class Repository:
@@ -70,20 +71,20 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
 def test_the_look_that_finds_an_outage_is_red_and_the_next_ones_are_green(
     watch_runners: Any, repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert watch_runners.main(["--dry-run"]) == 1
+    assert watch_runners.main([*LABELS, "--dry-run"]) == 1
     assert repository.issues == []
-    assert watch_runners.main(["--json"]) == 1
+    assert watch_runners.main([*LABELS, "--json"]) == 1
     told = capsys.readouterr()
     assert "::error title=A new outage::GPU runner gpu-1 is offline" in told.err
     assert json.loads(told.out)["outages"][0]["key"] == "offline gpu-1"
     assert "GPU runner gpu-1 is offline" in (tmp_path / "output").read_text()
 
-    assert watch_runners.main([]) == 0
+    assert watch_runners.main(LABELS) == 0
     assert len(repository.issues) == 1
 
     repository.runners[0]["status"] = "online"
     (tmp_path / "summary").unlink()
-    assert watch_runners.main([]) == 0
+    assert watch_runners.main(LABELS) == 0
     assert "over: offline gpu-1" in (tmp_path / "summary").read_text()
 
 
@@ -91,11 +92,27 @@ def test_a_runner_that_is_back_at_the_second_look_is_no_outage(
     watch_runners: Any, repository: Repository
 ) -> None:
     repository.looks = ["offline", "online"]
-    assert watch_runners.main(["--again", "0.01"]) == 0
+    assert watch_runners.main([*LABELS, "--again", "0.01"]) == 0
     assert (repository.looks, repository.issues) == ([], [])
     repository.looks = ["offline", "offline"]
-    assert watch_runners.main(["--again", "0.01"]) == 1
+    assert watch_runners.main([*LABELS, "--again", "0.01"]) == 1
     assert len(repository.issues) == 1
+
+
+def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
+    watch_runners: Any,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A repository that trains on CodeBuild only."""
+    segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
+    dead = rounds.Dead(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
+    monkeypatch.setattr(rounds, "find_dead", lambda *_, **__: [dead])
+    assert watch_runners.main(["--labels", ""]) == 0
+    assert repository.issues == []
+    assert repository.dispatched == ["training_ci.yml@main"]
+    assert "your own runners are not looked after" in capsys.readouterr().err
 
 
 def test_what_died_is_resumed_where_issues_are_switched_off(

@@ -19,10 +19,13 @@ def watching(root: Path) -> dict[str, Any]:
     return content
 
 
-def test_an_outage_is_named_within_fifteen_minutes(watching: dict[str, Any]) -> None:
-    minutes = watching["on"]["schedule"][0]["cron"].split()[0]
-    assert re.fullmatch(r"[1-9]-59/10", minutes), "every ten minutes, off the hour"
-    assert runners.WAITING_SECONDS + 10 * 60 <= 15 * 60
+def test_it_looks_every_hour_off_the_hour_so_that_a_month_costs_720_minutes(watching: dict[str, Any]) -> None:
+    [entry] = watching["on"]["schedule"]
+    minute, *others = entry["cron"].split()
+    assert others == ["*"] * 4
+    assert 5 <= int(minute) <= 55
+    assert int(minute) % 15
+    assert runners.LOOK_SECONDS == 3600
 
 
 def test_it_looks_twice_within_its_time(watching: dict[str, Any]) -> None:
@@ -55,15 +58,19 @@ def test_two_looks_never_overlap_and_none_is_cut_off(watching: dict[str, Any]) -
     assert {job["runs-on"] for job in watching["jobs"].values()} == {"ubuntu-24.04"}
 
 
-@pytest.mark.parametrize(
-    ("fork", "switch", "looks"), [(False, None, True), (True, None, False), (False, "off", False)]
-)
-def test_a_fork_and_a_switch_keep_it_from_looking(
-    watching: dict[str, Any], expressions: Any, fork: bool, switch: str | None, looks: bool
+@pytest.mark.parametrize("fork", [False, True])
+@pytest.mark.parametrize("switch", [None, "", "off", "on", "On", "true", "false", "1", "o"])
+@pytest.mark.parametrize("place", [None, "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PROJECT"])
+@pytest.mark.parametrize("event", ["schedule", "workflow_dispatch"])
+def test_it_looks_by_itself_only_where_somebody_wants_it_and_has_a_runner(
+    watching: dict[str, Any], expressions: Any, fork: bool, switch: str | None, place: str | None, event: str
 ) -> None:
-    github = {"event": {"repository": {"fork": fork}}}
+    github = {"event_name": event, "event": {"repository": {"fork": fork}}}
     variables = {} if switch is None else {"TRAINYARD_WATCH": switch}
-    assert expressions.holds(watching["jobs"]["watch"]["if"], github=github, vars=variables) is looks
+    variables |= {} if place is None else {place: "x"}
+    wanted = (switch or "").lower() in ("on", "true") and place is not None and not fork
+    looks = expressions.holds(watching["jobs"]["watch"]["if"], github=github, vars=variables)
+    assert looks is (event == "workflow_dispatch" or wanted)
 
 
 @pytest.mark.parametrize(

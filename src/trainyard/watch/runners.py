@@ -8,11 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 WAITING_SECONDS = 300.0
-"""A job may wait so long for a free runner. With a look every ten minutes an outage is named in fifteen."""
+"""A job may wait so long for a free runner. With a look every hour an outage is named in 65 minutes."""
+LOOK_SECONDS = 60 * 60.0
+"""The time between two looks (`watch_runners.yml`)."""
 LIMIT_SECONDS = 480 * 60.0
 """The time limit of the job that trains (`training_ci.yml`)."""
 GRACE_SECONDS = 15 * 60.0
-"""GitHub ends a job at its limit; so much later it is taken for one that nobody ends."""
+"""GitHub ends a job at its limit; so much later it is taken for one that nobody ends.
+
+A look may also come so much too late, as GitHub's schedule does.
+"""
 MACHINE_SECONDS = 60 * 60.0
 """CodeBuild starts a machine in minutes; a job that waits so long was ignored, and waits for a day."""
 _CODEBUILD = "codebuild-"
@@ -70,7 +75,12 @@ class Orphan:
 def outages(
     runners: Sequence[Runner] | None, jobs: Iterable[Job], labels: frozenset[str], *, now: float
 ) -> list[Outage]:
-    """What is wrong with the runners that have `labels`; `runners` is None where they may not be listed."""
+    """What is wrong with the runners that have `labels`; nothing where there are none.
+
+    `runners` is None where they may not be listed.
+    """
+    if not labels:
+        return []
     ours = [job for job in jobs if _has(job, labels) and not job.on_codebuild]
     waiting = [job for job in ours if not job.running and now - job.since > WAITING_SECONDS]
     if any(job.running for job in ours):
@@ -91,7 +101,7 @@ def orphans(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Itera
         age = now - job.since
         ours = _has(job, labels) or job.on_codebuild
         if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:
-            late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS
+            late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + LOOK_SECONDS
             yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480", late)
         elif job.on_codebuild and not job.running and age > MACHINE_SECONDS:
             # Never by force: its age counts from when it was created, and it may have been held back since.
@@ -99,8 +109,10 @@ def orphans(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Itera
 
 
 def _has(thing: Runner | Job, labels: frozenset[str]) -> bool:
-    """Whether it has all the labels; GitHub does not tell capitals from small letters."""
-    return {label.casefold() for label in labels} <= {label.casefold() for label in thing.labels}
+    """Whether it has all the labels, of which there are some; GitHub ignores the case of letters."""
+    return bool(labels) and {label.casefold() for label in labels} <= {
+        label.casefold() for label in thing.labels
+    }
 
 
 def _offline(runner: Runner) -> Outage:
@@ -113,7 +125,7 @@ def _missing(labels: frozenset[str], job: Job, now: float) -> Outage:
     wanted = ", ".join(sorted(labels))
     long = _minutes(now - job.since)
     text = f"No runner registered in this repository has the labels {wanted}; a job waits for {long}"
-    return Outage("missing", text, "Register the runner again, or set TRAINYARD_RUNNER_LABELS")
+    return Outage("missing", text, "Register the runner again, or correct TRAINYARD_RUNNER_LABELS")
 
 
 def _stuck(runner: Runner, job: Job, now: float) -> Outage:

@@ -66,9 +66,10 @@ def test_without_leave_to_list_runners_the_jobs_tell() -> None:
 
 @pytest.mark.parametrize(
     ("waits", "force"),
-    [(job(496, running=True), False), (job(511, running=True), True)],
+    [(job(496, running=True), False), (job(570, running=True), False), (job(571, running=True), True)],
 )
 def test_a_job_that_outlives_its_limit_is_ended_at_last_by_force(waits: Job, force: bool) -> None:
+    """At a look every hour, some minutes late, the first one that sees it asks it to end."""
     [orphan] = orphans([waits], GPU, now=NOW)
     assert orphan.force is force
     assert "jobs end after 480" in orphan.reason
@@ -89,3 +90,13 @@ def test_what_waits_for_your_own_runner_or_is_none_of_ours_is_left_alone() -> No
         job(30, labels=CODEBUILD),
     ]
     assert list(orphans(left, GPU, now=NOW)) == []
+
+
+def test_without_labels_only_the_jobs_of_codebuild_are_looked_after() -> None:
+    none: frozenset[str] = frozenset()
+    hosted = job(600, running=True, labels=frozenset({"ubuntu-24.04"}))
+    away = Runner("gpu-1", online=False, busy=False, labels=GPU)
+    assert outages([away], [job(60), hosted], none, now=NOW) == []
+    assert outages(None, [job(60), hosted], none, now=NOW) == []
+    [orphan] = orphans([job(600, running=True), hosted, job(61, labels=CODEBUILD)], none, now=NOW)
+    assert orphan.job.on_codebuild
