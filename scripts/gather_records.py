@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Copy a run's report and records, bounded in size, into a folder that the workflow keeps as an artifact.
+
+Checkpoints and what trackers write are not copied: the store has them, and GitHub counts artifacts against
+the storage of its owner. Of a large log the beginning and the end are copied, of many metrics the last rows.
+
+Reads:      --run-dir: run.json, config.yaml, metrics.jsonl, events.jsonl, report/, and the files in logs/
+Writes:     the folder --to, which must not exist; unless --dry-run
+Exit codes: 0 copied what there is; 2 wrong usage, or the folder exists
+Example:    scripts/gather_records.py --run-dir runs/my-run --to /tmp/records
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard import command
+from trainyard.errors import ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be copied, and keep nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.artifacts.gathering import gather_records
+    from trainyard.report.quantities import counted, size
+    from trainyard.run.directory import RunDirectory
+
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch, "records") if args.dry_run else args.to
+        gathered = gather_records(RunDirectory(args.run_dir), target)
+    for name in gathered.shortened:
+        command.announce("records", f"{name} is too large: only a part of it is copied", "degraded")
+    for name in gathered.left_out:
+        command.announce("records", f"{name} is too large and is not copied", "degraded")
+    copied = "would be copied" if args.dry_run else f"→ {args.to}"
+    command.announce("records", f"{counted(len(gathered.names), 'file')}, {size(gathered.size)} {copied}")
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

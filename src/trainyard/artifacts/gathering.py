@@ -1,0 +1,103 @@
+"""A run's report and records in a folder of bounded size, as GitHub keeps them for people to read.
+
+    run.json  config.yaml  metrics.jsonl  events.jsonl  report/  logs/*  ──>  a folder
+
+Checkpoints and what trackers write (`tensorboard/`, W&B's folder in `logs/`) are left out: GitHub counts
+artifacts against the owner's storage, and refuses every further one when that is full. The store has them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.errors import ConfigError
+from trainyard.run.directory import RunDirectory
+
+LARGEST_FILE = 32 << 20
+"""Of a larger metrics.jsonl or events.jsonl the last rows are kept; any other larger file is left out."""
+LARGEST_LOG = 2 << 20
+"""Of a larger text in `logs/` the beginning and the end are kept."""
+LARGEST_LOGS = 32 << 20
+"""So much is kept of `logs/`, the smallest files first."""
+_TEXTS = (".log", ".txt")
+_CUT = b"\n[... the middle of this file was left out ...]\n"
+
+
+@dataclass
+class Gathered:
+    """The copy of a run's directory, and what is in it; names are relative to that directory."""
+
+    source: Path
+    target: Path
+    names: list[str] = field(default_factory=list)
+    shortened: list[str] = field(default_factory=list)
+    """A part of these is missing."""
+    left_out: list[str] = field(default_factory=list)
+    """These are too large."""
+    size: int = 0
+    """Bytes."""
+
+    def put(self, path: Path, content: bytes | None) -> None:
+        """Write `content`, all or a part of the file `path`; None leaves it out."""
+        name = path.relative_to(self.source)
+        if content is None:
+            self.left_out.append(name.as_posix())
+            return
+        copy = self.target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
+        self.names.append(name.as_posix())
+        self.size += len(content)
+        if len(content) < path.stat().st_size:
+            self.shortened.append(name.as_posix())
+
+
+def gather_records(directory: RunDirectory, target: Path) -> Gathered:
+    """Copy the report and the records of a run into the new folder `target`.
+
+    What the run does not have is passed over. Raises ConfigError when `target` exists.
+    """
+    if target.exists():
+        raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
+    target.mkdir(parents=True)
+    gathered = Gathered(directory.path, target)
+    for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
+        gathered.put(path, _whole(path))
+    for path in _files(directory.path, "metrics.jsonl", "events.jsonl"):
+        gathered.put(path, _last_rows(path))
+    end = gathered.size + LARGEST_LOGS
+    for path in sorted(_files(directory.path, "logs/*"), key=lambda path: path.stat().st_size):
+        content = _ends(path) if path.suffix in _TEXTS else _whole(path)
+        fits = content is not None and gathered.size + len(content) <= end
+        gathered.put(path, content if fits else None)
+    return gathered
+
+
+def _files(folder: Path, *patterns: str) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from sorted(path for path in folder.glob(pattern) if path.is_file() and not path.is_symlink())
+
+
+def _whole(path: Path) -> bytes | None:
+    return path.read_bytes() if path.stat().st_size <= LARGEST_FILE else None
+
+
+def _last_rows(path: Path) -> bytes:
+    """The file, or its last whole lines."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size > LARGEST_FILE:
+            file.seek(size - LARGEST_FILE)
+            file.readline()  # most likely the end of a row
+        return file.read()
+
+
+def _ends(path: Path) -> bytes:
+    """The file, or its beginning and its end."""
+    size, half = path.stat().st_size, (LARGEST_LOG - len(_CUT)) // 2
+    with path.open("rb") as file:
+        if size <= LARGEST_LOG:
+            return file.read()
+        head = file.read(half)
+        file.seek(size - half)
+        return head + _CUT + file.read(half)
