@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Decide what a training workflow run will do: check its configuration, its inputs and the machine.
 
-Everything after the plan job uses only what is resolved here. Nothing is started.
+Everything after the plan job uses only what is resolved here. Nothing is started. Where the repository does
+not say where to train or where to store, a push and the daily run train nothing and end well, with a notice
+that names the commands which set it up; a training that somebody asked for is refused.
 
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
             _USD_PER_HOUR, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE from the environment
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
-            summary, and for a wrong configuration an annotation a problem, with file and line
-Exit codes: 0 decided, with a warning where it seems not to fit; 2 an input, a variable or the file is wrong
+            summary, and for a wrong configuration an annotation per problem, with file and line
+Exit codes: 0 decided, with a warning where it seems not to fit, or nothing is to be trained; 2 an input, a
+            variable or the file is wrong, or a training was asked for and the repository does not say where
 Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
 
@@ -30,13 +33,16 @@ if TYPE_CHECKING:
     from trainyard.report.run_plan import Planned
 
 
+TARGET = "where to train; default: what the repository is set up for, and here outside of a workflow"
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--config", required=True, metavar="FILE", help="the configuration")
     parser.add_argument("--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines")
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
-    parser.add_argument("--target", default="gpu-runner", metavar="gpu-runner|codebuild", help="where")
+    parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|here", help=TARGET)
     parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
     parser.add_argument("--continues", default="", metavar="JSON", help="what the segment before handed on")
     parser.add_argument("--output", type=Path, metavar="FILE", help="keep the plan as JSON here")
@@ -50,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.plan.run_plan import resolve
-    from trainyard.report.run_plan import expected, markdown_plan
+    from trainyard.report.run_plan import expected, markdown_plan, untold_text
     from trainyard.run.files import write_json_atomically
     from trainyard.run.segment import first_segment, read_segment
 
@@ -64,10 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
         raise ConfigError(str(error)) from None
-    append_summary(markdown_plan(planned))
+    is_told = not plan.untold or plan.asked.dry_run
+    text = markdown_plan(planned) if is_told else say_what_is_untold(plan)
+    append_summary(text)
+    if plan.is_refused:
+        raise ConfigError(untold_text(plan.untold, is_refused=True, hints=hints_for(plan, os.environ)))
     if args.output:
         write_json_atomically(args.output, plan.to_json())
-    print(json.dumps(plan.outputs(), indent=2) if args.json else markdown_plan(planned))
+    print(json.dumps(plan.outputs(), indent=2) if args.json else text)
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
         annotate(Level.WARNING, "It seems not to fit on the machine; the summary says what to change.")
     set_outputs({**plan.outputs(), "expected": expected(planned)})
@@ -76,13 +86,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def asked_by(args: argparse.Namespace) -> "Asked":
     from trainyard.plan.run_plan import Asked
-    from trainyard.plan.target import Target
+    from trainyard.plan.target import target_for
 
-    if args.target not in list(Target):
-        raise ConfigError(f"target: {args.target!r} is neither {' nor '.join(Target)}")
+    target = target_for(args.target, os.environ)
     words = tuple(args.overrides.split())
     only = args.only_plan == "true"
-    return Asked(args.config, words, args.epochs, args.resume or "auto", Target(args.target), only)
+    return Asked(args.config, words, args.epochs, args.resume or "auto", target, only)
+
+
+def say_what_is_untold(plan: "RunPlan") -> str:
+    """Annotate that nothing is trained, and by which commands that changes; the job summary."""
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.report.run_plan import untold_markdown, untold_text
+
+    hints = hints_for(plan, os.environ)
+    text = untold_text(plan.untold, is_refused=plan.is_refused, hints=hints)
+    annotate(Level.ERROR if plan.is_refused else Level.NOTICE, text)
+    return untold_markdown(plan.untold, is_refused=plan.is_refused, hints=hints)
+
+
+def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
+    """What else the owner of the repository may do."""
+    from trainyard.plan.target import Target
+
+    if plan.asked.target is Target.HERE:
+        return []
+    hints = ["scripts/setup_github.py asks for what is missing and sets it."]
+    if plan.asked.target is Target.GPU_RUNNER and not plan.machine.templates:
+        is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
+        there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"
+        instead = "To train on CodeBuild, set TRAINYARD_CODEBUILD_PROJECT instead of TRAINYARD_RUNNER_LABELS."
+        hints.append(there if is_set else instead)
+    return hints
 
 
 def local_run(environment: Mapping[str, str]) -> dict[str, str]:
@@ -96,16 +131,21 @@ def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
     from trainyard.config.load import config_sha256
     from trainyard.config.parameters import count_parameters
     from trainyard.plan.machine_plan import plan_on, usd_per_hour
+    from trainyard.plan.target import Target
     from trainyard.report.run_plan import Planned
 
     figures = plan_on(plan.machine, config)
+    target = "this machine" if plan.asked.target is Target.HERE else str(plan.asked.target)
     return Planned(
         plan.outputs(),
-        *(str(plan.asked.target), plan.machine.labels, config.model.name),
+        target=target,
+        labels=plan.machine.labels,
+        model=config.model.name,
         parameters=count_parameters(config.model.architecture).total,
         config_sha256=config_sha256(config),
         **dataclasses.asdict(figures),
         usd_per_hour=usd_per_hour(os.environ.get("TRAINYARD_USD_PER_HOUR", "")),
+        untold=plan.untold,
     )
 
 

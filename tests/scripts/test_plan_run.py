@@ -1,6 +1,8 @@
 """The plan job's script: what it resolves, what it shows, and how it says no."""
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,43 @@ VARIABLES = {
     "GITHUB_RUN_NUMBER": "812",
     "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
     "GITHUB_REF_NAME": "main",
+    "GITHUB_EVENT_NAME": "workflow_dispatch",
+    "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
     "TRAINYARD_STORE": "s3://ml-runs/phase2",
+}
+LABELS = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]'}
+STORE = {"TRAINYARD_STORE": "s3://ml-runs/phase2"}
+PROJECT = {"TRAINYARD_CODEBUILD_PROJECT": "yard"}
+STATES: dict[str, dict[str, str]] = {
+    "none": {},
+    "labels": LABELS,
+    "store": STORE,
+    "labels and store": LABELS | STORE,
+    "project": PROJECT,
+    "project and store": PROJECT | STORE,
+    "everything": LABELS | PROJECT | STORE,
+    "broken labels": {"TRAINYARD_RUNNER_LABELS": "gpu"} | STORE,
+    "broken labels alone": {"TRAINYARD_RUNNER_LABELS": "[]"},
+    "broken store": LABELS | {"TRAINYARD_STORE": "ml-runs"},
+    "broken store alone": {"TRAINYARD_STORE": "s3://"},
+    "broken project": {"TRAINYARD_CODEBUILD_PROJECT": "a b"} | STORE,
+}
+DEADLY = ("TRAINYARD_STORE", "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PROJECT")
+CONTINUES = (
+    '{"lineage":"4711","number":2,"run_number":812,"commit":"'
+    + "a" * 40
+    + '","step":9,"deaths":0,"thread":""}'
+)
+TRIGGERS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "push": ({"GITHUB_EVENT_NAME": "push"}, []),
+    "schedule": ({"GITHUB_EVENT_NAME": "schedule"}, []),
+    "second attempt of a push": ({"GITHUB_EVENT_NAME": "push", "GITHUB_RUN_ATTEMPT": "2"}, []),
+    "dispatch": ({}, ["--target", "gpu-runner"]),
+    "dispatch to codebuild": ({}, ["--target", "codebuild"]),
+    "dry run": ({}, ["--target", "gpu-runner", "--only-plan", "true"]),
+    "dry run for codebuild": ({}, ["--target", "codebuild", "--only-plan", "true"]),
+    "next segment": ({}, ["--target", "gpu-runner", "--continues", CONTINUES]),
+    "next segment on codebuild": ({}, ["--target", "codebuild", "--continues", CONTINUES]),
 }
 
 
@@ -125,6 +163,99 @@ def test_a_deadline_that_the_job_does_not_live_to_is_refused(
     assert (code, named in capsys.readouterr().err) == (2, True)
     monkeypatch.setenv("TRAINYARD_DEADLINE", "470m")
     assert command.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a plan comes to."""
+
+    exit_code: int
+    trains: bool = False
+    on_codebuild: bool = False
+    commands: tuple[str, ...] = ()
+    """The variables that commands are named for."""
+
+
+def rule(trigger: str, variables: dict[str, str]) -> Answer:
+    """The expected answer, from the rule in docs/workflows.md and from nothing in the code."""
+    asks_for_codebuild = "codebuild" in trigger
+    names_a_target = trigger not in ("push", "schedule", "second attempt of a push")
+    only_codebuild = "TRAINYARD_CODEBUILD_PROJECT" in variables and "TRAINYARD_RUNNER_LABELS" not in variables
+    on_codebuild = asks_for_codebuild if names_a_target else only_codebuild
+    place = "TRAINYARD_CODEBUILD_PROJECT" if on_codebuild else "TRAINYARD_RUNNER_LABELS"
+    good = {**LABELS, **PROJECT, **STORE}
+    if any(variables.get(name, good[name]) != good[name] for name in (place, "TRAINYARD_STORE")):
+        return Answer(2)
+    missing = tuple(name for name in (place, "TRAINYARD_STORE") if name not in variables)
+    if "dry run" in trigger:
+        return Answer(0, commands=missing)
+    if not missing:
+        return Answer(0, trains=True, on_codebuild=on_codebuild)
+    return Answer(0 if trigger in ("push", "schedule") else 2, commands=missing)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    trigger: str,
+    state: str,
+) -> None:
+    event, arguments = TRIGGERS[trigger]
+    for name in DEADLY:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**event, **STATES[state]}.items():
+        monkeypatch.setenv(name, value)
+    expected = rule(trigger, STATES[state])
+    code = command.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json", *arguments]))
+    told, summary = capsys.readouterr(), (job / "summary").read_text()
+    assert code == expected.exit_code
+    set_up = re.findall(r"^gh variable set (\w+) --body \S+$", summary, re.M)
+    assert set_up == list(expected.commands)
+    if code == 2:
+        assert "::error::" in told.err
+        assert "### ❌ N" in summary
+        assert not (job / "output").exists()
+        return
+    outputs = json.loads(told.out)
+    assert outputs["train"] == ("true" if expected.trains else "false")
+    is_dry, is_quiet = "dry run" in trigger, expected.trains or "dry run" in trigger
+    assert ("::notice::Nothing was trained" in told.err) is not is_quiet
+    assert summary.startswith("### Nothing was trained: " if not is_quiet else "### ")
+    assert ("Nothing was started." in summary) is is_dry
+    if expected.trains:
+        first = json.loads(outputs["runner"])[0]
+        assert first.startswith("codebuild-yard-" if expected.on_codebuild else "self-hosted")
+        assert outputs["store"] == "s3://ml-runs/phase2"
+
+
+def test_a_refusal_says_what_to_do_about_codebuild(
+    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatch trains on its target, which is a runner of one's own unless it is asked for another."""
+    monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
+    arguments = ["--config", SMOKE, "--target", "gpu-runner"]
+    assert command.exit_code_of(lambda: plan_run.main(arguments)) == 2
+    assert "set TRAINYARD_CODEBUILD_PROJECT instead" in capsys.readouterr().err
+    monkeypatch.setenv("TRAINYARD_CODEBUILD_PROJECT", "yard")
+    assert command.exit_code_of(lambda: plan_run.main(arguments)) == 2
+    assert "gh workflow run training_ci.yml -f target=codebuild" in capsys.readouterr().err
+
+
+def test_a_build_of_codebuild_is_told_by_its_own_variable(
+    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name)
+    assert command.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--target", "here"])) == 2
+    refused = capsys.readouterr().err
+    assert "export TRAINYARD_STORE=s3://BUCKET/PREFIX" in refused
+    assert "gh variable" not in refused
+    monkeypatch.setenv("TRAINYARD_STORE", "s3://ml-runs/codebuild")
+    assert planned(plan_run, capsys, "--target", "here")["store"] == "s3://ml-runs/codebuild"
 
 
 def test_tried_by_hand_it_needs_no_workflow(

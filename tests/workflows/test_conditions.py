@@ -80,32 +80,40 @@ def test_the_required_check_is_red_for_anything_but_success(root: Any, expressio
         assert expressions.holds(refuse, needs=changed) == (result != "success")
 
 
-@pytest.mark.parametrize(("fork", "runs"), [(False, True), (True, False), (None, True)])
-def test_a_fork_does_not_train(training: Any, expressions: Any, fork: bool | None, runs: bool) -> None:
-    github = {"event": {"repository": {} if fork is None else {"fork": fork}}}
-    contexts = every_context() | {"github": github}
-    assert expressions.holds(training.jobs["plan"]["if"], **contexts) is runs
+EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")
 
 
-@pytest.mark.parametrize(
-    ("event", "runs"),
-    [
-        ("push", True),
-        ("schedule", True),
-        ("workflow_dispatch", True),
-        ("pull_request", False),
-        ("pull_request_target", False),
-    ],
-)
-def test_a_pull_request_does_not_train_even_if_a_workflow_of_its_own_calls_this_one(
-    training: Any, expressions: Any, event: str, runs: bool
-) -> None:
-    github = {"event": {"repository": {"fork": False}}, "event_name": event}
-    assert expressions.holds(training.jobs["plan"]["if"], **every_context() | {"github": github}) is runs
+@pytest.mark.parametrize("fork", [False, True, None])
+@pytest.mark.parametrize("event", EVENTS)
+def test_who_plans_a_training(training: Any, expressions: Any, event: str, fork: bool | None) -> None:
+    """A dispatch anywhere, a push and the schedule but in a fork, and nothing else, whoever adds an event."""
+    github = {"event": {"repository": {} if fork is None else {"fork": fork}}, "event_name": event}
+    runs = expressions.holds(training.jobs["plan"]["if"], **every_context() | {"github": github})
+    assert runs is (event == "workflow_dispatch" or (event in ("push", "schedule") and not fork))
     # What a skipped job is needed for is skipped, too, or asks for more than its end.
     needs = {name: {"result": "skipped", "outputs": {}} for name in ("plan", "train", "continue")}
     for name in ("train", "continue", "tell"):
         context = every_context() | {"github": github, "needs": needs}
+        assert not expressions.holds(training.jobs[name]["if"], **context), name
+
+
+@pytest.mark.parametrize(("planned", "kept"), [("true", True), ("false", False), (None, False)])
+def test_only_the_plan_of_a_run_that_trains_is_kept(
+    training: Any, expressions: Any, planned: str | None, kept: bool
+) -> None:
+    steps = {"plan": {"outputs": {} if planned is None else {"train": planned}}}
+    condition = step_called(training.jobs["plan"], "Keep the plan for the watchdog")["if"]
+    assert expressions.holds(condition, steps=steps) is kept
+
+
+def test_a_run_that_was_told_nothing_ends_green_and_tells_nobody(training: Any, expressions: Any) -> None:
+    needs = {
+        "plan": {"result": "success", "outputs": {"train": "false"}},
+        "train": {"result": "skipped", "outputs": {}},
+        "continue": {"result": "skipped", "outputs": {}},
+    }
+    for name in ("train", "continue", "tell"):
+        context = every_context() | {"github": {"run_attempt": "1"}, "needs": needs}
         assert not expressions.holds(training.jobs[name]["if"], **context), name
 
 

@@ -16,6 +16,7 @@ import yaml
 from trainyard.command import duration as seconds_of
 from trainyard.config.load import load_config
 from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
+from trainyard.plan.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 
 Help = Callable[[str], str]
@@ -51,7 +52,12 @@ def make_train(root: Path) -> str:
 
 
 def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any], pipeline: list[str]) -> None:
-    beside_it = ('notify_slack.py "$MOMENT"', "--follow", "scripts/fetch_resume.py")
+    beside_it = (
+        'notify_slack.py "$MOMENT"',
+        "--follow",
+        "scripts/fetch_resume.py",
+        "scripts/gather_records.py",
+    )
     steps = [
         s["run"] for s in training_job["steps"] if "run" in s and not any(x in s["run"] for x in beside_it)
     ]
@@ -287,14 +293,17 @@ def test_a_job_says_which_attempt_its_outputs_are_of(
     assert re.fullmatch(r"TRAINYARD_JOB_STARTED=\d+\n", (tmp_path / "GITHUB_ENV").read_text())
 
 
-def test_called_and_dispatched_it_takes_the_same_inputs(training: Any) -> None:
-    on = training.content["on"]
-    dispatched, called = on["workflow_dispatch"]["inputs"], on["workflow_call"]["inputs"]
-    for each in dispatched.values():
-        if each.pop("options", None):
-            each["type"] = "string"
-    assert called == dispatched
-    assert set(on["workflow_call"]["secrets"]) == set(re.findall(r"secrets\.(\w+)", training.text))
+def test_nothing_else_starts_a_training(training: Any) -> None:
+    """A called job gets no secret of its environment, and its numbers are the caller's, which may collide."""
+    assert set(training.content["on"]) == {"push", "schedule", "workflow_dispatch"}
+
+
+def test_a_dispatch_offers_what_a_plan_knows_and_a_push_leaves_the_choice_to_it(training: Any) -> None:
+    target = training.content["on"]["workflow_dispatch"]["inputs"]["target"]
+    assert target["options"] == [str(place) for place in PLACES]
+    assert target["default"] == target["options"][0]
+    [plan] = [step for step in training.jobs["plan"]["steps"] if step.get("id") == "plan"]
+    assert plan["env"]["TARGET"] == "${{ inputs.target }}"
 
 
 def test_the_next_segment_is_dispatched_with_inputs_that_the_workflow_has(training: Any) -> None:
@@ -317,23 +326,46 @@ def test_the_manifest_is_signed_by_the_step_that_stores_it_and_attested_after_it
     assert attest["with"]["subject-digest"] == "sha256:${{ steps.store.outputs.manifest_sha256 }}"
 
 
+def uploads(job: dict[str, Any]) -> list[dict[str, Any]]:
+    return [s for s in job["steps"] if s.get("uses", "").startswith("actions/upload-artifact@")]
+
+
 def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dict[str, Any]) -> None:
-    upload = next(
-        s for s in training_job["steps"] if s.get("uses", "").startswith("actions/upload-artifact@")
-    )
+    [upload] = uploads(training_job)
     assert upload["with"]["retention-days"] == "30"
     assert "always()" in upload["if"]
-    assert "env.RUN_DIR" in upload["with"]["path"]
+
+
+def test_what_is_kept_is_what_was_gathered_and_never_the_run_directory(training: Any) -> None:
+    [upload] = uploads(training.jobs["train"])
+    gather = step_that_runs(training.jobs["train"], "gather_records")
+    assert '--to "$RUNNER_TEMP/records"' in gather["run"]
+    assert upload["with"]["path"] == "${{ runner.temp }}/records"
+    [plan] = uploads(training.jobs["plan"])
+    assert plan["with"]["path"] == "${{ runner.temp }}/plan.json"
+
+
+def test_a_refused_artifact_is_a_warning_and_decides_nothing(
+    training: Any, tmp_path: Path, shell: Shell
+) -> None:
+    for name in ("plan", "train"):
+        job = training.jobs[name]
+        [upload] = uploads(job)
+        assert upload["continue-on-error"] == "true"
+        follower = job["steps"][job["steps"].index(upload) + 1]
+        assert f"steps.{upload['id']}.outcome == 'failure'" in follower["if"]
+        said = shell(follower["run"], tmp_path, GITHUB_RUN_ID="99", RUN_DIR="runs/gh-99").stdout
+        assert said.startswith("::warning::GitHub refused ")
+        assert said.count("\n") == 1
 
 
 def test_keeping_the_artifact_takes_nothing_of_the_time_for_storing(training_job: dict[str, Any]) -> None:
-    """It comes after all that must not be lost, ends soon, and packs nothing that does not get smaller."""
+    """It comes after all that must not be lost, and ends soon."""
     steps = training_job["steps"]
     upload = next(s for s in steps if s.get("uses", "").startswith("actions/upload-artifact@"))
     for script in ("training_artifact_sync", "prove_run", "training_dashboard"):
         assert steps.index(upload) > steps.index(step_that_runs(training_job, script)), script
     assert int(upload["timeout-minutes"]) <= (480 - seconds_of(DEADLINE) / 60) / 2
-    assert upload["with"]["compression-level"] == "0"
     told = next(s for s in steps if "notify_slack.py degraded" in s.get("run", ""))
     assert steps.index(upload) < steps.index(told), "that it was refused is part of the ending"
 
@@ -350,7 +382,9 @@ def test_reports_and_messages_come_after_failures_and_never_decide(training_job:
 
 def test_nothing_that_decides_may_fail_in_silence(training_job: dict[str, Any]) -> None:
     quiet = [step for step in training_job["steps"] if "continue-on-error" in step]
-    assert {calls(step["run"])[0][0] for step in quiet} == {"notify_slack", "training_dashboard"}
+    scripts = {calls(step["run"])[0][0] for step in quiet if "run" in step}
+    assert scripts == {"notify_slack", "training_dashboard", "gather_records"}
+    assert [step["name"] for step in quiet if "uses" in step] == ["Keep report and records for 30 days"]
 
 
 def test_the_daily_run_is_off_the_hour(training: Any) -> None:

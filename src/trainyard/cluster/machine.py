@@ -1,4 +1,4 @@
-"""What the standard library can say of this machine: packages, compilers, memory, free disk, sizes of folders.
+"""What the standard library can say of this machine: packages, compilers, memory, disk, sizes of folders.
 
 GPUs are the gateway's, torch is the trainer's, the judgement is `preflight`'s.
 """

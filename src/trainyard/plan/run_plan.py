@@ -3,17 +3,20 @@
     inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
 
 It validates and arranges. The plan of memory and time is `training_plan`'s, how it reads `report.run_plan`'s.
+
+A run needs to be told where to train and where to store. A fresh copy of the repository tells it neither:
+there a push and the daily run train nothing and end green, and whoever asks for a training is refused.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.plan.target import Machine, Target, machine_for
+from trainyard.plan.target import PLACES, Machine, Target, machine_for
 from trainyard.run.segment import Segment, manifest_place
 
 DEADLINE = "450m"
@@ -23,6 +26,21 @@ JOB_MINUTES = 480
 LATEST_MINUTES = 470
 """The latest deadline: what is left of the job stores what there is."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNASKED = ("push", "schedule")
+"""The events that start a run although nobody asked for a training."""
+_STORE = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.+")
+_STORE_EXAMPLE = "s3://BUCKET/PREFIX"
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Something that a run needs to be told and is not."""
+
+    what: str
+    """Such as `where to train`."""
+    variable: str
+    command: str
+    """Tells it."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,19 @@ class RunPlan:
     """Branch or tag, where the next segment is dispatched."""
     again: bool = False
     """Whether this is a further attempt of the workflow run."""
+    untold: tuple[Untold, ...] = ()
+    """What it would have to be told to train."""
+    is_asked_for: bool = True
+    """Whether somebody asked for this run; a push and the schedule do not."""
+
+    @property
+    def trains(self) -> bool:
+        return not self.asked.dry_run and not self.untold
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a training was asked for that cannot be: ending green would say that it was."""
+        return bool(self.untold) and self.is_asked_for and not self.asked.dry_run
 
     @property
     def fetch(self) -> bool:
@@ -88,7 +119,7 @@ class RunPlan:
         """What the jobs after it use."""
         segment = self.segment
         return {
-            "train": "false" if self.asked.dry_run else "true",
+            "train": "true" if self.trains else "false",
             "config": self.asked.config,
             "overrides": "\n".join(self.asked.changes),
             "runner": self.machine.runs_on,
@@ -126,17 +157,13 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
 
     Raises ConfigError that names the input or the variable that does not do.
     """
-    store = (variables.get("TRAINYARD_STORE") or config.artifacts.store or "").rstrip("/")
-    if not store:
-        raise ConfigError(
-            f"{asked.config}: artifacts.store: there is no store, so nothing could be proven.\n"
-            "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX, or name one in the configuration."
-        )
+    store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
+    machine = machine_for(asked.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
     return RunPlan(
         asked,
         segment,
-        machine_for(asked.target, variables, on_cpu=config.model.device == "cpu"),
+        machine,
         resume=_resume(asked.resume, segment, again=again),
         store=store,
         deadline=_deadline(variables.get("TRAINYARD_DEADLINE") or DEADLINE),
@@ -144,7 +171,26 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
         most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
         ref=variables.get("GITHUB_REF_NAME", ""),
         again=again,
+        untold=tuple(_untold(asked.target, machine, store)),
+        is_asked_for=again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED,
     )
+
+
+def _store(text: str) -> str:
+    if text and not _STORE.fullmatch(text):
+        raise ConfigError(
+            f"TRAINYARD_STORE: {text!r} is not a store; write {_STORE_EXAMPLE} or file:///FOLDER"
+        )
+    return text.rstrip("/")
+
+
+def _untold(target: Target, machine: Machine, store: str) -> Iterator[Untold]:
+    if target in PLACES and not machine.templates:
+        variable, example = PLACES[target]
+        yield Untold("where to train", variable, f"gh variable set {variable} --body {example}")
+    if not store:
+        set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
+        yield Untold("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
 
 
 def _why_again(segment: Segment) -> str:

@@ -1,7 +1,7 @@
-"""Where a workflow trains: your own GPU runner, or a machine that CodeBuild starts for the one job.
+"""Where a run trains: your own GPU runner, a machine that CodeBuild starts for the one job, or this machine.
 
-What is chosen are the labels that GitHub routes the job by, the queue it waits in and what is known of the
-machine. Nothing is asked. CodeBuild's labels and sizes:
+It chooses the labels that GitHub routes the job by, the queue it waits in and what is known of the machine.
+It asks no service. CodeBuild's labels and sizes:
 https://docs.aws.amazon.com/codebuild/latest/userguide/sample-github-action-runners-update-labels.html
 """
 
@@ -34,10 +34,12 @@ _LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
 
 
 class Target(StrEnum):
-    """What the dispatch input `target` may be."""
+    """The kinds of machine. The dispatch input `target` offers the first two."""
 
     GPU_RUNNER = "gpu-runner"
     CODEBUILD = "codebuild"
+    HERE = "here"
+    """The machine that plans also trains, as in `buildspec.yml`: no job is routed."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ class Machine:
     """What a job is routed to."""
 
     templates: tuple[str, ...]
-    """The runner must have all of them, with the attempt in the place of each `{0}`."""
+    """The runner must have all of them, with the attempt in the place of each `{0}`.
+
+    Empty where no job is routed, and where the repository does not say which machine trains.
+    """
     queue: str
     """The concurrency group: jobs of one queue run one after the other."""
     hardware: str | None = None
@@ -63,16 +68,44 @@ class Machine:
         return json.dumps(list(self.templates))
 
 
+PLACES = {
+    Target.GPU_RUNNER: ("TRAINYARD_RUNNER_LABELS", """'["self-hosted","gpu"]'"""),
+    Target.CODEBUILD: ("TRAINYARD_CODEBUILD_PROJECT", "NAME"),
+}
+"""The variable that says where each target trains, and an example of its value as a shell takes it."""
+
+
+def target_for(asked: str, variables: Mapping[str, str]) -> Target:
+    """The target that was asked for; where none was, the one that the repository is set up for.
+
+    A repository that has both trains on its own runner, which is paid for already. Outside a workflow nothing
+    is routed. Raises ConfigError for an unknown target.
+    """
+    if asked and asked not in list(Target):
+        raise ConfigError(f"target: {asked!r} is neither {' nor '.join(PLACES)}")
+    if asked:
+        return Target(asked)
+    if variables.get("GITHUB_ACTIONS") != "true":
+        return Target.HERE
+    labels, project = (variables.get(variable) for variable, _ in PLACES.values())
+    return Target.CODEBUILD if project and not labels else Target.GPU_RUNNER
+
+
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     """The machine that the repository's variables describe. Raises ConfigError that names the wrong one.
 
     `on_cpu` is whether the configuration asks for a CPU; it decides CodeBuild's size where none is given.
     """
-    return _codebuild(variables, on_cpu=on_cpu) if target is Target.CODEBUILD else _own_runner(variables)
+    if target is Target.CODEBUILD:
+        return _codebuild(variables, on_cpu=on_cpu)
+    labels = _labels(variables) if target is Target.GPU_RUNNER else ()
+    return Machine(labels, "trainyard-gpu", variables.get("TRAINYARD_INSTANCE_TYPE") or None)
 
 
-def _own_runner(variables: Mapping[str, str]) -> Machine:
-    text = variables.get("TRAINYARD_RUNNER_LABELS") or '["self-hosted","gpu"]'
+def _labels(variables: Mapping[str, str]) -> tuple[str, ...]:
+    text = variables.get("TRAINYARD_RUNNER_LABELS", "")
+    if not text:
+        return ()
     try:
         labels = json.loads(text)
     except ValueError:
@@ -86,13 +119,13 @@ def _own_runner(variables: Mapping[str, str]) -> Machine:
         raise ConfigError(
             f'TRAINYARD_RUNNER_LABELS: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]'
         )
-    return Machine(tuple(labels), "trainyard-gpu", variables.get("TRAINYARD_INSTANCE_TYPE") or None)
+    return tuple(labels)
 
 
 def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     """A machine of its own for this one job, so that it waits for no other."""
     project = variables.get("TRAINYARD_CODEBUILD_PROJECT", "")
-    if not _NAME.fullmatch(project):
+    if project and not _NAME.fullmatch(project):
         raise ConfigError(
             f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is no name of a CodeBuild project. "
             "gh variable set TRAINYARD_CODEBUILD_PROJECT --body NAME, or train with target gpu-runner."
@@ -110,7 +143,8 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
         f"train-{run}",
     )
     queue = f"trainyard-codebuild-{run.replace(_ATTEMPT, attempt)}"
-    return Machine(labels, queue, GPU_SMALL_HARDWARE if size == GPU_SMALL else None, attempt)
+    hardware = GPU_SMALL_HARDWARE if size == GPU_SMALL else None
+    return Machine(labels if project else (), queue, hardware, attempt)
 
 
 def _image_label(image: str, size: str) -> str:

@@ -6,13 +6,24 @@ It reads what `plan.run_plan` and `plan.training_plan` give as plain data; what 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard.report.markdown import escaped, fenced
 from trainyard.report.plan_text import lines
 from trainyard.report.quantities import counted, duration, scaled
 
 _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
+
+
+class Untold(Protocol):
+    """Something that a run needs to be told and is not: `plan.run_plan.Untold`."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def variable(self) -> str: ...
+    @property
+    def command(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,8 @@ class Planned:
     """Why there is no plan."""
     usd_per_hour: float | None = None
     """What the owner says the machine costs; it goes before the catalogue's price."""
+    untold: Sequence[Untold] = ()
+    """What the run would have to be told to train."""
 
 
 def markdown_plan(planned: Planned) -> str:
@@ -51,7 +64,38 @@ def markdown_plan(planned: Planned) -> str:
         parts.append(f"<details><summary>Memory, time and cost</summary>\n\n{text}\n\n</details>")
     if only:
         parts.append("Nothing was started.")
+    if planned.untold:
+        parts.append(f"To train, it has to be told {_both(planned.untold)}:\n\n{_commands(planned.untold)}")
     return "\n\n".join(parts) + "\n"
+
+
+def untold_text(untold: Sequence[Untold], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
+    """Why nothing is trained and the commands that change it, as an annotation or an error."""
+    return "\n".join([f"{_headline(untold, is_refused)}.", *(each.command for each in untold), *hints])
+
+
+def untold_markdown(untold: Sequence[Untold], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
+    """The same as a job summary, ending in a newline."""
+    lead = {1: "This command sets it up:", 2: "These two commands set it up:"}[len(untold)]
+    parts = [f"### {'❌ ' if is_refused else ''}{_headline(untold, is_refused)}", lead, _commands(untold)]
+    if hints:
+        parts.append("\n".join(f"- {hint}" for hint in hints))
+    if not is_refused:
+        parts.append("Until then a push and the daily run end here, after a few minutes of a hosted runner.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline(untold: Sequence[Untold], is_refused: bool) -> str:
+    happened = "Nothing was started" if is_refused else "Nothing was trained"
+    return f"{happened}: this run was not told {_both(untold)}"
+
+
+def _both(untold: Sequence[Untold]) -> str:
+    return " and ".join(each.what for each in untold)
+
+
+def _commands(untold: Sequence[Untold]) -> str:
+    return fenced("\n".join(each.command for each in untold))
 
 
 def expected(planned: Planned) -> str:
@@ -69,8 +113,9 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
     if outputs["overrides"]:
         yield "changed", ", ".join(_code(change) for change in outputs["overrides"].splitlines())
     yield "commit", _code(outputs["commit"][:12])
-    yield "machine", ", ".join(_code(label) for label in planned.labels)
-    yield "run", f"{_code(outputs['run_id'])}, number {outputs['run_number']} in {_code(outputs['store'])}"
+    yield "machine", ", ".join(_code(label) for label in planned.labels) or _unlabelled(planned)
+    store = _code(outputs["store"]) or "a store that is not named yet"
+    yield "run", f"{_code(outputs['run_id'])}, number {outputs['run_number']} in {store}"
     yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
     yield (
         "stops itself",
@@ -80,6 +125,11 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
     yield "length", _length(planned)
     yield "time", _time(planned)
     yield "cost", _cost(planned)
+
+
+def _unlabelled(planned: Planned) -> str:
+    asks = [each.variable for each in planned.untold if each.what == "where to train"]
+    return f"not named yet: {_code(asks[0])} is not set" if asks else "the one that this runs on"
 
 
 def _beginning(resume: str, segment: int) -> str:

@@ -2,12 +2,12 @@
 
 import shutil
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from trainyard.cluster import machine
 from trainyard.cluster.machine import (
     free_bytes,
     installed_versions,
@@ -74,7 +74,7 @@ def test_a_compiler_is_looked_for_as_torch_looks_for_it(
 
 
 def test_a_python_without_headers_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
     [*_, headers] = missing_for_compiling(on_gpu=True)
     assert headers == f"Python's headers ({tmp_path / 'Python.h'})"
     (tmp_path / "Python.h").touch()

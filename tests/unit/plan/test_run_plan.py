@@ -19,7 +19,8 @@ from trainyard.run.segment import Segment, manifest_place, read_handover
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FIRST = Segment("4711", 1, 812, COMMIT)
-STORE = {"TRAINYARD_STORE": "s3://ml-runs/phase2/"}
+LABELS = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]'}
+STORE = {"TRAINYARD_STORE": "s3://ml-runs/phase2/", **LABELS}
 MANIFEST = "s3://ml-runs/phase2/manifests/run-812-manifest-2.json"
 
 
@@ -52,9 +53,35 @@ def test_the_epochs_are_one_more_change_after_the_others(smoke: Config) -> None:
             _ = Asked("x", epochs=wrong).changes
 
 
-def test_without_a_store_nothing_is_started(smoke: Config) -> None:
-    with pytest.raises(ConfigError, match="there is no store"):
-        planned(smoke, variables={})
+def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config) -> None:
+    fresh = planned(smoke, variables={"GITHUB_EVENT_NAME": "push"})
+    assert [(each.what, each.command) for each in fresh.untold] == [
+        (
+            "where to train",
+            """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'""",
+        ),
+        ("where to store", "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX"),
+    ]
+    assert (fresh.trains, fresh.is_refused) == (False, False)
+    outputs = fresh.outputs()
+    assert (outputs["train"], outputs["store"], outputs["runner"]) == ("false", "", "[]")
+    codebuild = planned(smoke, variables={}, target=Target.CODEBUILD)
+    assert [each.variable for each in codebuild.untold] == ["TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_STORE"]
+
+
+def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: Config) -> None:
+    here = planned(smoke, variables={"TRAINYARD_STORE": "file:///srv/store"}, target=Target.HERE)
+    assert (here.trains, here.untold) == (True, ())
+    [store] = planned(smoke, variables={}, target=Target.HERE).untold
+    assert store.command == "export TRAINYARD_STORE=s3://BUCKET/PREFIX"
+
+
+@pytest.mark.parametrize(
+    "text", ["ml-runs", "s3:/ml-runs", "s3://", "s3://-x", "file://relative", "file:///", "https://x/y", " "]
+)
+def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_STORE"):
+        planned(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
 
 
 def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(smoke: Config) -> None:

@@ -5,13 +5,14 @@ import json
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.plan.target import Target, machine_for
+from trainyard.plan.target import Target, machine_for, target_for
 
 RUN = {"GITHUB_RUN_ID": "4711", "GITHUB_RUN_ATTEMPT": "2", "TRAINYARD_CODEBUILD_PROJECT": "trainyard"}
 
 
 def test_your_own_runner_has_one_queue_and_the_labels_of_one_variable() -> None:
-    machine = machine_for(Target.GPU_RUNNER, {}, on_cpu=False)
+    gpu = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]'}
+    machine = machine_for(Target.GPU_RUNNER, gpu, on_cpu=False)
     assert json.loads(machine.runs_on) == ["self-hosted", "gpu"]
     named = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","h100"]', "TRAINYARD_INSTANCE_TYPE": "p5.4xlarge"}
     other = machine_for(Target.GPU_RUNNER, named, on_cpu=False)
@@ -19,7 +20,31 @@ def test_your_own_runner_has_one_queue_and_the_labels_of_one_variable() -> None:
     assert machine.queue == other.queue == "trainyard-gpu"
 
 
-@pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two words"]', "{}"])
+@pytest.mark.parametrize("target", Target)
+def test_no_job_is_routed_where_nobody_says_where(target: Target) -> None:
+    assert machine_for(target, {}, on_cpu=False).labels == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "project", "target"),
+    [
+        ("", "", Target.GPU_RUNNER),
+        ("[]", "", Target.GPU_RUNNER),
+        ("", "yard", Target.CODEBUILD),
+        ('["gpu"]', "yard", Target.GPU_RUNNER),
+    ],
+)
+def test_a_run_that_names_no_target_takes_what_the_repository_is_set_up_for(
+    labels: str, project: str, target: Target
+) -> None:
+    variables = {"TRAINYARD_RUNNER_LABELS": labels, "TRAINYARD_CODEBUILD_PROJECT": project}
+    assert target_for("", {"GITHUB_ACTIONS": "true", **variables}) is target
+    assert target_for("", variables) is Target.HERE
+    for asked in Target:
+        assert target_for(asked, {"GITHUB_ACTIONS": "true", **variables}) is asked
+
+
+@pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two words"]', "{}", " "])
 def test_labels_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="TRAINYARD_RUNNER_LABELS"):
         machine_for(Target.GPU_RUNNER, {"TRAINYARD_RUNNER_LABELS": text}, on_cpu=False)
@@ -81,7 +106,6 @@ def test_an_image_goes_with_the_sizes_that_codebuild_lists_for_it(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"TRAINYARD_CODEBUILD_PROJECT": ""}, "TRAINYARD_CODEBUILD_PROJECT"),
         ({"TRAINYARD_CODEBUILD_PROJECT": "a b"}, "TRAINYARD_CODEBUILD_PROJECT"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "a b"}, "TRAINYARD_CODEBUILD_IMAGE"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "linx-5.0"}, "TRAINYARD_CODEBUILD_IMAGE: 'linx-5.0' is no image"),

@@ -31,6 +31,7 @@ KEY, SECRET = "stage-key", "stage-secret"
 ACT_SECONDS = 240
 CODEBUILD = tuple(f"codebuild-trainyard-{run}" for run in ("1-1", "2-2", "3-1"))
 """The first label of a job on CodeBuild: run and attempt of those that are played."""
+LABELS = '["self-hosted","gpu"]'
 TINY = Path(__file__).parent / "tiny.yaml"
 
 STAND_INS = {path.parent.name: path for path in (Path(__file__).parent / "stand_ins").glob("*/action.yml")}
@@ -299,10 +300,15 @@ class Stage:
         workflow: str = "training_ci.yml",
         job: str = "tell",
         cancelled_at_step: int | None = None,
+        is_fresh: bool = False,
     ) -> Played:
-        """Run a shipped workflow by `event` up to `job`, in a scratch home, and gather what it left."""
-        variables = {"TRAINYARD_RUNS_DIRECTORY": str(self.folder / "runs"), **(variables or {})}
-        runs = Path(variables["TRAINYARD_RUNS_DIRECTORY"])
+        """Run a shipped workflow by `event` up to `job`, in a scratch home, and gather what it left.
+
+        `is_fresh` plays a copy of the repository in which nobody has set a variable yet.
+        """
+        usual = {"TRAINYARD_RUNS_DIRECTORY": str(self.folder / "runs"), "TRAINYARD_RUNNER_LABELS": LABELS}
+        runs = Path((variables or {}).get("TRAINYARD_RUNS_DIRECTORY", usual["TRAINYARD_RUNS_DIRECTORY"]))
+        variables = {} if is_fresh else {**usual, **(variables or {})}
         runs.mkdir(exist_ok=True)  # a second attempt finds what the first one left
         played = tempfile.mkdtemp(prefix="play-", dir=self.folder)
         record, home = Path(played, "record"), Path(played, "home")
@@ -320,7 +326,7 @@ class Stage:
         line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04", *CODEBUILD), "-self-hosted"))
         line += ["-W", f".github/workflows/{workflow}", "-s", f"SLACK_WEBHOOK_URL={self.slack.url}"]
         line += ["-s", "GITHUB_TOKEN=stage-token", "-s", "TRAINYARD_RUNNERS_TOKEN=stage-list"]
-        line += ["--job", job]  # and what it needs; `native` installs packages on a hosted runner
+        line += ["--job", job]  # and what it needs
         line += words("--env", given) + words("--input", inputs or {})
         if payload is not None:
             Path(played, "event.json").write_text(json.dumps(payload))

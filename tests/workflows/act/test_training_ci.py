@@ -1,9 +1,7 @@
 """The shipped training workflow, played from end to end: green only with a proof, red with a reason."""
 
-import dataclasses
 import json
 import re
-import shutil
 import threading
 import time
 from hashlib import sha256
@@ -100,26 +98,24 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
     assert (played.record / "role").read_text().strip() == ROLE
     assert (played.record / "setup-python").read_text().strip() == "3.11"
     assert (played.record / "upload-artifact").read_text().splitlines() == ["plan-1 30", "training-1-1 30"]
-    assert (played.record / "artifacts" / "training" / "metrics.jsonl").is_file()
-    assert list((played.record / "artifacts" / "training" / "checkpoints").glob("step-*/manifest.json"))
+    kept = played.record / "artifacts" / "training"
+    assert {path.name for path in kept.iterdir()} >= {"run.json", "config.yaml", "metrics.jsonl", "report"}
+    assert json.loads((kept / "report" / "proof.json").read_text())["proven"] is True
+    assert not [path for path in kept.rglob("*") if path.name in ("checkpoints", "tensorboard")]
 
 
-def test_the_daily_run_is_red_when_its_artifact_is_refused_and_the_bucket_changed_behind_its_back(
-    stage: Any, bucket: Any
-) -> None:
+def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: Any, bucket: Any) -> None:
     damage = threading.Thread(target=flip_a_byte_once_all_is_stored, args=(bucket, "damaged/"), daemon=True)
     damage.start()
     played = stage.play(
         "schedule",
         variables={"TRAINYARD_CONFIG": TINY, **store("damaged")},
-        environment={"AWS_ENDPOINT_URL": bucket.endpoint, "UPLOAD_REFUSED": "1"},
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
     )
     damage.join(5)
     assert not damage.is_alive()
     assert played.exit_code == 1
     assert played.steps["Train"] == "success"
-    # GitHub refused the artifact, too: the run is stored and judged all the same.
-    assert played.steps["Keep checkpoint, metrics and logs for 30 days"] == "failure"
     assert played.steps["Store the artifacts"] == "success"
     assert played.steps["Prove the run"] == "failure", played.log
     assert proof(played) == {"trained": True, "network": True, "stored": False, "repeatable": True}
@@ -164,7 +160,7 @@ def test_a_loss_that_is_not_finite_makes_it_red(stage: Any, bucket: Any) -> None
 
 
 def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> None:
-    played = stage.play("push")
+    played = stage.play("push", variables={"TRAINYARD_STORE": "s3://ml-runs/no-gpu"})
     assert played.exit_code == 1
     assert played.steps["Check the environment"] == "failure"
     assert "nvidia-smi failed (exit code 9)" in played.log
@@ -307,41 +303,53 @@ def test_a_dry_run_is_green_and_trains_nothing(stage: Any) -> None:
     assert "Nothing was started." in played.summary
 
 
-CALLER = """\
-on: [push, pull_request]
-jobs:
-  called:
-    permissions:
-      contents: read
-      id-token: write
-      attestations: write
-      actions: write
-    uses: ./.github/workflows/training_ci.yml
-    with:
-      config: configs/tiny.yaml
-      overrides: training.max_steps=3
-      dry_run: true
+COMMANDS = """\
+gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'
+gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX
 """
 
 
-def test_another_workflow_may_call_it_but_not_for_a_pull_request(stage: Any, tmp_path: Path) -> None:
-    shutil.copytree(stage.repository, tmp_path / "own", symlinks=True)
-    (tmp_path / "own/.github/workflows/caller.yml").write_text(CALLER)
-    (tmp_path / "programs" / "sudo").symlink_to(
-        "/bin/false"
-    )  # the hosted job `native` would install packages
-    stage = dataclasses.replace(stage, repository=tmp_path / "own")
-    pushed, pulled = (
-        stage.play(
-            event, workflow="caller.yml", job="called", variables={"TRAINYARD_STORE": "s3://ml-runs/x"}
-        )
-        for event in ("push", "pull_request")
-    )
-    assert pushed.steps["Plan"] == "success", pushed.log
-    assert pushed.summary.startswith("### Dry run: tiny on gpu-runner")
-    assert "training.max_steps=3" in pushed.summary
-    assert "Plan" not in pulled.steps
-    assert (pulled.summary, pulled.messages) == ("", [])
+@pytest.mark.parametrize("event", ["push", "schedule"])
+def test_a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands(stage: Any, event: str) -> None:
+    played = stage.play(event, is_fresh=True)
+    assert played.green, played.log
+    assert list(played.steps)[-1] == "Plan"
+    assert set(played.steps) < set(UNTIL_TRAINING)
+    assert played.summary.startswith("### Nothing was trained: ")
+    assert f"```\n{COMMANDS}```" in played.summary
+    assert played.summary.count("gh variable set") == 2
+    assert "::notice::Nothing was trained" in played.log
+    assert (played.messages, played.dispatched) == ([], [])
+    assert not (played.record / "upload-artifact").exists()
+
+
+def test_who_asks_a_fresh_copy_for_a_training_is_refused_with_the_same_commands(stage: Any) -> None:
+    played = stage.play("workflow_dispatch", inputs={"config": TINY}, is_fresh=True)
+    assert played.exit_code == 1
+    assert played.steps["Plan"] == "failure"
+    assert "exit status 2" in played.log
+    assert "Note when the job started" not in played.steps
+    assert played.summary.startswith("### ❌ Nothing was started: ")
+    assert f"```\n{COMMANDS}```" in played.summary
+    assert "the plan was refused, and nothing was started" in told(played, "failed")
+
+
+def test_a_fresh_copy_shows_what_a_dry_run_is_asked_for(stage: Any) -> None:
+    inputs = {"config": TINY, "dry_run": "true"}
+    played = stage.play("workflow_dispatch", inputs=inputs, is_fresh=True)
+    assert played.green, played.log
+    assert played.summary.startswith("### Dry run: tiny on gpu-runner")
+    assert COMMANDS in played.summary
+
+
+@pytest.mark.parametrize(("event", "plans"), [("push", False), ("workflow_dispatch", True)])
+def test_in_a_fork_only_a_dispatch_of_its_owner_does_anything(stage: Any, event: str, plans: bool) -> None:
+    inputs = {"config": TINY, "dry_run": "true"}
+    fork = {"repository": {"fork": True, "default_branch": "main"}, "inputs": inputs}
+    played = stage.play(event, inputs=inputs, payload=fork, variables=store("fork"))
+    assert played.green, played.log
+    assert ("Plan" in played.steps) is plans
+    assert played.messages == []
 
 
 def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp_path: Any) -> None:
@@ -383,9 +391,14 @@ def test_a_second_attempt_goes_on_where_a_red_one_ended(stage: Any, bucket: Any)
         "workflow_dispatch",
         inputs=inputs,
         variables=store("again"),
-        environment={"AWS_ENDPOINT_URL": bucket.endpoint},
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint, "UPLOAD_REFUSED": "1"},
     )
     assert second.green, second.log
+    # GitHub refused both artifacts, the plan's and the run's: two warnings, and a proven run stays green.
+    assert second.steps["Say that the plan was not kept"] == "success"
+    assert second.steps["Say that they were not kept"] == "success"
+    assert second.log.count("::warning::GitHub refused the") == 2
+    told(second, "proven")
     assert second.run_directory == first.run_directory
     assert outcome(second)["state_sha256"] == digest
     assert (second.run_directory / "metrics.jsonl").read_bytes() == trained
