@@ -111,7 +111,7 @@ def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
 
     if plan.asked.target is Target.HERE:
         return []
-    hints = ["scripts/setup_github.py asks for what is missing and sets it."]
+    hints = ["scripts/setup_github.py sets this up, and what else a first run needs."]
     if plan.asked.target is Target.GPU_RUNNER and not plan.machine.templates:
         is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
         there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"
