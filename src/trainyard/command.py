@@ -16,10 +16,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn, TextIO, TypeVar
 
-from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError, WaitTimeoutError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
@@ -27,6 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 """No space left: the machine's trouble and no bug, wherever it is met."""
 _FLUSH_SECONDS = 3.0
 _logger = logging.getLogger("trainyard")
+Answer = TypeVar("Answer")
 
 
 def parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:
@@ -84,6 +87,28 @@ def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
             f"TRAINYARD_JOB_STARTED: {started!r} is not a time in Unix seconds, as date +%s prints"
         )
     return max(0.0, time.time() - float(started))
+
+
+def within(seconds: float, work: Callable[[], Answer]) -> Answer:
+    """What `work` gives or raises. Raises WaitTimeoutError when it takes longer; it is then left behind.
+
+    For a question whose answer may never come: a thread asks it, which does not keep the process from ending.
+    """
+    answer: Future[Answer] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="within", daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except FutureTimeoutError as error:
+        if answer.done():  # the work itself ran out of time
+            raise
+        raise WaitTimeoutError(f"no answer within {seconds:g} seconds") from error
 
 
 def print_json(value: object) -> None:

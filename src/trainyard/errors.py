@@ -89,6 +89,10 @@ class ServiceTroubleError(ServiceError):
     """An outside service failed or could not be reached: whether it did what it was asked is not known."""
 
 
+class PermissionRefusedError(ServiceError):
+    """An outside service answers, and does not allow what it was asked."""
+
+
 class WaitTimeoutError(TrainyardError):
     """Something did not happen in time."""
 

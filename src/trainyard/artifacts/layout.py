@@ -6,12 +6,15 @@ run-<N>/records-<version>/…          run.json and the rest, as they were while
 manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run goes on
 promoted/<name>.json                 which checkpoint of which run has the name
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
+trainyard-readiness.json             of no run: what a check of the store writes, reads back and removes
 """
 
 import re
 
 PROMOTED = "promoted/"
 """What the pointers to promoted checkpoints start with."""
+READINESS = "trainyard-readiness.json"
+"""The one object that a check of a store writes; in no folder, where no listing of runs comes across it."""
 _RUN_FOLDER = re.compile(r"run-([1-9]\d*)")
 _CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
 _MANIFEST = re.compile(r"manifests/run-\d+-manifest(?:-([0-9]{1,18}))?\.json")

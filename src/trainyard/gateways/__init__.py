@@ -5,7 +5,7 @@ A store is opened by its URL here; adding a kind of store is one module and one 
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from trainyard.errors import ConfigError
@@ -31,20 +31,27 @@ def open_store(
     call_seconds: float = CALL_SECONDS,
     pace: Callable[[int], None] = no_pace,
     checksum: str = "CRC64NVME",
+    attempts: int | None = None,
 ) -> "Store":
     """The store at `url`, `s3://bucket/prefix` or `file:///folder`. Nothing is sent yet.
 
     `encryption` is asked of S3 for every object: `AES256`, `aws:kms` or `none`. `pace` is called with
     the number of bytes before each block of a file is read, and may wait. `checksum` is S3's of files in
-    parts: `CRC64NVME`, or `SHA256` where that is asked for (`gateways.s3.checksums`). Raises ConfigError for
-    another URL.
+    parts: `CRC64NVME`, or `SHA256` where that is asked for (`gateways.s3.checksums`). `attempts` bounds those
+    of one call, below AWS_MAX_ATTEMPTS. Raises ConfigError for another URL.
     """
     match = _URL.fullmatch(url)
     if match and match["scheme"] == "s3":
         from trainyard.gateways.s3 import S3Store
 
-        limits: dict[str, Any] = {"encryption": encryption, "call_seconds": call_seconds}
-        return S3Store(*_bucket_of(url, match["rest"]), pace=pace, checksum=checksum, **limits)
+        return S3Store(
+            *_bucket_of(url, match["rest"]),
+            encryption=encryption,
+            call_seconds=call_seconds,
+            pace=pace,
+            checksum=checksum,
+            attempts=attempts,
+        )
     if match and match["scheme"] == "file":
         return _open_folder(url, match["rest"], pace)
     raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
@@ -78,4 +85,6 @@ def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":
     path = rest.removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
-    return LocalStore(Path(unquote(path)), pace)
+    if "\0" in (folder := unquote(path)):
+        raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
+    return LocalStore(Path(folder), pace)

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,9 +44,13 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
     given, file = environment.get(KEY, ""), environment.get(KEY_FILE, "")
     if not given and not file:
         return None
-    password = environment.get(PASSWORD, "").encode() or None
-    with _readable(given) if given else contextlib.nullcontext(file) as path:
-        return ModelSigner(_key_configuration(path, KEY if given else KEY_FILE, password))
+    variable, password = KEY if given else KEY_FILE, environment.get(PASSWORD, "")
+    text = given or _text_of(file)
+    try:
+        with _readable(text) as path:
+            return ModelSigner(_key_configuration(path, password.encode() or None))
+    except (ValueError, TypeError, AttributeError):  # UnicodeEncodeError is a ValueError
+        raise ConfigError(f"{variable}: {_mistake(text, password)}") from None
 
 
 class ModelSigner:
@@ -138,19 +143,49 @@ class _Known:
         """Nothing is ignored: what was signed is compared whole."""
 
 
-def _key_configuration(path: str, variable: str, password: bytes | None) -> Any:
+def _key_configuration(path: str, password: bytes | None) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from model_signing import signing
 
     configuration: Any = signing.Config
     try:
         return configuration().use_elliptic_key_signer(private_key=path, password=password)
-    except OSError as error:
-        raise ConfigError(f"{variable}: the key cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, AttributeError):
-        raise ConfigError(
-            f"{variable}: is no private key in PEM on the curve P-256, P-384 or P-521, or {PASSWORD} is not "
-            "its password. Make one: openssl ecparam -genkey -name prime256v1 -noout"
-        ) from None
+    except UnsupportedAlgorithm as error:
+        raise ValueError from error
+
+
+def _text_of(file: str) -> str:
+    """The key in a file. Raises ConfigError when it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="latin-1")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{KEY_FILE}: the key cannot be read ({reason})") from None
+
+
+def _mistake(text: str, password: str) -> str:
+    """Why a text is not the key that signs, and what to do. Nothing of the text is in the answer."""
+    name = (re.findall(r"-----BEGIN ([A-Z ]{1,40})-----", text) or [""])[0]
+    is_encrypted = "ENCRYPTED" in name or "Proc-Type: 4,ENCRYPTED" in text
+    if name.endswith("PUBLIC KEY"):
+        return "is a public key. Whoever verifies needs that one; signing needs its private half."
+    if name == "CERTIFICATE":
+        return "is a certificate. Signing needs the private key that it was made for."
+    if name == "OPENSSH PRIVATE KEY":
+        return "is a key in OpenSSH's own form. Turn a copy of it into PEM: ssh-keygen -p -m PKCS8 -f FILE"
+    if is_encrypted:
+        what = f"{PASSWORD} does not decrypt it" if password else f"{PASSWORD} is not set"
+        return f"is an encrypted private key, and {what}."
+    if not name and "\n" not in text.strip() and re.search(r"[/\\]|\.(pem|key)$", text):
+        return f"looks like the path of a file and not like a key. A path goes into {KEY_FILE}."
+    if name and r"\n" in text:
+        return "has a backslash and an n where its lines should end. Give the file: gh secret set NAME < FILE"
+    if name.endswith("PRIVATE KEY") and password:
+        return f"is not encrypted, or no elliptic curve key, and {PASSWORD} is set. Leave the password out."
+    return (
+        "is no private key in PEM on the curve P-256, P-384 or P-521. "
+        "Make one: openssl ecparam -genkey -name prime256v1 -noout"
+    )
 
 
 def _keyless_configuration(environment: Mapping[str, str]) -> Any:
@@ -160,21 +195,23 @@ def _keyless_configuration(environment: Mapping[str, str]) -> Any:
             f"permission id-token: write; elsewhere set {KEY}."
         )
     from model_signing import signing
+    from sigstore.errors import Error as SigstoreError
 
     configuration: Any = signing.Config
     try:
         return configuration().use_sigstore_signer(use_ambient_credentials=True)
-    except OSError as error:
-        raise ServiceError(f"Sigstore cannot be reached to sign ({error}).") from None
+    except (SigstoreError, OSError) as error:
+        raise ServiceError(f"Sigstore cannot be reached to sign ({type(error).__name__}: {error}).") from None
 
 
 @contextlib.contextmanager
 def _readable(secret: str) -> Iterator[str]:
     """A path from which the secret can be read once; it is never on a disk."""
+    content = secret.encode()
     reader, writer = os.pipe()
     try:
         with os.fdopen(writer, "wb") as file:
-            file.write(secret.encode()[: 1 << 15])  # a pipe holds that much without a reader
+            file.write(content[: 1 << 15])  # a pipe holds that much without a reader
         yield f"/dev/fd/{reader}"
     finally:
         os.close(reader)

@@ -11,9 +11,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainyard.errors import ServiceError, VerificationError
+from trainyard.errors import PermissionRefusedError, ServiceError, VerificationError
 
 CHUNK_BYTES = 1 << 20
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -24,10 +25,18 @@ def refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
-        free = shutil.disk_usage(folder).free
-        room = f" ({_size(free)} free" + (f", the file has {_size(needed)})" if needed else ")")
-        raise ServiceError(f"The store cannot use {path}: {error.strerror}{room}.") from error
+        room = f" ({_free(path)} free" + (f", the file has {_size(needed)})" if needed else ")")
+        refusal = PermissionRefusedError if error.errno in _DENIED else ServiceError
+        raise refusal(f"The store cannot use {path}: {error.strerror}{room}.") from error
+
+
+def _free(path: Path) -> str:
+    """The room where `path` is, or would be; of the nearest folder that can be looked at."""
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            if folder.is_dir():
+                return _size(shutil.disk_usage(folder).free)
+    return "an unknown number of bytes"
 
 
 def refuse_link(path: Path) -> None:

@@ -56,8 +56,9 @@ class LocalStore:
         self.url = f"file://{root}"
 
     def folders(self) -> Iterator[str]:
-        if self._root.is_dir():
-            yield from sorted(entry.name for entry in self._root.iterdir() if _is_visible_folder(entry))
+        with refusals_named(self._root):
+            if self._root.is_dir():
+                yield from sorted(entry.name for entry in self._root.iterdir() if _is_visible_folder(entry))
 
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         if not self._root.is_dir():

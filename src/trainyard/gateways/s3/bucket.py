@@ -10,11 +10,17 @@ import time
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from trainyard.errors import ConfigError, ServiceError, VerificationError
+from trainyard.errors import (
+    ConfigError,
+    PermissionRefusedError,
+    ServiceError,
+    TrainyardError,
+    VerificationError,
+)
 from trainyard.gateways.s3.access import Access
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.direct import Refusal, is_aws
-from trainyard.gateways.s3.refusals import explain
+from trainyard.gateways.s3.refusals import DENIED, explain
 
 _ATTEMPTS = 5
 """Of one call, with exponential backoff and jitter; AWS's own variable AWS_MAX_ATTEMPTS overrides it."""
@@ -53,10 +59,13 @@ class _Refusals:
 class Bucket:
     """A bucket and the prefix under which we keep to."""
 
-    def __init__(self, name: str, prefix: str, *, encryption: str, call_seconds: float) -> None:
+    def __init__(
+        self, name: str, prefix: str, *, encryption: str, call_seconds: float, attempts: int | None = None
+    ) -> None:
+        """`attempts` of one call at most; None is AWS_MAX_ATTEMPTS, and 5 where that is not set."""
         self.name = name
         self.prefix = f"{prefix}/" if prefix else ""
-        self.attempts = _attempts()
+        self.attempts = _attempts(attempts)
         self._call_seconds = call_seconds
         self._clock = Clock()
         self._access = self._connect()
@@ -137,8 +146,7 @@ class Bucket:
                 if code in unless:
                     return None
                 if last or code not in _DAMAGED + _BUSY + _EXPIRED:
-                    refusal = VerificationError if code in _DAMAGED else ServiceError
-                    raise refusal(self.explained(operation, error)) from None
+                    raise _refusal(code)(self.explained(operation, error)) from None
                 if code in _EXPIRED:
                     self._renew_credentials(access)
             except (ResponseParserError, ValueError, OverflowError) as error:  # of a time or a number, too
@@ -212,8 +220,16 @@ def pause(attempt: int) -> None:
     time.sleep(random.uniform(0, min(2 ** (attempt - 1), 10)))  # noqa: S311
 
 
-def _attempts() -> int:
+def _refusal(code: str) -> type[TrainyardError]:
+    """What to raise for a refusal with this code."""
+    if code in _DAMAGED:
+        return VerificationError
+    return PermissionRefusedError if code in DENIED else ServiceError
+
+
+def _attempts(most: int | None) -> int:
+    """AWS_MAX_ATTEMPTS, or its default; `most` where that is less."""
     value = os.environ.get("AWS_MAX_ATTEMPTS", str(_ATTEMPTS))
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(f"AWS_MAX_ATTEMPTS is {value!r}; it must be a whole number above 0")
-    return int(value)
+    return int(value) if most is None else min(int(value), most)

@@ -14,7 +14,8 @@ _PERMISSIONS = {
     "upload_part": "PutObject",
     "complete_multipart_upload": "PutObject",
 }
-_DENIED = ("AccessDenied", "403", "AllAccessDisabled", "Forbidden")
+DENIED = ("AccessDenied", "403", "AllAccessDisabled", "Forbidden")
+"""The store answers, and the role may not do that."""
 _CREDENTIALS = {
     "InvalidAccessKeyId": "the access key does not exist there",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
@@ -38,7 +39,7 @@ def explain(error: Exception, *, bucket: str, operation: str, endpoint: str) -> 
         return f"The bucket {bucket} does not exist at {endpoint} ({code}). Create it or correct the URL."
     if code in _CREDENTIALS:
         return f"{endpoint} refuses the AWS credentials: {_CREDENTIALS[code]} ({code})."
-    if code in _DENIED:
+    if code in DENIED:
         return _explain_denied(bucket, action, message)
     if code == "RequestTimeTooSkewed":
         return difference(endpoint, offset_told(response))

@@ -67,10 +67,13 @@ class S3Store:
         call_seconds: float,
         pace: Callable[[int], None] = lambda _count: None,
         checksum: str = Algorithm.CRC64NVME,
+        attempts: int | None = None,
     ) -> None:
-        """`checksum`: of files in parts, CRC64NVME where that does, or SHA256."""
+        """`checksum`: of files in parts, CRC64NVME where that does, or SHA256. `attempts`: of one call."""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
-        self._bucket = Bucket(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
+        self._bucket = Bucket(
+            bucket, prefix, encryption=encryption, call_seconds=call_seconds, attempts=attempts
+        )
         self.prefix, self._pace = self._bucket.prefix, pace
         self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
         # Taken while a file goes in parts: so many at a time bound the memory.

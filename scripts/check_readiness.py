@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Check in seconds, before a run starts, what is otherwise learned after training: store, number, key, role.
+
+The store's address is valid, it can be listed, and a small object can be written, read back and removed. The
+run number is free or this very run's; it is claimed later, by the first sync. The signing key can be used.
+Every failed check is said in one go, each with its fix. Where the role may not delete, the object stays: it
+has one name, trainyard-readiness.json, which the next check replaces. Nothing else that exists is touched.
+
+Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
+            TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*
+Writes:     one small object in the store, for a moment; with --json every finding on stdout; in GitHub
+            Actions an annotation, the job summary of a refusal, and in one line the step output `reason`
+Exit codes: 0 ready (degraded findings are said), 1 a check failed, 2 the configuration or usage is wrong
+Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
+"""
+
+import argparse
+import json
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard import command
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, TrainyardError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.settings import StoreSettings
+    from trainyard.cluster.readiness import Answers
+
+SECONDS = 20.0
+CALL_SECONDS, ATTEMPTS = 5.0, 2
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    parser.add_argument(
+        "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
+    )
+    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory; need not exist")
+    parser.add_argument(
+        "--role", default="", metavar="ARN", help="the role that a step before this one assumed"
+    )
+    parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="how that step ended")
+    limit = f"time limit of all that the store is asked, {SECONDS:.0f}s"
+    parser.add_argument("--timeout", type=command.duration, default=SECONDS, metavar="DURATION", help=limit)
+    parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
+    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.cluster.preflight import Verdict, worst
+    from trainyard.cluster.readiness import judge_readiness, store_line
+
+    answers = ask(args)
+    findings = judge_readiness(answers)
+    verdict = worst(findings)
+    if args.json:
+        found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
+        print(json.dumps(found, indent=2))
+    if verdict == Verdict.FAILED:
+        refuse(findings)
+    command.announce("store", store_line(answers), "ok")
+    for note in answers.notes:
+        command.announce("note", note)
+    for finding in findings:
+        if finding.check == "signing" or finding.verdict == Verdict.DEGRADED:
+            text = "; ".join(part for part in (finding.found, finding.fix) if part)
+            command.announce(finding.check, text, finding.verdict)
+    return 0
+
+
+def refuse(findings: Any) -> None:
+    """Say what is wrong to the person, to GitHub and, by the step's output, to Slack."""
+    from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+
+    command.announce("store", "not ready", "failed")
+    append_summary(refusal_markdown(findings))
+    set_output("reason", refusal_line(findings))
+    annotate(Level.ERROR, refusal(findings), title="Not started")
+    raise CheckFailedError(refusal(findings))
+
+
+def ask(args: argparse.Namespace) -> "Answers":
+    """Ask the store and the key everything that is judged."""
+    from trainyard.artifacts.numbers import parse_run_number
+    from trainyard.artifacts.settings import StoreSettings
+    from trainyard.cluster.readiness import Answers
+    from trainyard.run.commands import script_command
+
+    store = StoreSettings(*store_of(args))
+    wanted, (run_id, is_begun) = parse_run_number(args.run_number), run_of(args.run_dir)
+    assumed = args.role_outcome == "success"
+
+    def asked() -> dict[str, Any]:
+        return ask_store(store, Asked(run_id, wanted, is_begun, writes=not args.dry_run))
+
+    try:
+        facts = command.within(args.timeout, asked) if assumed else {"asked": False}
+    except WaitTimeoutError:
+        facts = {"problems": (hanging(store.url, args.timeout),)}
+    return Answers(
+        store.url,
+        run_id,
+        again=f"{script_command('check_readiness.py')} --store {shlex.quote(store.url)}",
+        role=args.role,
+        role_is_assumed=assumed,
+        **facts,
+        **ask_signer(args.timeout),
+    )
+
+
+def store_of(args: argparse.Namespace) -> tuple[str, str]:
+    """The store's address and encryption: what is given, else what the configuration says."""
+    encryption, configured = "AES256", None
+    if args.config:
+        from trainyard.config.load import load_config
+
+        artifacts = load_config(args.config, args.set).config.artifacts
+        encryption, configured = artifacts.encryption, artifacts.store
+    url = args.store or configured
+    if not url:
+        raise ConfigError("No store: give --store, or set artifacts.store in the configuration.")
+    return url, encryption
+
+
+def run_of(directory: Path | None) -> tuple[str, bool]:
+    """The identity that the run has or will have, and whether it may be stored already."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import choose_run_id, read_run
+
+    if directory is not None and (file := RunDirectory(directory).run_file).exists():
+        return str(read_run(file)["run_id"]), True
+    return choose_run_id(directory), "TRAINYARD_RUN_ID" in os.environ
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the store is asked about."""
+
+    run_id: str
+    wanted: int | None
+    """The run number; None is the one that the run has, else the next free one."""
+    is_begun: bool
+    """Whether the run may be stored already."""
+    writes: bool
+
+
+def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
+    """What the store answers, as fields of `Answers`."""
+    from trainyard.artifacts.probe import probe_store, standing_of
+    from trainyard.gateways import open_store
+
+    problems: list[str] = []
+    facts: dict[str, Any] = {}
+    try:
+        opened = open_store(
+            store.url, encryption=store.encryption, call_seconds=CALL_SECONDS, attempts=ATTEMPTS
+        )
+        probe = probe_store(opened, secrets.token_hex(8) if asked.writes else None)
+        problems, facts["notes"] = list(probe.problems), probe.notes
+        if probe.answers:
+            facts |= asdict(standing_of(opened, asked.run_id, asked.wanted, may_be_stored=asked.is_begun))
+    except TrainyardError as error:
+        problems.append(str(error))
+    return {**facts, "problems": tuple(dict.fromkeys(problems))}
+
+
+def hanging(url: str, seconds: float) -> str:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
+    return (
+        f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall on the way drops what "
+        "is sent."
+    )
+
+
+def ask_signer(seconds: float) -> dict[str, Any]:
+    """What the environment says of signing, as fields of `Answers`; the key is read by what signs later."""
+    from trainyard.gateways.signing import METHOD, signer_from
+
+    try:
+        if command.within(seconds, signer_from) is None:
+            return {}
+    except ConfigError as error:
+        return {"signing_problem": str(error)}
+    except (ServiceError, WaitTimeoutError) as error:
+        return {"signing_problem": f"Sigstore: {error}", "signing_is_away": True}
+    return {"signing": "with this workflow's identity" if os.environ.get(METHOD) else "the key can be used"}
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))
