@@ -45,9 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory; need not exist")
-    parser.add_argument(
-        "--role", default="", metavar="ARN", help="the role that a step before this one assumed"
-    )
+    parser.add_argument("--role", default="", metavar="ARN", help="what a step before this one assumed")
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="how that step ended")
     limit = f"time limit of all that the store is asked, {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=command.duration, default=SECONDS, metavar="DURATION", help=limit)
@@ -85,7 +83,7 @@ def refuse(findings: Any) -> None:
     from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
-    command.announce("store", "not ready", "failed")
+    command.announce("readiness", "not ready to start", "failed")
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
     annotate(Level.ERROR, refusal(findings), title="Not started")
@@ -178,11 +176,12 @@ def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
 
 
 def hanging(url: str, seconds: float) -> str:
+    """That nothing was answered, and who should have."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
     return (
-        f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall on the way drops what "
-        "is sent."
+        f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall drops "
+        "what is sent to it."
     )
 
 

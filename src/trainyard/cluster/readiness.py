@@ -71,7 +71,7 @@ def _role(answers: Answers) -> Iterator[Finding]:
         yield Finding(
             "role",
             Verdict.FAILED,
-            f"{answers.role} could not be assumed with GitHub's OIDC token; the step before this one says why",
+            f"{answers.role} could not be assumed with GitHub's OIDC token; the step before says why",
             "compare its trust policy with docs/runbooks/permissions.md#aws-role: the subject is that of the "
             "environment training, in the form that this repository has",
         )
@@ -80,10 +80,11 @@ def _role(answers: Answers) -> Iterator[Finding]:
 def _store(answers: Answers) -> Iterator[Finding]:
     if not answers.asked:
         return
+    fix = f"mend that, and ask again in seconds: {answers.again}"
+    if answers.url.startswith("file:"):
+        fix = f"name a folder that this user may write and that has room: {answers.again}"
     for problem in answers.problems:
-        yield Finding(
-            "store", Verdict.FAILED, problem, f"mend that, and ask again in seconds: {answers.again}"
-        )
+        yield Finding("store", Verdict.FAILED, problem, fix)
     if not answers.problems:
         yield Finding("store", Verdict.OK, "; ".join((f"{answers.url} can be written to", *answers.notes)))
 
@@ -94,13 +95,13 @@ def _number(answers: Answers) -> Iterator[Finding]:
     if answers.owner in (None, answers.run_id):
         yield Finding("run number", Verdict.OK, number_text(answers))
         return
+    owner = answers.owner or "(unreadable record)"
     yield Finding(
         "run number",
         Verdict.FAILED,
-        f"{answers.number} in {answers.url} belongs to run {answers.owner or '(unreadable record)'}; this is run "
-        f"{answers.run_id}",
-        f"take a free one: --run-number {answers.free}, or --run-number auto. GitHub and CodeBuild count their "
-        "own numbers: there, give the store a prefix of its own (TRAINYARD_STORE)",
+        f"{answers.number} in {answers.url} belongs to run {owner}; this is run {answers.run_id}",
+        f"take a free one: --run-number {answers.free}, or --run-number auto. GitHub and CodeBuild count "
+        "runs by themselves: there, give the store a prefix of its own (TRAINYARD_STORE)",
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -232,7 +232,9 @@ def test_the_key_is_in_no_message_and_in_no_log(
     assert not any(line.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
     for broken in (pair.secret[:80], pair.locked, "", "no key"):
         if broken:
-            with pytest.raises(ConfigError, match=f"^{KEY}: is no private key in PEM") as refused:
+            with pytest.raises(
+                ConfigError, match=f"^{KEY}: is (no private key in PEM|an encrypted)"
+            ) as refused:
                 signer_from({KEY: broken})
             assert line[:20] not in str(refused.value)
 
@@ -250,6 +252,82 @@ def test_keys_that_cannot_be_used_are_refused_before_anything_is_stored(tmp_path
         KeyVerifier(tmp_path / "none")
     with pytest.raises(ConfigError, match=f"{KEY_FILE}: the key cannot be read"):
         signer_from({KEY_FILE: str(tmp_path / "none")})
+
+
+def pem_of(key: Any, **how: Any) -> str:
+    asked = {"encoding": Encoding.PEM, "format": PrivateFormat.PKCS8, "encryption_algorithm": NoEncryption()}
+    return str(key.private_bytes(**asked | how).decode())
+
+
+ELLIPTIC = ec.generate_private_key(ec.SECP256R1())
+LOCKED = {"encryption_algorithm": BestAvailableEncryption(b"pass")}
+USABLE = {
+    "PKCS8": pem_of(ELLIPTIC),
+    "SEC1": pem_of(ELLIPTIC, format=PrivateFormat.TraditionalOpenSSL),
+    "CRLF": pem_of(ELLIPTIC).replace("\n", "\r\n"),
+    "indented": "".join(f"  {line}\n" for line in pem_of(ELLIPTIC).splitlines()),
+    "blank lines around": f"\n\n{pem_of(ELLIPTIC)}\n\n",
+    "P-521": pem_of(ec.generate_private_key(ec.SECP521R1())),
+}
+MISTAKES = {
+    "a public key": (
+        ELLIPTIC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
+        "is a public key",
+    ),
+    "a certificate": ("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "is a certificate"),
+    "OpenSSH": (pem_of(ELLIPTIC, format=PrivateFormat.OpenSSH), "OpenSSH's own form"),
+    "locked": (pem_of(ELLIPTIC, **LOCKED), f"encrypted private key, and {PASSWORD} is not set"),
+    "locked in SEC1": (
+        pem_of(ELLIPTIC, format=PrivateFormat.TraditionalOpenSSL, **LOCKED),
+        f"encrypted private key, and {PASSWORD} is not set",
+    ),
+    "a path": ("/home/ada/keys/signing", f"A path goes into {KEY_FILE}"),
+    "a file's name": ("signing.pem", f"A path goes into {KEY_FILE}"),
+    "lines in one": (pem_of(ELLIPTIC).replace("\n", "\\n"), "a backslash and an n"),
+    "another kind": (pem_of(ed25519.Ed25519PrivateKey.generate()), "on the curve P-256"),
+    "another curve": (pem_of(ec.generate_private_key(ec.SECP256K1())), "on the curve P-256"),
+    "half of it": (pem_of(ELLIPTIC)[:120], "is no private key"),
+    "a word": ("secret", "is no private key"),
+    "blank": (" \n", "is no private key"),
+    "no text": ("\udcff", "is no private key"),
+}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_a_key_in_any_usual_form_signs(tmp_path: Path, name: str) -> None:
+    (tmp_path / "key").write_bytes(USABLE[name].encode())
+    for environment in ({KEY: USABLE[name]}, {KEY_FILE: str(tmp_path / "key")}):
+        signer = signer_from(environment)
+        assert signer is not None
+        assert b"dsseEnvelope" in signer.sign("run-1", {"a": "0" * 64})
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_no_key_is_told_by_its_mistake_and_never_shown(tmp_path: Path, name: str) -> None:
+    text, mistake = MISTAKES[name]
+    (tmp_path / "key").write_bytes(text.encode(errors="surrogateescape"))
+    lines = [
+        line for line in text.replace("\\n", "\n").splitlines() if len(line) > 20 and "-----" not in line
+    ]
+    for variable, value in ((KEY, text), (KEY_FILE, str(tmp_path / "key"))):
+        with pytest.raises(ConfigError, match=f"^{variable}: ") as refused:
+            signer_from({variable: value})
+        assert mistake in str(refused.value)
+        assert not [line for line in lines if line in str(refused.value)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(USABLE["PKCS8"], "is set"), (MISTAKES["locked"][0], "decrypt it")]
+)
+def test_a_password_that_does_not_fit_is_named(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{PASSWORD} .*{said}"):
+        signer_from({KEY: text, PASSWORD: "mistyped"})
+
+
+@pytest.mark.parametrize("file", ["", "none", "a\0b"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, file: str) -> None:
+    with pytest.raises(ConfigError, match=f"{KEY_FILE}: the key cannot be read"):
+        signer_from({KEY_FILE: f"{tmp_path}/{file}"})
 
 
 def test_keyless_signing_is_asked_for_and_needs_a_token() -> None:

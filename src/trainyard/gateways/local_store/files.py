@@ -40,8 +40,10 @@ def _free(path: Path) -> str:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise VerificationError for a symbolic link."""
-    if path.is_symlink():
+    """Raise VerificationError for a symbolic link, ServiceError for what may not be looked at."""
+    with refusals_named(path):
+        is_link = path.is_symlink()
+    if is_link:
         raise VerificationError(
             f"{path}: a symbolic link, which is never part of a store. "
             "Remove it, and store the run again if the link stood for one of its files."

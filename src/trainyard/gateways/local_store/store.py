@@ -75,10 +75,10 @@ class LocalStore:
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
         refuse_link(path)
-        if not path.is_file():
-            return None
         try:
             with refusals_named(path):
+                if not path.is_file():
+                    return None
                 found = path.stat()  # before it is read: what replaces it meanwhile is another
                 digest, size = digest_of(path)
         except FileNotFoundError:
@@ -120,11 +120,12 @@ class LocalStore:
         """The object's file from `start` on. Raises FileNotFoundError when there is none."""
         path = self._path(key)
         refuse_link(path)
-        if not path.is_file():
-            raise FileNotFoundError(key)
-        with refusals_named(path), path.open("rb", buffering=0) as file:
-            file.seek(start)
-            yield file
+        with refusals_named(path):
+            if not path.is_file():
+                raise FileNotFoundError(key)
+            with path.open("rb", buffering=0) as file:
+                file.seek(start)
+                yield file
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)

@@ -1,0 +1,329 @@
+"""The check before a run on real stores: each way to be wrong is red, with its reason."""
+
+import importlib.util
+import json
+import os
+import re
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from trainyard import command
+from trainyard.artifacts.layout import READINESS
+from trainyard.artifacts.probe import probe_store, standing_of
+from trainyard.artifacts.sync import sync_run
+from trainyard.gateways import open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "check_readiness.py"
+RUNBOOK = ROOT / "docs" / "runbooks" / "permissions.md"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How the script ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Check = Callable[..., Done]
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Runs the script's `main` in this process; keyword arguments are variables, empty ones are not set."""
+    spec = importlib.util.spec_from_file_location("check_readiness", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    hidden = ("GITHUB_", "TRAINYARD_", "RUNNER_")
+
+    def run(*words: str, **variables: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith(hidden)]:
+                patch.delenv(name)
+            for name, value in variables.items():
+                if value:
+                    patch.setenv(name, value)
+                else:
+                    patch.delenv(name, raising=False)
+            code = command.exit_code_of(lambda: script.main(words))
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err, said.err
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+def keys(server: Any, bucket: str) -> list[str]:
+    return [each["Key"] for each in server.client.list_objects_v2(Bucket=bucket).get("Contents", [])]
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "moto"])
+def test_a_good_store_is_ready_and_left_as_it_was(
+    request: pytest.FixtureRequest, check: Check, name: str
+) -> None:
+    server = request.getfixturevalue(name)
+    bucket = server.new_bucket()
+    server.client.put_object(Bucket=bucket, Key="phase2/somebody's", Body=b"else")
+    url = f"s3://{bucket}/phase2"
+    done = check("--store", url, AWS_ENDPOINT_URL=server.url)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.rstrip().endswith(f"store: {url} writable, run 1 is free [ok]")
+    assert keys(server, bucket) == ["phase2/somebody's"]
+
+
+def test_the_number_of_this_run_is_its_own_and_that_of_another_is_refused(
+    seaweedfs: Any, check: Check, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    run, url = make_run("mine"), f"s3://{seaweedfs.new_bucket()}"
+    sync_run(open_store(url), run, 3)
+    here = ("--store", url, "--run-dir", str(run.path))
+    for number in ("auto", "3"):
+        assert "run 3 is this run's [ok]" in check(*here, "--run-number", number).stderr
+    assert "run 5 is free [ok]" in check(*here, "--run-number", "5").stderr
+    taken = check("--store", url, "--run-number", "3", TRAINYARD_RUN_ID="gh-77")
+    assert taken.returncode == 1
+    assert f"run number: 3 in {url} belongs to run run-mine; this is run gh-77" in taken.stderr
+    assert "fix: take a free one: --run-number 4" in taken.stderr
+    assert "run 4 is free [ok]" in check("--store", url, TRAINYARD_RUN_ID="gh-77").stderr
+
+
+CREDENTIALS = {
+    "another key": {"AWS_ACCESS_KEY_ID": "nobody"},
+    "another secret": {"AWS_SECRET_ACCESS_KEY": "mistyped"},
+    "no credentials": {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+    "half of them": {"AWS_SECRET_ACCESS_KEY": ""},
+    "a profile that is not there": {"AWS_PROFILE": "nobody"},
+    "a region that is none": {"AWS_REGION": "us east 1", "AWS_DEFAULT_REGION": "us east 1"},
+    "attempts that are none": {"AWS_MAX_ATTEMPTS": "many"},
+    "an endpoint that is no URL": {"AWS_ENDPOINT_URL": "127.0.0.1"},
+    "nobody listens": {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+}
+
+
+@pytest.mark.parametrize("wrong", CREDENTIALS)
+def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
+    seaweedfs: Any, check: Check, wrong: str
+) -> None:
+    bucket, started = seaweedfs.new_bucket(), time.monotonic()
+    done = check("--store", f"s3://{bucket}", **{"AWS_ENDPOINT_URL": seaweedfs.url, **CREDENTIALS[wrong]})
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"^store: .{20}", done.stderr, re.M)
+    assert (
+        f"  fix: mend that, and ask again in seconds: scripts/check_readiness.py --store s3://{bucket}"
+        in done.stderr
+    )
+    assert "1 check failed. Nothing was started." in done.stderr
+    assert "mistyped" not in done.stderr
+    assert time.monotonic() - started < 25
+    assert keys(seaweedfs, bucket) == []
+
+
+def test_a_bucket_that_is_not_there_is_named(seaweedfs: Any, check: Check) -> None:
+    done = check("--store", "s3://mistyped-bucket/x", AWS_ENDPOINT_URL=seaweedfs.url)
+    assert done.returncode == 1
+    assert "store: The bucket mistyped-bucket does not exist at http" in done.stderr
+
+
+@pytest.mark.parametrize("answers", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "breaks off"])
+def test_a_store_that_hangs_is_red_within_the_time_limit(check: Check, answers: bytes) -> None:
+    """The server takes every connection and what is sent, and never ends an answer."""
+    with ExitStack() as held:
+        server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def take() -> None:
+            with suppress(OSError):
+                while True:
+                    client = held.enter_context(server.accept()[0])
+                    client.sendall(answers)
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        started, url = time.monotonic(), f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = check("--store", "s3://ml-runs", "--timeout", "1s", AWS_ENDPOINT_URL=url)
+        assert time.monotonic() - started < 10
+        server.shutdown(socket.SHUT_RDWR)
+        taking.join()
+    assert done.returncode == 1
+    assert f"store: s3://ml-runs at {url} gave no answer within 1 seconds" in done.stderr
+
+
+@pytest.fixture
+def enforce(moto: Any) -> Iterator[Callable[[bool], None]]:
+    """Switches moto's enforcement of policies on and off."""
+
+    def switch(on: bool) -> None:
+        free = b"0" if on else b"1000000000"
+        headers = {"Content-Type": "text/plain"}
+        request = urllib.request.Request(f"{moto.url}/moto-api/reset-auth", data=free, headers=headers)
+        urllib.request.urlopen(request, timeout=30).close()
+
+    switch(False)
+    yield switch
+    switch(False)
+
+
+@pytest.fixture
+def as_user(
+    moto: Any, enforce: Callable[[bool], None]
+) -> Iterator[Callable[..., tuple[str, dict[str, str]]]]:
+    """A new bucket's store and the variables of a user who may do `actions` there and nothing else."""
+
+    def make(statements: list[dict[str, Any]]) -> tuple[str, dict[str, str]]:
+        enforce(False)
+        bucket, user = moto.new_bucket(), f"user-{time.time_ns()}"
+        iam = boto3.client("iam", endpoint_url=moto.url, region_name="us-east-1")
+        iam.create_user(UserName=user)
+        document = json.dumps({"Version": "2012-10-17", "Statement": statements}).replace("ml-runs", bucket)
+        iam.put_user_policy(UserName=user, PolicyName="check", PolicyDocument=document)
+        key = iam.create_access_key(UserName=user)["AccessKey"]
+        enforce(True)
+        return f"s3://{bucket}/phase2", {
+            "AWS_ENDPOINT_URL": moto.url,
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
+    return make
+
+
+def documented(heading: str) -> list[dict[str, Any]]:
+    """The statements of the first policy below a heading of the runbook."""
+    found = re.search(rf"{heading}\n.*?```json\n(.*?)```", RUNBOOK.read_text(), re.S)
+    assert found is not None
+    statements: list[dict[str, Any]] = json.loads(found[1])["Statement"]
+    for statement in statements:
+        if isinstance(statement["Action"], str):
+            statement["Action"] = [statement["Action"]]
+    return statements
+
+
+def without(statements: list[dict[str, Any]], *actions: str) -> list[dict[str, Any]]:
+    left = [{**s, "Action": [a for a in s["Action"] if a not in actions]} for s in statements]
+    return [statement for statement in left if statement["Action"]]
+
+
+def test_the_policy_of_the_role_that_stores_is_enough_and_what_stays_is_one_object(
+    as_user: Any, check: Check, moto: Any, enforce: Callable[[bool], None]
+) -> None:
+    """It may not delete: that is a note and no failure, however often it is checked."""
+    url, variables = as_user(documented("## artifacts"))
+    for _ in range(3):
+        done = check("--store", url, **variables)
+        assert done.returncode == 0, done.stderr
+        assert f"note: {READINESS} stays in the store" in done.stderr
+    enforce(False)
+    assert keys(moto, url.split("/")[2]) == [f"phase2/{READINESS}"]
+
+
+def test_the_policy_for_the_check_alone_is_enough_and_leaves_nothing(
+    as_user: Any, check: Check, moto: Any, enforce: Callable[[bool], None]
+) -> None:
+    url, variables = as_user(documented("### The check before a run"))
+    done = check("--store", url, "--run-number", "7", **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.rstrip().endswith("run 7 is free [ok]")
+    assert "note" not in done.stderr
+    enforce(False)
+    assert keys(moto, url.split("/")[2]) == []
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ("s3:ListBucket",),
+        ("s3:PutObject",),
+        ("s3:GetObject",),
+        ("s3:ListBucket", "s3:PutObject"),
+        ("s3:PutObject", "s3:GetObject"),
+        ("s3:ListBucket", "s3:PutObject", "s3:GetObject"),
+    ],
+    ids="-".join,
+)
+def test_every_permission_that_is_missing_is_named_in_one_go(
+    as_user: Any, check: Check, missing: tuple[str, ...]
+) -> None:
+    url, variables = as_user(without(documented("## artifacts"), *missing) or [nothing_allowed()])
+    done = check("--store", url, **variables)
+    assert done.returncode == 1
+    named = set(re.findall(r"The missing permission is (s3:\w+) on", done.stderr))
+    assert named == set(missing)
+    assert "permissions.md#artifacts" in done.stderr
+
+
+def nothing_allowed() -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": ["s3:GetBucketTagging"], "Resource": "arn:aws:s3:::ml-runs"}
+
+
+@pytest.mark.parametrize("server", ["seaweedfs", "file"])
+def test_checks_of_one_store_at_once_are_all_green(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: str
+) -> None:
+    url = f"file://{tmp_path}/store"
+    if server != "file":
+        endpoint = request.getfixturevalue(server)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)
+        url = f"s3://{endpoint.new_bucket()}/x"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: probe_store(open_store(url), f"check-{n}"), range(8)))
+    assert [each.problems for each in found] == [()] * 8
+    assert [each.key for each in open_store(url).list_objects("")] == []
+
+
+def test_a_check_that_was_killed_and_one_that_is_not_ours(
+    seaweedfs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    bucket = seaweedfs.new_bucket()
+    store = open_store(f"s3://{bucket}")
+    store.put_new(READINESS, b'{"written_by": "scripts/check_readiness.py", "token": "old"}', metadata={})
+    assert probe_store(store, "new").problems == ()
+    assert keys(seaweedfs, bucket) == []
+    for theirs in (b"{}", b"not JSON", b"[" * 100_000, b""):
+        seaweedfs.client.put_object(Bucket=bucket, Key=READINESS, Body=theirs)
+        (problem,) = probe_store(store, "new").problems
+        assert "none that a check has written, and was left alone" in problem
+        assert seaweedfs.client.get_object(Bucket=bucket, Key=READINESS)["Body"].read() == theirs
+
+
+def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
+    seaweedfs: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.artifacts.listing import list_runs
+    from trainyard.artifacts.numbers import used_numbers
+    from trainyard.artifacts.promotion import promotions
+    from trainyard.artifacts.pruning_plan import plan_pruning
+    from trainyard.artifacts.retention import Rules
+    from trainyard.artifacts.verify import Depth, verify_run
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    bucket, run = seaweedfs.new_bucket(), make_run()
+    store = open_store(f"s3://{bucket}/p")
+    store.put_new(READINESS, b'{"written_by": "scripts/check_readiness.py", "token": "old"}', metadata={})
+    assert used_numbers(store) == []
+    sync_run(store, run, None)
+    assert used_numbers(store) == [1]
+    verdict = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
+    assert (verdict.problems, verdict.notes) == ((), ())
+    (listed,) = list_runs(store, used_numbers(store), price=None)
+    assert listed.problems == ()
+    assert listed.objects == len(keys(seaweedfs, bucket)) - 1
+    assert list(promotions(store)) == []
+    assert plan_pruning(store, [1], Rules(keep_last=5))[0].doomed == []
+    assert f"p/{READINESS}" in keys(seaweedfs, bucket)
+    assert standing_of(store, "another", None, may_be_stored=True).number == 2
