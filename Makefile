@@ -39,7 +39,8 @@ train: ## train, store and prove a model: CONFIG=, SET="a.b=1 c=2", STORE=, RUN_
 resume: ## go on with the newest run of `make train` as it was started, or with RUN_DIR=
 train resume: $(VENV)/training.stamp
 	@test $@ = train || test -f "$(CONFIG)" || { echo "$(NOTHING): make train starts a run." >&2; exit 2; }
-	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION)
+	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)"
+	@"$(RUN)" scripts/check_readiness.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto
 	@"$(RUN)" scripts/prepare_data.py $(CONFIGURATION)
 	@"$(RUN)" scripts/train.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --resume auto
 	@"$(RUN)" scripts/training_artifact_sync.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto --once

@@ -179,9 +179,7 @@ def enforce(moto: Any) -> Iterator[Callable[[bool], None]]:
 
 
 @pytest.fixture
-def as_user(
-    moto: Any, enforce: Callable[[bool], None]
-) -> Iterator[Callable[..., tuple[str, dict[str, str]]]]:
+def as_user(moto: Any, enforce: Callable[[bool], None]) -> Callable[..., tuple[str, dict[str, str]]]:
     """A new bucket's store and the variables of a user who may do `actions` there and nothing else."""
 
     def make(statements: list[dict[str, Any]]) -> tuple[str, dict[str, str]]:

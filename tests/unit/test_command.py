@@ -88,6 +88,7 @@ CODES = {
     errors.RunConflictError: 1,
     errors.ServiceError: 4,
     errors.ServiceTroubleError: 4,
+    errors.PermissionRefusedError: 4,
     errors.WaitTimeoutError: 5,
     errors.StoppedError: 75,
 }

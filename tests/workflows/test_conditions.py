@@ -121,9 +121,44 @@ def test_a_run_that_was_told_nothing_ends_green_and_tells_nobody(training: Any, 
 def test_only_a_plan_that_says_so_trains(
     training_job: Any, expressions: Any, planned: str | None, trains: bool
 ) -> None:
-    needs = {"plan": {"outputs": {} if planned is None else {"train": planned}}}
-    assert expressions.holds(training_job["if"], needs=needs) is trains
-    assert not expressions.holds(training_job["if"], status="failure", needs=needs)
+    plan = {"outputs": {} if planned is None else {"train": planned}}
+    for ready in RESULTS:
+        needs = {"plan": plan, "ready": {"result": ready}}
+        holds = expressions.holds(training_job["if"], needs=needs)
+        assert holds is (trains and ready in ("success", "skipped"))
+        assert not expressions.holds(training_job["if"], status="cancelled", needs=needs)
+
+
+@pytest.mark.parametrize("planned", ["true", "false", None])
+@pytest.mark.parametrize("role", ["arn:aws:iam::1:role/x", "", None])
+@pytest.mark.parametrize("store", ["s3://ml-runs/phase2", "file:///srv/store", None])
+def test_a_store_is_checked_once_on_a_hosted_runner_or_on_the_machine_that_trains(
+    training: Any, expressions: Any, planned: str | None, role: str | None, store: str | None
+) -> None:
+    outputs = {name: value for name, value in (("train", planned), ("store", store)) if value is not None}
+    context = {
+        "needs": {"plan": {"outputs": outputs}},
+        "vars": {} if role is None else {"TRAINYARD_AWS_ROLE": role},
+    }
+    hosted = expressions.holds(training.jobs["ready"]["if"], **context)
+    name = "Check the store, the run number and the signing key"
+    here = expressions.holds(step_called(training.jobs["train"], name)["if"], **context)
+    by_role = bool(role) and (store or "").startswith("s3://")
+    assert hosted is (by_role and planned == "true")
+    assert here is not by_role
+    assert not expressions.holds(training.jobs["ready"]["if"], status="failure", **context)
+
+
+@pytest.mark.parametrize(("role", "asked"), [("success", True), ("failure", True), ("skipped", False)])
+def test_a_role_that_cannot_be_assumed_has_its_reason_said_by_the_check(
+    training: Any, expressions: Any, role: str, asked: bool
+) -> None:
+    step = step_called(training.jobs["ready"], "Check the store, the run number and the signing key")
+    steps = {"role": {"outcome": role}}
+    status = "success" if role == "success" else "failure"
+    assert expressions.holds(step["if"], status=status, steps=steps) is asked
+    assert not expressions.holds(step["if"], status="cancelled", steps=steps)
+    assert expressions.value(step["env"]["ASSUMED"], steps=steps) == role
 
 
 @pytest.mark.parametrize(
@@ -165,10 +200,13 @@ def test_slack_is_told_when_nothing_follows(
     training: Any, expressions: Any, plan: str, after: str, told: bool
 ) -> None:
     job = training.jobs["tell"]
-    assert job["needs"] == ["plan", "train", "continue"]
+    assert job["needs"] == ["plan", "ready", "train", "continue"]
     train = {"result": "failure", "outputs": {"ended": "true", "attempt": "2"}}
-    needs = {"plan": {"result": plan}, "train": train, "continue": {"result": after}}
+    needs = {"plan": {"result": plan}, "ready": {"result": "skipped"}, "train": train}
+    needs["continue"] = {"result": after}
     github = {"run_attempt": "2"}
+    unready = needs | {"ready": {"result": "failure"}, "train": {"result": "skipped", "outputs": {}}}
+    assert expressions.holds(job["if"], status="failure", needs=unready, github=github)
     for status in ("success", "failure"):
         assert expressions.holds(job["if"], status=status, needs=needs, github=github) is told
 
@@ -228,6 +266,8 @@ def test_a_training_job_knows_whether_it_told_its_end(
         ("cancelled", {}, "somebody cancelled it, or the job reached its time limit"),
         ("failure", {"fit": {"outcome": "failure", "outputs": {"reason": "gpu: none"}}}, "gpu: none"),
         ("failure", {"fit": {"outcome": "failure"}}, "the environment could not be checked"),
+        ("failure", {"usable": {"outcome": "failure", "outputs": {"reason": "store: no"}}}, "store: no"),
+        ("failure", {"usable": {"outcome": "failure"}}, "the store could not be checked"),
         ("failure", {"from": {"outcome": "failure"}}, "what it goes on from could not be brought"),
         ("failure", {"data": {"outcome": "failure"}}, "the data could not be prepared"),
         ("failure", {"train": {"outcome": "failure"}, "fit": {"outcome": "success"}}, ""),
@@ -268,6 +308,15 @@ def test_slack_is_told_why_nothing_follows(
         needs["train"] = {"result": trained, "outputs": {"thread": "C1:2.2"}}
         needs["plan"]["outputs"] = {"thread": "C1:1.1"}
         assert expressions.value(told["THREAD"], needs=needs) == thread
+    unready: dict[str, Any] = {"plan": {"result": "success"}, "train": {"result": "skipped"}}
+    for words, expected in (
+        ({"reason": "store: no"}, "store: no"),
+        ({}, "the store could not be checked, and"),
+    ):
+        unready["ready"] = {"result": "failure", "outputs": words}
+        again = {"needs": unready, "github": {"run_id": "99"}}
+        assert expressions.value(told["REASON"], **again).startswith(expected)
+        assert expressions.value(told["NEXT"], **again) == "gh run rerun 99 --failed"
     said_by = training.jobs["continue"]
     assert said_by["outputs"]["reason"] == "${{ steps.dispatch.outputs.reason }}"
     assert step_called(said_by, "Dispatch the next segment")["id"] == "dispatch"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.artifacts.layout import READINESS
 from trainyard.command import duration as seconds_of
 from trainyard.config.load import load_config
 from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
@@ -118,6 +119,7 @@ def test_no_step_before_training_can_be_skipped_but_what_only_some_runs_need(
     training = steps.index(step_that_runs(training_job, "train"))
     optional = [step["name"] for step in steps[: training + 1] if "if" in step]
     assert optional == [
+        "Check the store, the run number and the signing key",
         "Assume the AWS role for reading",
         "Store each checkpoint while training goes on",
     ]
@@ -150,7 +152,7 @@ def test_every_override_reaches_the_scripts_also_those_on_later_lines(
     training_job: dict[str, Any], root: Path, shell: Shell, overrides: str, words: list[str]
 ) -> None:
     runs = [step["run"] for step in training_job["steps"] if "$OVERRIDES" in step.get("run", "")]
-    assert len(runs) == 3
+    assert len(runs) == 4
     for run in runs:
         done = shell(re.sub(r"exec \S+python", "printf '%s\\n'", run), root, OVERRIDES=overrides)
         assert [word for word in done.stdout.splitlines() if word.startswith("--set")] == words
@@ -197,6 +199,40 @@ def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(
     assert actions == ["s3:ListBucket", "s3:GetObject", "kms:Decrypt"]
     given = [s["name"] for s in training_job["steps"] if "steps.reader.outputs" in str(s)]
     assert given == ["Bring what it goes on from"]
+
+
+def test_the_check_on_a_hosted_runner_may_write_one_object_and_one_step_has_its_keys(training: Any) -> None:
+    job = training.jobs["ready"]
+    (role,) = roles(job)
+    assert role["uses"] == roles(training.jobs["train"])[0]["uses"]
+    assert role["with"]["output-env-credentials"] == "false"
+    policy = json.loads(role["with"]["inline-session-policy"])
+    writing = [s for s in policy["Statement"] if {"s3:PutObject", "s3:DeleteObject"} & set(s["Action"])]
+    assert [s["Resource"] for s in writing] == [f"arn:*:s3:::*/{READINESS}"]
+    assert len(role["with"]["inline-session-policy"]) < 2048, "what AWS takes at most"
+    given = [s["name"] for s in job["steps"] if "steps.role.outputs" in str(s)]
+    assert given == ["Check the store, the run number and the signing key"]
+    assert job["environment"] == training.jobs["train"]["environment"]
+    assert job["permissions"] == {"contents": "read", "id-token": "write"}
+
+
+def test_both_checks_of_the_store_ask_for_the_same(training: Any) -> None:
+    """On a hosted runner there is no directory of the run; its identity and its number are those of the plan."""
+    name = "Check the store, the run number and the signing key"
+    hosted, here = (
+        next(step for step in training.jobs[job]["steps"] if step["name"] == name)
+        for job in ("ready", "train")
+    )
+    known = {**training.jobs["train"]["env"], **here["env"]}
+    for variable in (
+        "CONFIG",
+        "OVERRIDES",
+        "STORE",
+        "TRAINYARD_RUN_ID",
+        "RUN_NUMBER",
+        "TRAINYARD_SIGNING_KEY",
+    ):
+        assert hosted["env"][variable] == known[variable]
 
 
 def test_a_run_is_followed_only_where_no_role_would_have_to_be_assumed_before_it(
@@ -318,7 +354,7 @@ def test_the_manifest_is_signed_by_the_step_that_stores_it_and_attested_after_it
     steps = training_job["steps"]
     store = step_that_runs(training_job, "training_artifact_sync")
     holders = [step["name"] for step in steps if "SIGNING_KEY" in str(step.get("env", {}))]
-    assert holders == [store["name"]]
+    assert holders == ["Check the store, the run number and the signing key", store["name"]]
     attest = next(step for step in steps if step.get("uses", "").startswith("actions/attest@"))
     assert steps.index(attest) > steps.index(store)
     asked = "vars.TRAINYARD_ATTEST == 'true'"

@@ -13,6 +13,7 @@ from trainyard.errors import ExitCode
 
 PIPELINE = (
     "check_environment",
+    "check_readiness",
     "prepare_data",
     "train",
     "training_artifact_sync",
