@@ -2,11 +2,13 @@
 """Check that this machine can run a configuration, before anything long starts.
 
 Compared are: Python and every installed package with the lock; the GPU, its driver and its memory with what
-torch was built for and what the model takes at least (16 bytes a parameter, and the logits); free disk with
-the checkpoints that are kept and one more (12 bytes a parameter each) and the prepared data. Every failed
-check is said in one go, each with its fix.
+torch was built for and what the model takes at least (16 bytes per parameter, and the logits); main memory,
+or what a container may have of it, with what a step on the CPU takes, or with the copies beside a GPU; free
+disk with the checkpoints that are kept and one more (12 bytes per parameter each), the prepared data, and the
+copy in a store that is a folder. Every failed check is said in one go, each with its fix.
 
-Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the free space at --run-dir
+Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the memory of this machine and of
+            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR
 Writes:     nothing; with --json every finding on stdout; in GitHub Actions a refusal into the job summary,
             and in one line into the step output `reason`
 Exit codes: 0 fit to train (degraded findings are said), 1 a check failed, 2 the configuration is wrong
@@ -16,6 +18,7 @@ Example:    scripts/check_environment.py --config configs/smoke.yaml
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,12 +28,13 @@ from trainyard import command
 from trainyard.errors import CheckFailedError, ConfigError
 
 if TYPE_CHECKING:
-    from trainyard.cluster.preflight import Facts
+    from trainyard.cluster.preflight import Facts, Memory, Room
     from trainyard.config.schema import Config, DataConfig
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
 EMBEDDED_CORPUS_BYTES = 64_000_000
 PREPARED_BYTES_PER_BYTE = 2  # a byte of text becomes at most one token of two bytes
+RECORD_BYTES, ROW_BYTES = 1_000_000, 1_000  # of the records that a sync copies before it sends them; a row's
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -38,6 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it will write"
     )
+    parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
     parser.add_argument("--lock", type=Path, default=LOCK, metavar="FILE", help="what must be installed")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)
@@ -49,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.cluster.preflight import Verdict, judge, worst
     from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
     from trainyard.config.load import load_config
-    from trainyard.gateways.github import append_summary, set_output
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
     config = load_config(args.config, args.set).config
-    facts = gather(config, lock=args.lock, run_dir=args.run_dir)
+    facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
     findings = judge(config, facts)
     verdict, line = worst(findings), summary(config, facts)
     if args.json:
@@ -64,14 +69,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verdict == Verdict.FAILED:
         append_summary(refusal_markdown(findings))
         set_output("reason", refusal_line(findings))
+        annotate(Level.ERROR, refusal(findings), title="Not started")
         raise CheckFailedError(refusal(findings))
     return 0
 
 
-def gather(config: "Config", *, lock: Path, run_dir: Path) -> "Facts":
+def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "Facts":
     """Ask the machine for everything that is judged."""
     from trainyard.cluster.lock import differences, read_pins
-    from trainyard.cluster.machine import free_bytes, installed_versions, missing_for_compiling, size_of
+    from trainyard.cluster.machine import (
+        file_system_of,
+        free_bytes,
+        installed_versions,
+        missing_for_compiling,
+        size_of,
+    )
     from trainyard.cluster.preflight import Facts, Gpu
     from trainyard.gateways.nvidia import query_gpus
 
@@ -89,9 +101,53 @@ def gather(config: "Config", *, lock: Path, run_dir: Path) -> "Facts":
         gpu_trouble=driver.trouble,
         disk=str(run_dir),
         disk_free_bytes=free_bytes(run_dir) + size_of(run_dir / "checkpoints"),
-        data_bytes=0 if config.recipe == "grpo" else data_bytes(config.data),
+        disk_file_system=file_system_of(run_dir),
+        data_bytes=0,
+        rooms=rooms(config, run_dir, store),
+        memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=differences(pins, installed_versions()),
         missing_for_compiling=missing_for_compiling(on_gpu=bool(memory) and config.model.device != "cpu"),
+    )
+
+
+def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[Room, ...]":
+    """What is written beside the checkpoints of the run, and the room that there is for it."""
+    from trainyard.cluster.machine import file_system_of, free_bytes, size_of
+    from trainyard.cluster.preflight import Room, store_bytes_needed
+    from trainyard.gateways import folder_of
+
+    def room(what: str, path: Path, needed: int, *, there: int = 0) -> Room:
+        return Room(what, str(path), max(0, needed - there), free_bytes(path), file_system_of(path))
+
+    found = []
+    if config.recipe != "grpo":
+        prepared = Path(config.data.prepared_directory)
+        found.append(room("prepared data", prepared, data_bytes(config.data), there=size_of(prepared)))
+    folder = folder_of(store or config.artifacts.store or "")
+    if folder is not None and not (run_dir / "run.json").exists():  # what else has been stored is not known
+        found.append(room("the stored copy", folder, store_bytes_needed(config)))
+    rows = (config.training.max_steps or 0) // config.monitoring.log_steps
+    records = RECORD_BYTES + rows * ROW_BYTES
+    return (*found, room("records on their way", Path(tempfile.gettempdir()), records))
+
+
+def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
+    """Main memory against what training takes of it; None for a GPU that is not here."""
+    from trainyard.cluster.machine import main_memory
+    from trainyard.cluster.preflight import Memory
+    from trainyard.plan.main_memory import main_memory_need, reserve_bytes
+
+    if config.model.device.startswith("cuda") and not gpus:
+        return None
+    here = main_memory()
+    need = main_memory_need(config, gpus=gpus, available_bytes=here.available_bytes)
+    return Memory(
+        total=here.total_bytes,
+        available=here.available_bytes,
+        swap=here.swap_bytes,
+        needed=need.tensors_bytes,
+        reserve=reserve_bytes(here.available_bytes),
+        largest_batch_size=need.largest_batch_size,
     )
 
 

@@ -94,7 +94,7 @@ def ask(args: argparse.Namespace) -> "Answers":
     """Ask the store and the key everything that is judged."""
     from trainyard.artifacts.numbers import parse_run_number
     from trainyard.artifacts.settings import StoreSettings
-    from trainyard.cluster.readiness import Answers
+    from trainyard.cluster.readiness import Answers, hanging
     from trainyard.run.commands import script_command
 
     store = StoreSettings(*store_of(args))
@@ -107,7 +107,8 @@ def ask(args: argparse.Namespace) -> "Answers":
     try:
         facts = command.within(args.timeout, asked) if assumed else {"asked": False}
     except WaitTimeoutError:
-        facts = {"problems": (hanging(store.url, args.timeout),)}
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        facts = {"problems": (hanging(store.url, args.timeout, endpoint),)}
     return Answers(
         store.url,
         run_id,
@@ -173,16 +174,6 @@ def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
     except TrainyardError as error:
         problems.append(str(error))
     return {**facts, "problems": tuple(dict.fromkeys(problems))}
-
-
-def hanging(url: str, seconds: float) -> str:
-    """That nothing was answered, and who should have."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
-    return (
-        f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall drops "
-        "what is sent to it."
-    )
 
 
 def ask_signer(seconds: float) -> dict[str, Any]:

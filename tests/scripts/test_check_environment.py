@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +54,8 @@ def test_json_gives_every_finding_on_stdout(driver: Path) -> None:
     done = check("--config", SMOKE, "--set", "model.device=cpu", "--json", path=driver)
     answer = json.loads(done.stdout)
     assert answer["verdict"] == "ok"
-    assert [f["check"] for f in answer["findings"]] == ["python", "packages", "torch", "gpu", "disk"]
+    checks = [f["check"] for f in answer["findings"]]
+    assert list(dict.fromkeys(checks)) == ["python", "packages", "torch", "gpu", "memory", "disk"]
     assert {f["verdict"] for f in answer["findings"]} == {"ok"}
 
 
@@ -101,6 +104,42 @@ def test_everything_that_is_wrong_is_said_in_one_go(driver: Path, tmp_path: Path
     assert "gpu: " in done.stderr
     assert "disk: " in done.stderr
     assert "3 checks failed" in done.stderr
+
+
+def test_a_batch_that_no_machine_holds_is_refused_with_the_largest_that_fits(driver: Path) -> None:
+    line = ("--config", SMOKE, "--set", "model.device=cpu")
+    done = check(*line, "--set", "training.batch_size=1000000", path=driver)
+    assert done.returncode == 1
+    assert re.search(
+        r"^memory: \S+ GB of main memory available .* but 1\d,\d{3} GB are needed", done.stderr, re.M
+    )
+    (size,) = re.findall(r"--set training\.batch_size=(\d+) is the largest that fits", done.stderr)
+    fits = check(*line, "--set", f"training.batch_size={int(size) // 2}", path=driver)
+    assert fits.returncode == 0, fits.stderr
+
+
+def test_the_copy_in_a_store_that_is_a_folder_needs_room_too(driver: Path, tmp_path: Path) -> None:
+    """Of a file system of 1 MB, where that may be mounted; the checkpoints of the smoke run take 2 × 9 MB."""
+    disk = tmp_path / "small disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, timeout=20).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        run = tmp_path / "run"
+        line = ["--config", SMOKE, "--set", "model.device=cpu", "--run-dir", str(run)]
+        line += ["--store", f"{disk.as_uri()}/store"]
+        done = check(*line, path=driver)
+        assert done.returncode == 1
+        assert re.search(
+            rf"^disk: 1.0 MB free at {disk}/store, but \d\d MB are needed \(the stored", done.stderr, re.M
+        )
+        # Of a run that was begun some may be stored already: nothing is refused.
+        run.mkdir()
+        (run / "run.json").write_text("{}")
+        assert check(*line, path=driver).returncode == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True, timeout=20)
 
 
 def test_a_lock_that_is_not_there_is_a_usage_error(driver: Path) -> None:

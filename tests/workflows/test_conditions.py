@@ -311,7 +311,7 @@ def test_slack_is_told_why_nothing_follows(
     unready: dict[str, Any] = {"plan": {"result": "success"}, "train": {"result": "skipped"}}
     for words, expected in (
         ({"reason": "store: no"}, "store: no"),
-        ({}, "the store could not be checked, and"),
+        ({}, "the store could not be checked"),
     ):
         unready["ready"] = {"result": "failure", "outputs": words}
         again = {"needs": unready, "github": {"run_id": "99"}}

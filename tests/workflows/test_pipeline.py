@@ -217,7 +217,7 @@ def test_the_check_on_a_hosted_runner_may_write_one_object_and_one_step_has_its_
 
 
 def test_both_checks_of_the_store_ask_for_the_same(training: Any) -> None:
-    """On a hosted runner there is no directory of the run; its identity and its number are those of the plan."""
+    """On a hosted runner there is no directory of the run: identity and number are those of the plan."""
     name = "Check the store, the run number and the signing key"
     hosted, here = (
         next(step for step in training.jobs[job]["steps"] if step["name"] == name)

@@ -7,13 +7,24 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+@dataclass(frozen=True)
+class MainMemory:
+    """Main memory, as far as this process may have it."""
+
+    total_bytes: int
+    """Of the machine, or what a control group (of a container, of a service) allows of it."""
+    available_bytes: int
+    """Free, or taken by caches that give way."""
+    swap_bytes: int
+    """Free beside it."""
 
 
 def installed_versions() -> dict[str, str]:
@@ -45,20 +56,97 @@ def _python_header() -> Path:
     return Path(paths["include"], "Python.h")
 
 
-def memory_bytes(limit_file: Path = _MEMORY_LIMIT) -> int:
-    """Main memory, or what a container's control group (version 2) allows of it."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_bytes() -> int:
+    """Main memory, or what a control group allows of it."""
+    return main_memory().total_bytes
+
+
+def main_memory(root: Path = Path("/")) -> MainMemory:
+    """Main memory by /proc and /sys below `root`; where there is no /proc, all of it counts as available."""
+    machine = _numbers_of(root / "proc/meminfo", unit=1024)
+    everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = machine.get("MemTotal", everything)
+    available = machine.get("MemAvailable", machine.get("MemFree", total) + machine.get("Cached", 0))
+    swap = machine.get("SwapFree", 0)
+    for group in _groups_with_limits(root):
+        total = min(total, group.limit)
+        available = min(available, group.room)
+        if group.swap_room is not None:
+            swap = min(swap, group.swap_room)
+    return MainMemory(total, max(0, min(available, total)), max(0, swap))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A control group that limits the memory of this process, in bytes."""
+
+    limit: int
+    room: int
+    swap_room: int | None
+
+
+def _groups_with_limits(root: Path) -> Iterator[_Group]:
+    """Every group from this process's own up to the root: each of them can be the tightest.
+
+    Inside a container the path of the group may be the host's, and its own group the root of what is mounted.
+    """
+    for line in _text_of(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:
+            yield from _limits(root / "sys/fs/cgroup", path, ("memory.max", "memory.current", ""))
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+            yield from _limits(root / "sys/fs/cgroup/memory", path, names)
+
+
+def _limits(mounted: Path, path: str, names: tuple[str, str, str]) -> Iterator[_Group]:
+    limit_name, usage_name, prefix = names
+    inside = PurePosixPath(path.strip("/"))
+    for folder in (inside, *inside.parents):
+        limit = _text_of(mounted / folder / limit_name)
+        if not limit.isdecimal():  # "max", or no such group here
+            continue
+        usage = _number(mounted / folder / usage_name)
+        stat = _numbers_of(mounted / folder / "memory.stat")
+        caches = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
+        swap = _text_of(mounted / folder / "memory.swap.max")
+        swapped = _number(mounted / folder / "memory.swap.current")
+        swap_room = int(swap) - swapped if swap.isdecimal() else None
+        yield _Group(int(limit), int(limit) - max(0, usage - caches), swap_room)
+
+
+def _text_of(path: Path) -> str:
+    """Empty where there is no such file, or it may not be read."""
     try:
-        limit = limit_file.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
-        return memory
-    return min(memory, int(limit)) if limit.isdigit() else memory
+        return ""
+
+
+def _number(path: Path) -> int:
+    text = _text_of(path)
+    return int(text) if text.isdecimal() else 0
+
+
+def _numbers_of(path: Path, *, unit: int = 1) -> dict[str, int]:
+    """The lines `name: 12 kB` or `name 12` of a file, in bytes."""
+    words = (line.replace(":", " ").split() for line in _text_of(path).splitlines())
+    return {found[0]: int(found[1]) * unit for found in words if len(found) > 1 and found[1].isdecimal()}
 
 
 def free_bytes(path: Path) -> int:
     """Free space where `path` is, or where it would be created."""
-    existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(_existing(path)).free
+
+
+def file_system_of(path: Path) -> int:
+    """The same number for all paths on one file system."""
+    return _existing(path).stat().st_dev
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there and may be looked at."""
+    return next(p for p in (path.absolute(), *path.absolute().parents) if os.path.exists(p))  # noqa: PTH110
 
 
 def size_of(path: Path) -> int:

@@ -4,8 +4,9 @@ It asks no driver and reads no file. Every check answers, so that all that is wr
 
     Facts + Config ──judge──> Finding, Finding, …      (the worst verdict decides)
 
-The need for memory and disk is a floor that no run can go below, not a forecast: a machine that fails it
-cannot train this configuration, one that passes may still run out.
+The need for GPU memory and disk is a floor that no run can go below, not a forecast: a machine that fails it
+cannot train this configuration, one that passes may still run out. Main memory is computed from the model's
+operations by `plan`: what it lacks by more than that may be wrong is refused.
 """
 
 import re
@@ -42,6 +43,40 @@ class Gpu:
     driver: str
 
 
+MEMORY_TOLERANCE = 0.1
+"""By so much the computed main memory may be too high (`benchmarks/memory_fit.py`: 0.03 to 0.04)."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory, in bytes."""
+
+    total: int
+    available: int
+    swap: int
+    """Free beside it."""
+    needed: int
+    """What the tensors take."""
+    reserve: int
+    """What the processes take beside them, to be on the safe side."""
+    largest_batch_size: int | None = None
+    """That fits; 0 where not even one sequence does, None where the batch does not matter."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Something that will be written beside the run's own checkpoints."""
+
+    what: str
+    path: str
+    needed: int
+    """Bytes."""
+    free: int
+    """Bytes, on its file system."""
+    file_system: int
+    """The same number for all on one file system."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What was found on this machine."""
@@ -66,6 +101,12 @@ class Facts:
     """`name version instead of version`, or `name version missing`."""
     missing_for_compiling: tuple[str, ...] = ()
     """What torch.compile needs of the system and does not find."""
+    disk_file_system: int = 0
+    """The number of the one that the run's folder is on."""
+    rooms: tuple[Room, ...] = ()
+    """What else is written, such as the copy in a store that is a folder."""
+    memory: Memory | None = None
+    """None where it is not known, or does not matter."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +129,8 @@ def judge(config: Config, facts: Facts) -> tuple[Finding, ...]:
         *_compiler(config, facts),
         *_gpu(config.model.device, facts),
         *_gpu_memory(config, facts),
-        _disk(config, facts),
+        *_memory(config, facts.memory),
+        *_disks(config, facts),
     )
 
 
@@ -114,6 +156,15 @@ def disk_bytes_needed(config: Config, data_bytes: int) -> int:
     """Room for the checkpoints that are kept, the one being written, and the prepared data."""
     checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
     return _checkpoints_held(config) * checkpoint + data_bytes
+
+
+def store_bytes_needed(config: Config) -> int:
+    """Room in a store that is a folder for the checkpoints that a new run leaves at its end."""
+    saving, steps = config.checkpointing, config.training.max_steps
+    saves = -(-steps // saving.save_steps) if steps else 1
+    permanent = steps // saving.keep_every if saving.keep_every and steps else 0
+    kept = min(saves, saving.keep_last + permanent)
+    return kept * CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
 
 
 def _checkpoints_held(config: Config) -> int:
@@ -254,19 +305,68 @@ def _gpu_memory(config: Config, facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _disk(config: Config, facts: Facts) -> Finding:
-    needs = disk_bytes_needed(config, facts.data_bytes)
-    if facts.disk_free_bytes >= needs:
-        return Finding(
-            "disk", Verdict.OK, f"{gigabytes(facts.disk_free_bytes)} free, {gigabytes(needs)} needed"
-        )
+def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
+    if memory is None:
+        return
+    has, needs = gigabytes(memory.available), gigabytes(memory.needed)
+    if memory.needed + memory.reserve <= memory.available:
+        yield Finding("memory", Verdict.OK, f"{has} of main memory available, {needs} needed")
+        return
+    of = f"{config.model.name}, batch {config.training.batch_size:,}"
+    if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
+        has_in_all = f"{has} of main memory available ({gigabytes(memory.total)} in all)"
+        found = f"{has_in_all}, but {needs} are needed ({of})"
+        yield Finding("memory", Verdict.FAILED, found, _memory_fix(config, memory))
+        return
+    found = (
+        f"{has} of main memory available; {needs} are needed for tensors, and about "
+        f"{gigabytes(memory.reserve)} beside them ({of})"
+    )
+    yield Finding("memory", Verdict.DEGRADED, found, f"should it be killed: {_memory_fix(config, memory)}")
+
+
+def _memory_fix(config: Config, memory: Memory) -> str:
+    size = memory.largest_batch_size
+    more = "end other programs, or take a machine (or a container's limit) with more memory"
+    if size is None and config.checkpointing.mode != "sync":
+        return f"--set checkpointing.mode=sync saves without a copy, or {more}"
+    if not size:
+        return f"{more}, or a smaller model.architecture"
+    if size >= config.training.batch_size:
+        return more
+    return (
+        f"--set training.batch_size={size} is the largest that fits; raise "
+        f"training.gradient_accumulation_steps to train on as many sequences per step. Or {more}"
+    )
+
+
+def _disks(config: Config, facts: Facts) -> Iterator[Finding]:
+    """One answer a file system: what is written to the same one is added up."""
+    count = _checkpoints_held(config)
+    own = disk_bytes_needed(config, facts.data_bytes)
+    run = Room(
+        f"{count} checkpoints{' and the data' if facts.data_bytes else ''}",
+        facts.disk,
+        own,
+        facts.disk_free_bytes,
+        facts.disk_file_system,
+    )
+    for number in dict.fromkeys(room.file_system for room in (run, *facts.rooms)):
+        yield _disk(tuple(room for room in (run, *facts.rooms) if room.file_system == number))
+
+
+def _disk(rooms: tuple[Room, ...]) -> Finding:
+    free, needs = rooms[0].free, sum(room.needed for room in rooms)
+    if free >= needs:
+        return Finding("disk", Verdict.OK, f"{gigabytes(free)} free, {gigabytes(needs)} needed")
+    parts = "; ".join(f"{room.what} in {room.path}: {gigabytes(room.needed)}" for room in rooms[1:])
     return Finding(
         "disk",
         Verdict.FAILED,
-        f"{gigabytes(facts.disk_free_bytes)} free at {facts.disk}, but {gigabytes(needs)} are needed "
-        f"({_checkpoints_held(config)} checkpoints and the data)",
+        f"{gigabytes(free)} free at {rooms[0].path}, but {gigabytes(needs)} are needed "
+        f"({rooms[0].what}{'; ' + parts if parts else ''})",
         "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
-        "on a larger disk",
+        "(or the store, data.prepared_directory, TMPDIR) on a larger disk",
     )
 
 
@@ -287,5 +387,7 @@ def gpu_names(facts: Facts) -> str:
 
 
 def gigabytes(size: int) -> str:
-    """Bytes in GB (10⁹), with a decimal below ten."""
+    """Bytes in GB (10⁹), with a decimal below ten; in MB below a tenth of one."""
+    if 0 < size < 0.1e9:
+        return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"
     return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"

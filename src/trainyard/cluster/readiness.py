@@ -56,6 +56,15 @@ def store_line(answers: Answers) -> str:
     return f"{url} writable, {number_text(answers)}"
 
 
+def hanging(url: str, seconds: float, endpoint: str | None) -> str:
+    """That nothing was answered, and who should have."""
+    where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
+    return (
+        f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall drops what is sent "
+        "to it."
+    )
+
+
 def number_text(answers: Answers) -> str:
     """`run 4 is free`, or whose it is."""
     if answers.owner is None:

@@ -5,6 +5,7 @@ A store is opened by its URL here; adding a kind of store is one module and one 
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -57,6 +58,17 @@ def open_store(
     raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
 
 
+def folder_of(url: str) -> Path | None:
+    """The folder that a store at `url` is; None for a bucket, and for what is no address of a store."""
+    match = _URL.fullmatch(url)
+    if not match or match["scheme"] != "file":
+        return None
+    try:
+        return _folder(url, match["rest"])
+    except ConfigError:
+        return None
+
+
 def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
     """The settings of the bucket of `url`. Raises ConfigError for a folder, which has none."""
     match = _URL.fullmatch(url)
@@ -78,13 +90,15 @@ def _bucket_of(url: str, rest: str) -> tuple[str, str]:
 
 
 def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":
-    from pathlib import Path
-
     from trainyard.gateways.local_store import LocalStore
 
+    return LocalStore(_folder(url, rest), pace)
+
+
+def _folder(url: str, rest: str) -> Path:
     path = rest.removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
     if "\0" in (folder := unquote(path)):
         raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
-    return LocalStore(Path(folder), pace)
+    return Path(folder)

@@ -1,16 +1,19 @@
 """What the standard library says of this machine."""
 
+import os
 import shutil
 import sys
 import sysconfig
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from trainyard.cluster.machine import (
+    file_system_of,
     free_bytes,
     installed_versions,
+    main_memory,
     memory_bytes,
     missing_for_compiling,
     size_of,
@@ -35,17 +38,6 @@ def test_a_folder_weighs_what_its_files_weigh(tmp_path: Path) -> None:
     assert size_of(tmp_path) == 15
     assert size_of(tmp_path / "a") == 10
     assert size_of(tmp_path / "missing") == 0
-
-
-def test_the_limit_of_a_container_counts_where_it_is_lower(tmp_path: Path) -> None:
-    everything = memory_bytes(tmp_path / "missing")
-    limit = tmp_path / "memory.max"
-    limit.write_text("1048576\n")
-    assert memory_bytes(limit) == 1_048_576
-    limit.write_text(f"{2 * everything}\n")
-    assert memory_bytes(limit) == everything
-    limit.write_text("max\n")
-    assert memory_bytes(limit) == everything
 
 
 LINUX_CXX = "clang++" if sys.platform == "darwin" else "g++"
@@ -79,3 +71,102 @@ def test_a_python_without_headers_cannot_compile(tmp_path: Path, monkeypatch: py
     assert headers == f"Python's headers ({tmp_path / 'Python.h'})"
     (tmp_path / "Python.h").touch()
     assert not [name for name in missing_for_compiling(on_gpu=True) if "headers" in name]
+
+
+GB = 10**9
+NO_LIMIT = 9223372036854771712
+"""What version 1 says where there is none."""
+LINES = {1: "4:memory:{path}\n3:cpuset:/x\n0::/\n", 2: "0::{path}\n"}
+
+
+def meminfo(root: Path, *, total: int, available: int, swap: int = 0) -> None:
+    (root / "proc" / "self").mkdir(parents=True)
+    lines = (("MemTotal", total), ("MemAvailable", available), ("SwapFree", swap))
+    text = "".join(f"{name}:{size // 1024:>12} kB\n" for name, size in lines)
+    (root / "proc" / "meminfo").write_text(f"{text}HugePages_Total: 0\nDirectMap\n")
+
+
+def group(root: Path, path: str, version: int, **numbers: int | str) -> None:
+    """A control group: `limit`, `usage`, `caches`, `swap_max`, `swap_used`."""
+    folder = root / "sys/fs/cgroup" / ("memory" if version == 1 else "") / path.strip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    limit, usage, prefix = "memory.max", "memory.current", ""
+    if version == 1:
+        limit, usage, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+    (folder / limit).write_text(f"{numbers.get('limit', NO_LIMIT if version == 1 else 'max')}\n")
+    (folder / usage).write_text(f"{numbers.get('usage', 0)}\n")
+    half = int(numbers.get("caches", 0)) // 2
+    stat = f"anon 5\n{prefix}inactive_file {half}\n{prefix}active_file {half}\n"
+    (folder / "memory.stat").write_text(stat)
+    if version == 2:
+        (folder / "memory.swap.max").write_text(f"{numbers.get('swap_max', 'max')}\n")
+        (folder / "memory.swap.current").write_text(f"{numbers.get('swap_used', 0)}\n")
+
+
+def test_a_machine_without_groups_has_what_the_kernel_says(tmp_path: Path) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
+    found = main_memory(tmp_path)
+    assert found.total_bytes == pytest.approx(64 * GB, abs=1024)
+    assert found.available_bytes == pytest.approx(50 * GB, abs=1024)
+    assert found.swap_bytes == pytest.approx(8 * GB, abs=1024)
+
+
+def test_where_there_is_no_proc_all_memory_counts(tmp_path: Path) -> None:
+    found = main_memory(tmp_path)
+    everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (found.total_bytes, found.available_bytes, found.swap_bytes) == (everything, everything, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("own", ["/", "/docker/abc", "/a/b/c"])
+@pytest.mark.parametrize("limited", ["/", "/docker/abc", "/a", "/a/b/c", "/elsewhere"])
+@pytest.mark.parametrize("limit", [4 * GB, 400 * GB, None])
+def test_every_group_from_ones_own_to_the_root_can_be_the_tightest(
+    tmp_path: Path, version: int, own: str, limited: str, limit: int | None
+) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB)
+    (tmp_path / "proc/self/cgroup").write_text(LINES[version].format(path=own))
+    for path in (own, "/"):
+        group(tmp_path, path, version)
+    more = {} if limit is None else {"limit": limit}
+    group(tmp_path, limited, version, usage=3 * GB, caches=2 * GB, **more)
+    found = main_memory(tmp_path)
+    inside = PurePosixPath(limited) in (PurePosixPath(own), *PurePosixPath(own).parents)
+    binds = inside and limit == 4 * GB
+    assert found.total_bytes == pytest.approx(4 * GB if binds else 64 * GB, abs=1024)
+    assert found.available_bytes == pytest.approx(3 * GB if binds else 50 * GB, abs=1024)
+
+
+def test_inside_a_container_the_path_may_be_the_hosts(tmp_path: Path) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/docker/of-the-host\n")
+    group(tmp_path, "/", 1, limit=2 * GB, usage=5 * GB)
+    found = main_memory(tmp_path)
+    assert (found.total_bytes, found.available_bytes) == (2 * GB, 0)
+
+
+@pytest.mark.parametrize(("most", "used", "free"), [("max", 0, 8 * GB), (3 * GB, GB, 2 * GB), (0, 0, 0)])
+def test_a_group_may_not_swap_more_than_it_is_allowed(
+    tmp_path: Path, most: int | str, used: int, free: int
+) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    group(tmp_path, "/", 2, limit=4 * GB, swap_max=most, swap_used=used)
+    assert main_memory(tmp_path).swap_bytes == pytest.approx(free, abs=1024)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "0", "0:", "0::", "::::", "1:memory", "\ufffd\n\n"])
+def test_what_the_kernel_never_says_is_passed_over(tmp_path: Path, text: str) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB)
+    (tmp_path / "proc/self/cgroup").write_text(text)
+    assert main_memory(tmp_path).total_bytes == pytest.approx(64 * GB, abs=1024)
+
+
+def test_this_machine_has_memory() -> None:
+    found = main_memory()
+    assert 0 < found.available_bytes <= found.total_bytes
+    assert memory_bytes() == found.total_bytes
+
+
+def test_what_lies_on_one_file_system_has_one_number(tmp_path: Path) -> None:
+    assert file_system_of(tmp_path / "not" / "yet") == file_system_of(tmp_path) == tmp_path.stat().st_dev

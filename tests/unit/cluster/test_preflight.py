@@ -9,10 +9,14 @@ from trainyard.cluster.preflight import (
     Facts,
     Finding,
     Gpu,
+    Memory,
+    Room,
     Verdict,
     disk_bytes_needed,
+    gigabytes,
     gpu_bytes_needed,
     judge,
+    store_bytes_needed,
     worst,
 )
 from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
@@ -309,3 +313,106 @@ def test_what_compiling_needs_is_asked_for_only_where_something_is_compiled(
         compiler = finding(findings, "compiler")
         assert all(name in compiler.found for name in missing)
         assert "--set compute.compile=false" in str(compiler.fix)
+
+
+def memory(available: int, **more: Any) -> Memory:
+    given = {"total": 64 * GB, "swap": 0, "needed": 10 * GB, "reserve": 2 * GB, "largest_batch_size": 3}
+    return Memory(**given | {"available": available} | more)
+
+
+@pytest.mark.parametrize(
+    ("available", "swap", "verdict"),
+    [
+        (64 * GB, 0, Verdict.OK),
+        (12 * GB, 0, Verdict.OK),
+        (12 * GB - 1, 0, Verdict.DEGRADED),
+        (9 * GB, 0, Verdict.DEGRADED),
+        (9 * GB - 1, 0, Verdict.FAILED),
+        (0, 0, Verdict.FAILED),
+        (4 * GB, 5 * GB, Verdict.DEGRADED),
+        (4 * GB, 4 * GB, Verdict.FAILED),
+        (11 * GB, 64 * GB, Verdict.DEGRADED),
+    ],
+)
+def test_main_memory_is_enough_tight_or_refused(available: int, swap: int, verdict: Verdict) -> None:
+    """Refused is what lacks more than the tolerance, swap included; swap alone makes nothing comfortable."""
+    facts = replace(CPU_BOX, memory=memory(available, swap=swap))
+    found = finding(judge(config("cpu", batch_size=8), facts), "memory")
+    assert found.verdict is verdict
+    assert gigabytes(available) in found.found
+    if verdict is not Verdict.OK:
+        assert found.fix is not None
+        assert "--set training.batch_size=3 is the largest that fits" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "fix"),
+    [
+        (0, "sync", "a smaller model.architecture"),
+        (None, "sync", "a smaller model.architecture"),
+        (None, "async", "--set checkpointing.mode=sync"),
+        (8, "sync", "end other programs"),
+        (2, "sync", "--set training.batch_size=2 "),
+    ],
+)
+def test_what_to_do_about_too_little_memory(size: int | None, mode: str, fix: str) -> None:
+    facts = replace(CPU_BOX, memory=memory(0, largest_batch_size=size))
+    asked = config("cpu", batch_size=8)
+    saving = asked.checkpointing.model_copy(update={"mode": mode})
+    found = finding(judge(asked.model_copy(update={"checkpointing": saving}), facts), "memory")
+    assert found.fix is not None
+    assert fix in found.fix
+    assert ("batch_size=" in found.fix) is (size == 2)
+
+
+def test_memory_that_is_not_known_is_not_judged() -> None:
+    assert "memory" not in [found.check for found in judge(config("cpu"), CPU_BOX)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("store", [0, 40 * GB, 71 * GB, 72 * GB])
+def test_what_lies_on_one_disk_is_added_up_and_what_lies_on_two_is_not(together: bool, store: int) -> None:
+    own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
+    room = Room("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
+    other = Room("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
+    findings = judge(config(), replace(CPU_BOX, rooms=(room, other)))
+    disks = [found for found in findings if found.check == "disk"]
+    assert len(disks) == (1 if together else 3)
+    fits = own + store + 40 * GB <= 71 * GB if together else store <= 71 * GB
+    assert (worst(findings) == Verdict.OK) is fits
+    if not fits:
+        (bad,) = (found for found in disks if found.verdict == Verdict.FAILED)
+        assert ("/srv/store" in bad.found) is True
+
+
+@pytest.mark.parametrize(
+    ("steps", "save", "last", "every", "kept"),
+    [
+        (400, 100, 2, None, 2),
+        (400, 100, 9, None, 4),
+        (450, 100, 9, None, 5),
+        (10, 100, 5, None, 1),
+        (400, 100, 2, 200, 4),
+        (1000, 100, 2, 200, 7),
+        (None, 100, 5, None, 1),
+    ],
+)
+def test_a_store_gets_the_checkpoints_that_a_run_leaves(
+    steps: int | None, save: int, last: int, every: int | None, kept: int
+) -> None:
+    asked = config()
+    saving = asked.checkpointing.model_copy(
+        update={"save_steps": save, "keep_last": last, "keep_every": every}
+    )
+    length = asked.training.model_copy(update={"max_steps": steps})
+    changed = asked.model_copy(update={"checkpointing": saving, "training": length})
+    one = 12 * count_parameters(asked.model.architecture).total
+    assert store_bytes_needed(changed) == kept * one
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0.0 GB"), (999, "0.0 MB"), (9_400_000, "9.4 MB"), (94_000_000, "94 MB"), (GB, "1.0 GB")],
+)
+def test_sizes_are_in_the_unit_that_says_something(size: int, text: str) -> None:
+    assert gigabytes(size) == text

@@ -1,0 +1,73 @@
+"""The main memory that a training takes on one machine: all tensors on a CPU, copies beside GPUs.
+
+What the machine has is handed in; `cluster.preflight` judges.
+"""
+
+from dataclasses import dataclass, replace
+
+from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.plan.device import cpu
+from trainyard.plan.memory import highest_moment, host_bytes
+from trainyard.plan.workload import Workload, workload_of
+
+_STATE_BYTES = 16
+"""Bytes per parameter: float32 weight, gradient and AdamW's two moments."""
+
+
+@dataclass(frozen=True)
+class MainMemoryNeed:
+    """What the processes of one machine take together, as far as it can be computed."""
+
+    tensors_bytes: int
+    """At the highest moment of a step."""
+    largest_batch_size: int | None
+    """That fits into what is available, 0 where not even one sequence does; None where it does not matter."""
+
+
+def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> MainMemoryNeed:
+    """The need of `config` on a machine with so many GPUs to train on; 0 trains on the processors.
+
+    Sampling (recipe: grpo) is not modelled: there only the model's state counts, which is the least it takes.
+    """
+    if gpus:
+        work = _workload(config, on_gpu=True, processes=gpus)
+        processes = gpus if config.compute.strategy != "single" else 1
+        return MainMemoryNeed(processes * host_bytes(work), None)
+    if config.recipe != "pretrain":
+        state = _STATE_BYTES * count_parameters(config.model.architecture).total
+        return MainMemoryNeed(state, None)
+    work = _workload(config, on_gpu=False, processes=1)
+    room = cpu(cores=1, memory_bytes=available_bytes).usable_bytes
+    return MainMemoryNeed(highest_moment(work).parts.total, largest_batch_size(work, room))
+
+
+def reserve_bytes(available_bytes: int) -> int:
+    """What a process takes beside its tensors, to be on the safe side."""
+    return cpu(cores=1, memory_bytes=available_bytes).reserve_bytes
+
+
+def largest_batch_size(work: Workload, room: int) -> int:
+    """The most sequences of a forward pass that fit into `room` bytes, up to those of `work`; 0 if none does.
+
+    Gradients are counted as accumulated: a smaller batch is the same training with more accumulation.
+    """
+    fits, too_many = 0, work.batch_size + 1
+    while too_many - fits > 1:
+        size = (fits + too_many) // 2
+        smaller = replace(work, batch_size=size, accumulation=max(2, work.accumulation))
+        if highest_moment(smaller).parts.total <= room:
+            fits = size
+        else:
+            too_many = size
+    return fits
+
+
+def _workload(config: Config, *, on_gpu: bool, processes: int) -> Workload:
+    """The workload over `processes`, or over as few as `compute` can be shared out to."""
+    try:
+        return workload_of(config, on_gpu=on_gpu, processes=processes)
+    except ConfigError:  # more machines train it than this one
+        fewest = config.compute.replicas * config.compute.tensor_parallel
+        return workload_of(config, on_gpu=on_gpu, processes=fewest)

@@ -1,0 +1,86 @@
+"""What was asked of the store, the key and the role, as findings: nothing is asked here."""
+
+from dataclasses import replace
+
+import pytest
+
+from trainyard.cluster.preflight import Verdict, worst
+from trainyard.cluster.readiness import Answers, hanging, judge_readiness, store_line
+from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown
+
+READY = Answers("s3://ml-runs/phase2", "gh-1", "scripts/check_readiness.py --store …", number=4)
+WRONG = {
+    "store": replace(READY, problems=("The bucket ml-runs does not exist.",)),
+    "run number": replace(READY, owner="gh-2", free=5),
+    "signing": replace(READY, signing="x", signing_problem="TRAINYARD_SIGNING_KEY: is a public key."),
+    "role": replace(READY, role="arn:aws:iam::1:role/x", role_is_assumed=False, asked=False, number=None),
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "checks"),
+    [
+        (READY, ["store", "run number"]),
+        (replace(READY, owner="gh-1"), ["store", "run number"]),
+        (replace(READY, notes=("stays",)), ["store", "run number"]),
+        (replace(READY, signing="the key can be used"), ["store", "run number", "signing"]),
+        (replace(READY, role="arn:aws:iam::1:role/x"), ["role", "store", "run number"]),
+    ],
+)
+def test_what_is_ready_has_no_fix(answers: Answers, checks: list[str]) -> None:
+    findings = judge_readiness(answers)
+    assert [found.check for found in findings] == checks
+    assert worst(findings) == Verdict.OK
+    assert {found.fix for found in findings} == {None}
+
+
+@pytest.mark.parametrize("check", WRONG)
+def test_each_thing_that_is_wrong_is_a_failed_check_with_its_fix(check: str) -> None:
+    findings = judge_readiness(WRONG[check])
+    (bad,) = (found for found in findings if found.verdict != Verdict.OK)
+    assert (bad.check, bad.verdict) == (check, Verdict.FAILED)
+    assert bad.fix
+    for text in (refusal(findings), refusal_line(findings), refusal_markdown(findings)):
+        assert check in text
+
+
+def test_all_that_is_wrong_is_said_in_one_go() -> None:
+    everything = replace(
+        WRONG["store"], owner="", free=5, signing_problem="no key", role="arn", role_is_assumed=False
+    )
+    text = refusal(judge_readiness(everything))
+    for check in WRONG:
+        assert f"{check}: " in text
+    assert "4 checks failed. Nothing was started." in text
+    assert "belongs to run (unreadable record)" in text
+
+
+def test_sigstore_that_is_away_now_is_said_and_refuses_nothing() -> None:
+    away = replace(READY, signing_problem="Sigstore: no answer", signing_is_away=True)
+    assert worst(judge_readiness(away)) == Verdict.DEGRADED
+
+
+def test_a_store_that_was_not_asked_is_not_called_good() -> None:
+    assert [found.check for found in judge_readiness(WRONG["role"])] == ["role"]
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://b/p", "file:///srv/store", f"file:///{'x/' * 60}trainyard-store", f"s3://b/{'p' * 200}"]
+)
+def test_the_line_keeps_its_length_and_the_end_of_the_address(url: str) -> None:
+    line = store_line(replace(READY, url=url))
+    assert len(line) <= 78
+    assert line.startswith(f"{url.partition(':')[0]}://")
+    assert line.partition(" ")[0].endswith(url[-10:])
+    assert line.endswith(" writable, run 4 is free")
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "named"),
+    [("s3://b", "http://h:1", True), ("s3://b", None, False), ("file:///x", "http://h:1", False)],
+)
+def test_who_gave_no_answer_is_named(url: str, endpoint: str | None, named: bool) -> None:
+    text = hanging(url, 20.0, endpoint)
+    assert text.startswith(url)
+    assert "within 20 seconds" in text
+    assert ("http://h:1" in text) is named
