@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.layout import READINESS
+
 pytestmark = pytest.mark.act
 
 TINY = "configs/tiny.yaml"
@@ -96,6 +98,8 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
     attested = f"run-1-manifest.json sha256:{sha256(manifest).hexdigest()}"
     assert (played.record / "attested").read_text().strip() == attested
     assert (played.record / "role").read_text().strip() == ROLE
+    assert READINESS in (played.record / "checker").read_text()
+    assert not [key for key in keys if READINESS in key]
     assert (played.record / "setup-python").read_text().strip() == "3.11"
     assert (played.record / "upload-artifact").read_text().splitlines() == ["plan-1 30", "training-1-1 30"]
     kept = played.record / "artifacts" / "training"
@@ -173,6 +177,34 @@ def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> No
     assert "gpu: nvidia-smi failed (exit code 9)" in message
     assert "Next: gh run view 1 --log-failed" in message
     assert "exit status 1" in played.log
+
+
+@pytest.mark.parametrize(
+    ("place", "environment", "reason"),
+    [
+        ("s3://mistyped-bucket/x", {}, "store: The bucket mistyped-bucket does not exist"),
+        ("s3://ml-runs/x", {"ROLE_REFUSED": "1"}, f"role: {ROLE} could not be assumed"),
+    ],
+)
+def test_a_store_or_a_role_that_refuses_is_red_before_anything_waits_for_the_gpu(
+    stage: Any, bucket: Any, place: str, environment: dict[str, str], reason: str
+) -> None:
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY},
+        variables={"TRAINYARD_STORE": place, "TRAINYARD_AWS_ROLE": ROLE},
+        environment={"AWS_ENDPOINT_URL": bucket.endpoint, **environment},
+    )
+    assert played.exit_code == 1
+    assert played.steps["Check the store, the run number and the signing key"] == "failure", played.log
+    assert "Note when the job started" not in played.steps
+    assert "### ❌ Not started: " in played.summary
+    assert "title=Not started::" in played.log
+    [message] = played.messages
+    assert "Training 1 failed" in message
+    assert reason in message
+    assert "Next: gh run rerun 1 --failed" in message
+    assert not played.run_directory.exists()
 
 
 def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
