@@ -66,6 +66,7 @@ def test_one_command_trains_stores_and_proves_a_model(clone: Path) -> None:
     assert process.returncode == 0, text
     for line in (
         "environment:",
+        "writable, run 1 is free [ok]",
         "data:",
         "20 steps",
         "artifacts:",
@@ -139,7 +140,7 @@ def test_resume_takes_the_run_that_was_last_at_work_with_its_own_configuration(
 ) -> None:
     last = three_runs / "20260101-120000-aaaa"
     text = planned(clone, "resume", f"RUNS={three_runs}").stdout
-    assert text.count(f'--config "{last}/config.yaml"') == 3
+    assert text.count(f'--config "{last}/config.yaml"') == 4
     assert f'--run-dir "{last}" --resume auto' in text
     assert "--set" not in text
 
@@ -147,9 +148,9 @@ def test_resume_takes_the_run_that_was_last_at_work_with_its_own_configuration(
 def test_resume_goes_on_with_what_is_named_and_changed_on_its_line(clone: Path, three_runs: Path) -> None:
     named = three_runs / "gh-77"
     text = planned(clone, "resume", f"RUN_DIR={named}", "SET=training.max_steps=9").stdout
-    assert text.count(f'--config "{named}/config.yaml" --set training.max_steps=9') == 3
+    assert text.count(f'--config "{named}/config.yaml" --set training.max_steps=9') == 4
     other = planned(clone, "resume", f"RUN_DIR={named}", "CONFIG=configs/other.yaml").stdout
-    assert other.count('--config "configs/other.yaml"') == 3
+    assert other.count('--config "configs/other.yaml"') == 4
     assert f'--run-dir "{named}" --resume auto' in other
 
 
