@@ -17,6 +17,7 @@ Example:    scripts/check_environment.py --config configs/smoke.yaml
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -128,7 +129,15 @@ def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[Room, ..
         found.append(room("the stored copy", folder, store_bytes_needed(config)))
     rows = (config.training.max_steps or 0) // config.monitoring.log_steps
     records = RECORD_BYTES + rows * ROW_BYTES
-    return (*found, room("records on their way", Path(tempfile.gettempdir()), records))
+    return (*found, room("records on their way", temporary_folder(), records))
+
+
+def temporary_folder() -> Path:
+    """Where a sync copies records; where nothing can be written, the folder that should have taken them."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
 def memory_of(config: "Config", *, gpus: int) -> "Memory | None":

@@ -113,6 +113,7 @@ def ask(args: argparse.Namespace) -> "Answers":
         store.url,
         run_id,
         again=f"{script_command('check_readiness.py')} --store {shlex.quote(store.url)}",
+        written=not args.dry_run,
         role=args.role,
         role_is_assumed=assumed,
         **facts,

@@ -145,6 +145,8 @@ def test_a_store_is_checked_once_on_a_hosted_runner_or_on_the_machine_that_train
     here = expressions.holds(step_called(training.jobs["train"], name)["if"], **context)
     by_role = bool(role) and (store or "").startswith("s3://")
     assert hosted is (by_role and planned == "true")
+    off = context | {"vars": {"TRAINYARD_AWS_ROLE": role or "", "TRAINYARD_CHECK": "off"}}
+    assert not expressions.holds(training.jobs["ready"]["if"], **off)
     assert here is not by_role
     assert not expressions.holds(training.jobs["ready"]["if"], status="failure", **context)
 

@@ -21,6 +21,8 @@ class Answers:
     run_id: str
     again: str
     """The command that asks once more."""
+    written: bool = True
+    """Whether something was written, too."""
     asked: bool = True
     """False where the store was not asked, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ def store_line(answers: Answers) -> str:
     if len(url) > _ROOM:
         scheme, _, rest = url.partition("://")
         url = f"{scheme}://…{rest[len(scheme) + 4 - _ROOM :]}"
-    return f"{url} writable, {number_text(answers)}"
+    return f"{url} {'writable' if answers.written else 'readable'}, {number_text(answers)}"
 
 
 def hanging(url: str, seconds: float, endpoint: str | None) -> str:
@@ -95,7 +97,8 @@ def _store(answers: Answers) -> Iterator[Finding]:
     for problem in answers.problems:
         yield Finding("store", Verdict.FAILED, problem, fix)
     if not answers.problems:
-        yield Finding("store", Verdict.OK, "; ".join((f"{answers.url} can be written to", *answers.notes)))
+        can = "can be written to" if answers.written else "can be read; nothing was written"
+        yield Finding("store", Verdict.OK, "; ".join((f"{answers.url} {can}", *answers.notes)))
 
 
 def _number(answers: Answers) -> Iterator[Finding]:

@@ -34,6 +34,12 @@ def test_what_is_ready_has_no_fix(answers: Answers, checks: list[str]) -> None:
     assert {found.fix for found in findings} == {None}
 
 
+def test_what_was_not_written_is_not_called_writable() -> None:
+    read = replace(READY, written=False)
+    assert "writable" not in store_line(read)
+    assert "written to" not in str(judge_readiness(read))
+
+
 @pytest.mark.parametrize("check", WRONG)
 def test_each_thing_that_is_wrong_is_a_failed_check_with_its_fix(check: str) -> None:
     findings = judge_readiness(WRONG[check])
