@@ -1,15 +1,41 @@
 # Two commands do everything: `make train` trains and proves a model, `make test` passes every test.
-# `make help` lists the rest. Needs Python 3.11 or newer, git and make; all else comes from the locks.
+# `make help` lists the rest, and what can be changed. Needs a Python, git and make; all else comes from the locks.
 
-PYTHON ?= python3
-VENV ?= .venv
-UV_HOME ?= .uv
+VARIABLES := CONFIG SET STORE RUNS RUN_DIR PYTHON VENV UV_HOME TESTS COVERAGE
+quote = '$(subst ','\'',$1)'
+# Make takes any name as a variable. One that is misspelt would change nothing, and nobody would notice.
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+UNKNOWN := $(filter-out $(VARIABLES),$(GIVEN))
+ifneq ($(UNKNOWN),)
+ifneq ($(shell printf '%s\n' $(call quote,$(UNKNOWN)) | awk -v known='$(VARIABLES)' \
+  -v inner='$(filter-out 0,$(MAKELEVEL))' -f scripts/explain_variables.awk || echo refused),)
+$(error Nothing was started)
+endif
+endif
+
+##  CONFIG    the configuration; default: configs/smoke.yaml
 CONFIG ?= configs/smoke.yaml
+##  SET       settings in place of the configuration's: SET="a.b=1 c.d=2"; a value
+##            with spaces is quoted as in a shell: SET='model.name="my model" a.b=1';
+##            $, *, # and backquotes are characters like others: nothing is expanded
 SET ?=
+# The text as it was given, before make expands it.
+override SET := $(value SET)
+SETTINGS :=
+ifneq ($(SET),)
+SETTINGS := $(shell printf '%s\n' $(call quote,$(SET)) | awk -f scripts/split_settings.awk || echo refused)
+ifeq ($(SETTINGS),refused)
+$(error Nothing was started)
+endif
+endif
+##  STORE     the URL of the store; default: the folder trainyard-store in this one
 space := $() $()
 # A URL: what it cannot hold as it is, it holds by its code.
 STORE ?= file://$(subst $(space),%20,$(subst %,%25,$(CURDIR)))/trainyard-store
+##  RUNS      the folder of the runs; default: runs
 RUNS ?= runs
+##  RUN_DIR   the folder of the run; default: a new one in RUNS, and for make resume
+##            the one that was last at work
 ifeq ($(MAKECMDGOALS),resume)
 # What was started is what goes on: the run that was last at work, with the configuration it began with.
 RUN_DIR := $(shell ls -t "$(RUNS)"/*/run.json 2>/dev/null | head -n 1 | sed 's|/run\.json$$||')
@@ -20,22 +46,39 @@ RUN_DIR ?= $(RUNS)/$(shell date +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/ura
 endif
 RUN_DIR := $(RUN_DIR)
 
+##  PYTHON    a Python 3.11, 3.12 or 3.13; default: python3 if it is one of these, else
+##            one that is found, else one that uv fetches
+PYTHON ?= python3
+##  VENV      the environment; default: .venv
+VENV ?= .venv
+##  UV_HOME   the folder of uv, which installs everything; default: .uv
+UV_HOME ?= .uv
+##  TESTS     what make test runs, in the words of pytest: TESTS="tests/unit -x"
+TESTS ?=
+##  COVERAGE  the least share of src that the tests must run, in percent; default: 95
+COVERAGE ?= 95
+
 UV := $(UV_HOME)/bin/uv
+INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$(filter command,$(origin PYTHON))" \
+  sh scripts/install_environment.sh
 RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
-CONFIGURATION := --config "$(CONFIG)" $(addprefix --set ,$(SET))
+CONFIGURATION := --config "$(CONFIG)" $(SETTINGS)
 
 .PHONY: help install install-dev train resume test coverage lint docs native lock clean
 .DELETE_ON_ERROR:
 
-help: ## list the commands
+help: ## list the commands and the variables
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@echo
+	@echo 'Variables, which stand behind the command (make train CONFIG=configs/grpo.yaml):'
+	@sed -n 's/^##  //p' Makefile
 
 install: $(VENV)/training.stamp ## the environment that trains, from requirements-training.txt
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
-train: ## train, store and prove a model: CONFIG=, SET="a.b=1 c=2", STORE=, RUN_DIR=
+train: ## train, store and prove a model: CONFIG=, SET=, STORE=, RUN_DIR=
 resume: ## go on with the newest run of `make train` as it was started, or with RUN_DIR=
 train resume: $(VENV)/training.stamp
 	@test $@ = train || test -f "$(CONFIG)" || { echo "$(NOTHING): make train starts a run." >&2; exit 2; }
@@ -50,9 +93,6 @@ train resume: $(VENV)/training.stamp
 
 test: $(VENV)/development.stamp ## every test, with coverage of src
 	UV="$(abspath $(UV))" "$(RUN)" -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
-
-COVERAGE ?= 95
-TESTS ?=
 
 coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart, from their coverage-* files
 	"$(RUN)" -m coverage combine --keep coverage-*
@@ -82,26 +122,12 @@ clean: ## remove environments, runs, prepared data, the local store and the buil
 	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized \
 	  "$(EXPRESSIONS)/node_modules"
 
-$(UV): requirements-uv.txt
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "$(PYTHON) is too old: Trainyard needs Python 3.11 or newer; make PYTHON=/path/to/python3.11" >&2; exit 2; }
-	"$(PYTHON)" -m venv "$(UV_HOME)"
-	"$(UV_HOME)/bin/python" -m pip install --quiet --require-hashes --no-deps -r requirements-uv.txt
-	@touch "$@"
+# Whether something is to be done is judged by content, not by time stamps; nothing is said when nothing is.
+$(VENV)/training.stamp: FORCE
+	@$(INSTALL) training
 
-$(VENV)/bin/python: $(UV)
-	"$(UV)" venv --quiet --allow-existing --python "$(PYTHON)" "$(VENV)"
-	@touch "$@"
+$(VENV)/development.stamp: FORCE
+	@$(INSTALL) development
 
-$(VENV)/training.stamp: requirements-training.txt pyproject.toml $(VENV)/bin/python
-	"$(UV)" pip sync --quiet --python "$(RUN)" --require-hashes requirements-training.txt
-	"$(UV)" pip install --quiet --python "$(RUN)" --no-deps --no-build-isolation --editable .
-	@rm -f "$(VENV)/development.stamp"
-	@touch "$@"
-
-$(VENV)/development.stamp: requirements-development.txt $(EXPRESSIONS)/package-lock.json $(VENV)/training.stamp
-	"$(UV)" pip sync --quiet --python "$(RUN)" --require-hashes requirements-training.txt requirements-development.txt
-	"$(UV)" pip install --quiet --python "$(RUN)" --no-deps --no-build-isolation --editable .
-	@npm ci --prefix $(EXPRESSIONS) --ignore-scripts --no-audit --no-fund --silent || \
-	  echo "npm could not install $(EXPRESSIONS): the tests of if: conditions will be skipped" >&2
-	@touch "$@"
+.PHONY: FORCE
+FORCE:
