@@ -98,13 +98,14 @@ coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apar
 	"$(RUN)" -m coverage combine --keep coverage-*
 	"$(RUN)" -m coverage report --skip-covered --fail-under=$(COVERAGE)
 
-lint: $(VENV)/development.stamp ## ruff, mypy, every configuration, and whether what is generated fits its sources
+lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and whether what is generated is current
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
 	"$(RUN)" scripts/write_config_schema.py --check
 	"$(RUN)" scripts/write_script_reference.py --check
 	"$(RUN)" scripts/write_locks.py --check
+	"$(RUN)" scripts/check_licences.py
 	"$(RUN)" scripts/check_configs.py
 
 docs: $(VENV)/development.stamp ## check the documents, and whether those that are generated fit their sources

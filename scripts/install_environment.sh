@@ -181,9 +181,9 @@ install_packages() {
   fi
   rm -f "$VENV/training.stamp" "$VENV/development.stamp"
   quiet=--quiet
-  if on_terminal; then quiet='--output-format json'; fi # shows the progress without the list of packages
-  # shellcheck disable=SC2046,SC2086
-  "$uv" pip sync $quiet --python "$run" --require-hashes $(locks) >/dev/null || no_packages
+  if on_terminal; then quiet=; fi # shows what is fetched, and in the end every package
+  # shellcheck disable=SC2046,SC2086 # names without spaces, and a flag or none
+  "$uv" pip sync $quiet --python "$run" --require-hashes $(locks) || no_packages
   "$uv" pip install --quiet --python "$run" --no-deps --no-build-isolation --editable . || no_packages
   if [ "$target" = development ]; then
     npm ci --prefix $node_tools --ignore-scripts --no-audit --no-fund --silent ||

@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
+from trainyard.cluster.licences import Declared
+
 
 @dataclass(frozen=True)
 class MainMemory:
@@ -54,6 +56,23 @@ def _python_header() -> Path:
     scheme = sysconfig.get_default_scheme()
     paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
     return Path(paths["include"], "Python.h")
+
+
+def declared_licences() -> dict[str, Declared]:
+    """Canonical name -> what each distribution of the running environment declares of its licence."""
+    found = ((d.metadata["Name"], d) for d in metadata.distributions())
+    return {canonicalize_name(name): _declared(distribution) for name, distribution in found if name}
+
+
+def _declared(distribution: metadata.Distribution) -> Declared:
+    fields = distribution.metadata.json
+    expression, text = fields.get("license_expression"), fields.get("license")
+    return Declared(
+        version=distribution.version,
+        expression=str(expression) if expression else None,
+        classifiers=tuple(kind for kind in fields.get("classifier", ()) if kind.startswith("License ::")),
+        text=str(text) if text else None,
+    )
 
 
 def memory_bytes() -> int:

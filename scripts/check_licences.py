@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Check that every package of the locks has a licence that this repository allows.
+
+It compares what the metadata of each installed package declares with the list of allowed licences and the
+named exceptions, both in trainyard.cluster.licences. A package of another platform is not installed here: it
+is named and not judged.
+
+Reads:      requirements-training.txt, requirements-development.txt, the metadata of the installed packages
+Writes:     a line for each refused package on stderr; with --json every finding on stdout
+Exit codes: 0 all are allowed; 1 a package is refused, or not installed as locked; 2 a lock cannot be read
+Example:    scripts/check_licences.py --json
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard import command
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.cluster.licences import Finding
+    from trainyard.cluster.lock import Pin
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = [ROOT / "requirements-training.txt", ROOT / "requirements-development.txt"]
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument(
+        "locks", type=Path, nargs="*", default=LOCKS, metavar="LOCK", help="default: both locks"
+    )
+    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.cluster.licences import Standing, judge
+    from trainyard.cluster.machine import declared_licences
+
+    pins = [pin for lock in args.locks for pin in pins_of(lock)]
+    findings = judge(pins, declared_licences())
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    refused = [finding for finding in findings if finding.standing == Standing.REFUSED]
+    for finding in refused:
+        sys.stderr.write(f"{finding.package} {finding.version}".rstrip() + f": {finding.reason}.\n")
+    command.announce("licences", summary(findings), "failed" if refused else "ok")
+    return ExitCode.NO if refused else ExitCode.DONE
+
+
+def pins_of(lock: Path) -> "tuple[Pin, ...]":
+    from trainyard.cluster.lock import read_pins
+
+    try:
+        return read_pins(lock.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{lock}: {error.strerror}; name a lock that make lock wrote") from None
+
+
+def summary(findings: "Sequence[Finding]") -> str:
+    """How many packages stand how; those that were not judged by name."""
+    from trainyard.cluster.licences import Standing
+
+    names = {kind: [f.package for f in findings if f.standing == kind] for kind in Standing}
+    parts = [f"{len(names[Standing.ALLOWED])} allowed", f"{len(names[Standing.EXCEPTED])} by exception"]
+    if names[Standing.REFUSED]:
+        parts.append(f"{len(names[Standing.REFUSED])} refused")
+    if names[Standing.ELSEWHERE]:
+        parts.append(f"not judged (of other platforms): {' '.join(names[Standing.ELSEWHERE])}")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,236 @@
+"""Which licences the packages of a lock may have: pure judgement over what their metadata declares.
+
+It reads no metadata. A package is allowed when every statement of its metadata grants it under licences of
+`ALLOWED`, or when `EXCEPTIONS` names the package with what it declares and the reason. Everything else is
+refused, an unknown licence too, until a person has read it.
+
+    Pin, Declared ──judge──> Finding     (allowed, excepted, refused; elsewhere: of another platform)
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from trainyard.cluster.lock import Pin
+
+ALLOWED = frozenset(
+    {
+        "0BSD",
+        "Apache-2.0",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "BSL-1.0",
+        "CC0-1.0",
+        "CNRI-Python",
+        "HPND",
+        "ISC",
+        "MIT",
+        "MIT-0",
+        "MIT-CMU",
+        "MPL-2.0",
+        "PSF-2.0",
+        "Python-2.0",
+        "Unlicense",
+        "Zlib",
+    }
+)
+"""SPDX identifiers. All are permissive but MPL-2.0, whose terms stop at the borders of its own files."""
+
+_CLASSIFIERS = {
+    "Apache Software License": "Apache-2.0",
+    "BSD License": "BSD-3-Clause",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "MIT No Attribution License (MIT-0)": "MIT-0",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+    "zlib/libpng License": "Zlib",
+}
+"""The last part of a licence classifier -> SPDX; those that name no one licence stand for its usual form."""
+_NAMES = {
+    "3-clause bsd license": "BSD-3-Clause",
+    "apache": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "apache 2.0 license": "Apache-2.0",
+    "apache license": "Apache-2.0",
+    "apache license 2.0": "Apache-2.0",
+    "apache license, version 2.0": "Apache-2.0",
+    "bsd": "BSD-3-Clause",
+    "bsd license": "BSD-3-Clause",
+    "isc license": "ISC",
+    "mit license": "MIT",
+}
+"""What people write into the free field `License` in place of SPDX, in lower case."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the metadata of an installed package says."""
+
+    version: str
+    expression: str | None = None
+    """The field License-Expression: SPDX."""
+    classifiers: tuple[str, ...] = ()
+    """Those that begin with `License ::`, whole."""
+    text: str | None = None
+    """The field License: a name, an SPDX expression or the whole text of a licence."""
+
+    def statements(self) -> tuple[str, ...]:
+        """Each thing that is said of the licence: the expression alone where there is one."""
+        if self.expression:
+            return (self.expression,)
+        lines = [line.strip() for line in (self.text or "").splitlines() if line.strip()]
+        names = [kind.rpartition("::")[2].strip() for kind in self.classifiers]
+        return tuple(dict.fromkeys([*lines[:1], *(name for name in names if name != "OSI Approved")]))
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A package that is taken although no statement of its metadata is on the list."""
+
+    declares: tuple[str, ...]
+    """What its metadata says; the allowance ends when it says something else."""
+    reason: str
+
+
+_NVIDIA = "a CUDA library that torch loads on Linux; proprietary, free of charge, not part of this repository"
+_NVIDIA_EXPRESSION = Allowance(("LicenseRef-NVIDIA-Proprietary",), _NVIDIA)
+_NVIDIA_FIELDS = Allowance(("LicenseRef-NVIDIA-Proprietary", "Other/Proprietary License"), _NVIDIA)
+EXCEPTIONS: Mapping[str, Allowance] = {
+    "cuda-toolkit": Allowance((), "holds nothing but the names of NVIDIA's CUDA libraries"),
+    "nvidia-cublas": _NVIDIA_EXPRESSION,
+    "nvidia-cuda-cupti": _NVIDIA_FIELDS,
+    "nvidia-cuda-nvrtc": _NVIDIA_FIELDS,
+    "nvidia-cuda-runtime": _NVIDIA_EXPRESSION,
+    "nvidia-cudnn-cu13": _NVIDIA_EXPRESSION,
+    "nvidia-cufft": _NVIDIA_FIELDS,
+    "nvidia-cufile": _NVIDIA_FIELDS,
+    "nvidia-curand": _NVIDIA_FIELDS,
+    "nvidia-cusolver": _NVIDIA_FIELDS,
+    "nvidia-cusparse": _NVIDIA_FIELDS,
+    "nvidia-cusparselt-cu13": Allowance(("NVIDIA Proprietary Software",), _NVIDIA),
+    "nvidia-nccl-cu13": _NVIDIA_EXPRESSION,
+    "nvidia-nvjitlink": _NVIDIA_EXPRESSION,
+    "nvidia-nvshmem-cu13": _NVIDIA_EXPRESSION,
+    "nvidia-nvtx": Allowance(
+        ("Apache 2.0", "Other/Proprietary License"),
+        "its licence file is Apache-2.0; only the classifier differs",
+    ),
+    "python-dateutil": Allowance(
+        ("Dual License", "BSD License", "Apache Software License"),
+        "its licence file says Apache-2.0 or BSD-3-Clause, as one likes",
+    ),
+    "sigstore-models": Allowance((), "its metadata names no licence; its licence file is MIT"),
+}
+"""Package -> what is allowed of it, and why."""
+
+
+class Standing(StrEnum):
+    """How a package was judged."""
+
+    ALLOWED = "allowed"
+    EXCEPTED = "excepted"
+    REFUSED = "refused"
+    ELSEWHERE = "elsewhere"
+    """Not installed on this platform, so not judged."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer for one package."""
+
+    package: str
+    version: str
+    standing: Standing
+    licence: str
+    """What the metadata says; empty when it says nothing or is not there."""
+    reason: str = ""
+    """Why it is excepted, or refused with the fix."""
+
+
+def judge(
+    pins: Sequence[Pin],
+    installed: Mapping[str, Declared],
+    exceptions: Mapping[str, Allowance] = EXCEPTIONS,
+) -> tuple[Finding, ...]:
+    """An answer for each package of the pins, in order of name.
+
+    A package that several pins name (one for each Python) is judged as it is installed here.
+    """
+    names = sorted({pin.name for pin in pins})
+    return tuple(
+        _judge_package(name, [pin for pin in pins if pin.name == name], installed, exceptions)
+        for name in names
+    )
+
+
+def _judge_package(
+    name: str, pins: Sequence[Pin], installed: Mapping[str, Declared], exceptions: Mapping[str, Allowance]
+) -> Finding:
+    here = next((pin for pin in pins if pin.applies()), None)
+    if here is None:
+        return Finding(name, pins[0].version, Standing.ELSEWHERE, "")
+    declared = installed.get(name)
+    if declared is None or declared.version != here.version:
+        found = f"{declared.version} is installed" if declared else "it is not installed"
+        why = f"{found}, so its licence is not known; run: make install-dev"
+        return Finding(name, here.version, Standing.REFUSED, "", why)
+    said = declared.statements()
+    licence, allowance = "; ".join(said), exceptions.get(name)
+    if allowance and set(allowance.declares) == set(said):
+        return Finding(name, here.version, Standing.EXCEPTED, licence, allowance.reason)
+    if said and all(allows(statement) for statement in said):
+        return Finding(name, here.version, Standing.ALLOWED, licence)
+    return Finding(name, here.version, Standing.REFUSED, licence, _why_refused(said, allowance))
+
+
+def _why_refused(said: tuple[str, ...], allowance: Allowance | None) -> str:
+    wrong = [statement for statement in said if not allows(statement)]
+    what = (
+        f"{' and '.join(wrong)} is not on the list of allowed licences"
+        if said
+        else "its metadata names no licence"
+    )
+    if allowance:
+        declared = "; ".join(allowance.declares) or "nothing"
+        what += f", and its exception is for a package that declares {declared}"
+    return (
+        f"{what}. Take another package, or read its licence and add it, with the reason, to EXCEPTIONS "
+        "(the package) or ALLOWED (the licence) in src/trainyard/cluster/licences.py"
+    )
+
+
+def allows(statement: str) -> bool:
+    """Whether a classifier's name, a common name or an SPDX expression grants use under allowed licences."""
+    name = _CLASSIFIERS.get(statement) or _NAMES.get(statement.lower())
+    if name is not None:
+        return name in ALLOWED
+    try:
+        expression = canonicalize_license_expression(statement)
+    except InvalidLicenseExpression:
+        return False
+    return _grants(iter(re.findall(r"[()]|[^\s()]+", expression)))
+
+
+def _grants(words: Iterator[str]) -> bool:
+    """Evaluate an SPDX expression up to its end or its closing parenthesis; AND binds tighter than OR.
+
+    A `WITH` exception only adds permissions to its licence.
+    """
+    choices: list[bool] = []
+    together: list[bool] = []
+    for word in words:
+        if word == ")":
+            break
+        if word == "WITH":
+            next(words)
+        elif word == "OR":
+            choices.append(all(together))
+            together = []
+        elif word != "AND":
+            together.append(_grants(words) if word == "(" else word in ALLOWED)
+    return any([*choices, all(together)])
