@@ -1,8 +1,18 @@
 # Two commands do everything: `make train` trains and proves a model, `make test` passes every test.
 # `make help` lists the rest, and what can be changed. Needs a Python, git and make; all else comes from the locks.
 
+# The text as it was given. This stands first: make may expand SET for every shell that it starts.
+SET ?=
+override SET := $(value SET)
+
 VARIABLES := CONFIG SET STORE RUNS RUN_DIR PYTHON VENV UV_HOME TESTS COVERAGE
-quote = '$(subst ','\'',$1)'
+define newline
+
+
+endef
+# Make loses line breaks on the way to a shell, so they go as the control character of record separators.
+separator := $(shell printf '\036')
+quote = '$(subst ','\'',$(subst $(newline),$(separator),$1))'
 # Make takes any name as a variable. One that is misspelt would change nothing, and nobody would notice.
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 UNKNOWN := $(filter-out $(VARIABLES),$(GIVEN))
@@ -16,11 +26,8 @@ endif
 ##  CONFIG    the configuration; default: configs/smoke.yaml
 CONFIG ?= configs/smoke.yaml
 ##  SET       settings in place of the configuration's: SET="a.b=1 c.d=2"; a value
-##            with spaces is quoted as in a shell: SET='model.name="my model" a.b=1';
-##            $, *, # and backquotes are characters like others: nothing is expanded
-SET ?=
-# The text as it was given, before make expands it.
-override SET := $(value SET)
+##            with spaces is quoted as in a shell: SET='model.name="my model" c=1'.
+##            Nothing is expanded: $, *, # and backquotes mean themselves
 SETTINGS :=
 ifneq ($(SET),)
 SETTINGS := $(shell printf '%s\n' $(call quote,$(SET)) | awk -f scripts/split_settings.awk || echo refused)
@@ -46,8 +53,8 @@ RUN_DIR ?= $(RUNS)/$(shell date +%Y%m%d-%H%M%S)-$(shell od -An -N2 -tx1 /dev/ura
 endif
 RUN_DIR := $(RUN_DIR)
 
-##  PYTHON    a Python 3.11, 3.12 or 3.13; default: python3 if it is one of these, else
-##            one that is found, else one that uv fetches
+##  PYTHON    a Python 3.11, 3.12 or 3.13; default: python3 if it is one of these,
+##            else another that is found, else one that uv fetches
 PYTHON ?= python3
 ##  VENV      the environment; default: .venv
 VENV ?= .venv
@@ -55,7 +62,7 @@ VENV ?= .venv
 UV_HOME ?= .uv
 ##  TESTS     what make test runs, in the words of pytest: TESTS="tests/unit -x"
 TESTS ?=
-##  COVERAGE  the least share of src that the tests must run, in percent; default: 95
+##  COVERAGE  the least share of src that tests must run, in percent; default: 95
 COVERAGE ?= 95
 
 UV := $(UV_HOME)/bin/uv
@@ -79,7 +86,7 @@ install: $(VENV)/training.stamp ## the environment that trains, from requirement
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
 train: ## train, store and prove a model: CONFIG=, SET=, STORE=, RUN_DIR=
-resume: ## go on with the newest run of `make train` as it was started, or with RUN_DIR=
+resume: ## go on with the run that was last at work, or with RUN_DIR=
 train resume: $(VENV)/training.stamp
 	@test $@ = train || test -f "$(CONFIG)" || { echo "$(NOTHING): make train starts a run." >&2; exit 2; }
 	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)"
@@ -94,11 +101,11 @@ train resume: $(VENV)/training.stamp
 test: $(VENV)/development.stamp ## every test, with coverage of src
 	UV="$(abspath $(UV))" "$(RUN)" -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
 
-coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart, from their coverage-* files
+coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart (coverage-* files)
 	"$(RUN)" -m coverage combine --keep coverage-*
 	"$(RUN)" -m coverage report --skip-covered --fail-under=$(COVERAGE)
 
-lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and whether what is generated is current
+lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and generated files
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
@@ -108,18 +115,18 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and whe
 	"$(RUN)" scripts/check_licences.py
 	"$(RUN)" scripts/check_configs.py
 
-docs: $(VENV)/development.stamp ## check the documents, and whether those that are generated fit their sources
+docs: $(VENV)/development.stamp ## check the documents, and those that are generated
 	"$(RUN)" -m pytest tests/unit/test_docs.py
 	"$(RUN)" scripts/write_config_schema.py --check
 	"$(RUN)" scripts/write_script_reference.py --check
 
-native: $(VENV)/training.stamp ## build the C++ kernels and run their tests; needs cmake, a compiler, GoogleTest
+native: $(VENV)/training.stamp ## build and test the C++ kernels: cmake, a compiler, GoogleTest
 	"$(RUN)" scripts/build_native.py
 
 lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 	UV="$(abspath $(UV))" "$(RUN)" scripts/write_locks.py
 
-clean: ## remove environments, runs, prepared data, the local store and the built kernels
+clean: ## remove environments, runs, prepared data, the local store, kernels
 	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized \
 	  "$(EXPRESSIONS)/node_modules"
 

@@ -3,13 +3,14 @@
 # Words are parted by white space. '…' holds its text as it is; in "…" a backslash stands before \ " $ ` only; elsewhere
 # it keeps the next character. $, `, *, ~ and # are characters like others: nothing is run and nothing is looked up.
 #
-# Reads:      the text on stdin
+# Reads:      the text on stdin, where the control character RS (octal 036) may stand for a line break
 # Writes:     `--set WORD` for each word, quoted for a shell, on one line; on stderr what cannot be split
 # Exit codes: 0; 2 a quote is not closed, or a quoted value holds a line break
 # Example:    echo "a.b=1 c.d='x y'" | awk -f scripts/split_settings.awk
 { text = text (NR > 1 ? "\n" : "") $0 }
 
 END {
+  gsub(/\036/, "\n", text)
   for (place = 1; place <= length(text); place++) {
     letter = substr(text, place, 1)
     following = substr(text, place + 1, 1)
