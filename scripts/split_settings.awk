@@ -48,7 +48,7 @@ function add(letter) {
 
 function finish() {
   if (!inside) return
-  if (word !~ /^[A-Za-z0-9_.,:\/=+@%-]+$/) {
+  if (word !~ "^[A-Za-z0-9_.,:/=+@%-]+$") {
     gsub(/'/, "'\\''", word)
     word = "'" word "'"
   }
