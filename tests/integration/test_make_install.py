@@ -329,9 +329,9 @@ def test_without_any_python_and_uv_the_answer_names_both(yard: Yard) -> None:
     assert "install Python 3.11, 3.12 or 3.13, or uv" in text
 
 
-def test_another_python_that_fits_is_taken_in_place_of_python3(yard: Yard, python: str, version: str) -> None:
+def test_another_python_that_fits_is_taken_in_place_of_python3(yard: Yard, python: str) -> None:
     yard.provide_uv()
-    yard.replace_python(knows=python, version=version)
+    yard.replace_python(knows=python, version="3.14.0")
     (yard.programs / "python3.12").symlink_to(python)
     yard.install()
     assert (yard.root / ".venv/bin/python").resolve() == Path(python).resolve()

@@ -155,6 +155,70 @@ def test_resume_goes_on_with_what_is_named_and_changed_on_its_line(clone: Path, 
 
 
 @pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("training.max_steps=9  training.seed=7", ["training.max_steps=9", "training.seed=7"]),
+        ("model.name=\"my model\" a.b='c d'", ["model.name=my model", "a.b=c d"]),
+        ('model.name="it\'s mine"', ["model.name=it's mine"]),
+        (
+            "a.b=$(shell touch made) c.d=$(touch made)",
+            ["a.b=$(shell", "touch", "made)", "c.d=$(touch", "made)"],
+        ),
+        ("a.b=`touch made` c.d=1;touch e.f=$$HOME", ["a.b=`touch", "made`", "c.d=1;touch", "e.f=$$HOME"]),
+        ("a.b=#1 c.d=50% e.f=*.txt g=[1,2]", ["a.b=#1", "c.d=50%", "e.f=*.txt", "g=[1,2]"]),
+        ("model.name=Übung\na.b=1\n", ["model.name=Übung", "a.b=1"]),
+        ("", []),
+    ],
+)
+@pytest.mark.parametrize("by", ["command line", "environment"])
+def test_settings_reach_the_scripts_as_they_were_quoted(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, given: str, words: list[str], by: str
+) -> None:
+    monkeypatch.setenv("SETTINGS", "--set not.mine=1")
+    if by == "environment":
+        monkeypatch.setenv("SET", given)
+    text = planned(clone, "train", *([f"SET={given}"] if by == "command line" else [])).stdout
+    for script in ("check_environment", "prepare_data", "train"):
+        (line,) = (line for line in text.splitlines() if f"scripts/{script}.py" in line)
+        reached = shlex.split(line)
+        assert [reached[i + 1] for i, word in enumerate(reached) if word == "--set"] == words
+    assert not (clone / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("Set=training.max_steps=9", "Set is no variable of this Makefile; did you mean SET?"),
+        ("CONFGI=configs/grpo.yaml", "CONFGI is no variable of this Makefile; did you mean CONFIG?"),
+        ("store=s3://bucket", "store is no variable of this Makefile; did you mean STORE?"),
+        (
+            "training.max_steps=9",
+            'training.max_steps is a setting of the configuration, no variable of make: SET="',
+        ),
+        ("SET=model.name='my", "SET: the ' before my is not closed"),
+    ],
+)
+@pytest.mark.parametrize("target", ["train", "install", "resume", "help"])
+def test_a_variable_that_is_misspelt_is_refused_before_anything_starts(
+    clone: Path, target: str, word: str, said: str
+) -> None:
+    done = planned(clone, target, word)
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert "Nothing was started" in done.stderr
+    assert done.stdout == ""
+
+
+def test_variables_of_other_programs_pass(clone: Path) -> None:
+    plain = planned(clone, "train", "RUN_DIR=runs/x")
+    done = planned(
+        clone, "train", "RUN_DIR=runs/x", "V=1", "CUDA_VISIBLE_DEVICES=0", "UV_CACHE_DIR=/tmp/cache"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
     ("words", "answer"),
     [
         (("RUNS=nowhere",), "There is no run in nowhere yet: make train starts a run."),
