@@ -82,7 +82,15 @@ what_is_wrong() { # with PYTHON
   fi
 }
 
+may_write() { # folder, variable
+  # shellcheck disable=SC2012 # only the owner is read
+  [ ! -e "$1" ] || [ -w "$1" ] ||
+    fail 2 "$1 belongs to $(ls -ld "$1" | awk '{ print $3 }') and you cannot write to it. Remove it (did sudo make it?),
+or name another folder: make $2=…"
+}
+
 install_uv() { # with whatever can install a wheel; the hash is checked in each case
+  may_write "$UV_HOME" UV_HOME
   find_python
   say "uv $pinned, which installs everything else"
   new=$UV_HOME/new
@@ -131,7 +139,7 @@ trouble_with_environment() { # print why VENV cannot be used as it is; nothing w
 }
 
 refuse_what_is_not_ours() {
-  if [ ! -e "$VENV" ] || [ "$VENV" = .venv ] || [ -f "$VENV/training.stamp" ] || [ -f "$VENV/place.stamp" ]; then
+  if [ "$VENV" = .venv ] || [ -f "$VENV/training.stamp" ] || [ -f "$VENV/place.stamp" ]; then
     return
   elif [ -d "$VENV" ] && [ -z "$(ls -A "$VENV")" ]; then
     return
@@ -140,11 +148,10 @@ refuse_what_is_not_ours() {
 }
 
 make_environment() {
-  refuse_what_is_not_ours
   find_python
   if [ -n "$python" ]; then
     "$uv" venv --quiet --no-project --clear --force --python "$python" "$VENV" ||
-      fail 2 "$VENV could not be made: see above. What another user made there (sudo make?), remove first."
+      fail 2 "$VENV could not be made: see above."
   else
     say "$(what_is_wrong), and no Python 3.11 to 3.13 was found: uv fetches Python 3.11"
     "$uv" venv --no-project --clear --force --managed-python --python 3.11 "$VENV" ||
@@ -154,11 +161,18 @@ Install one with the package manager of this system, or name one: make PYTHON=/p
   place >"$VENV/place.stamp"
 }
 
-state() { # the locks, and every package as it is installed
+packages() { # a line for each that is installed
+  for each in "$VENV"/lib/python3*/site-packages/*.dist-info; do
+    echo "${each##*/}"
+  done
+}
+
+state() { # of the clone, of what decides what is installed, and of what is installed
+  pwd -P
   # shellcheck disable=SC2046 # names of files without spaces
   cksum $(locks) pyproject.toml
   if [ "$target" = development ]; then cksum "$node_tools/package-lock.json"; fi
-  "$uv" pip freeze --python "$run"
+  packages
 }
 
 is_current() { # packages beside those of the lock do not count: people add a debugger
@@ -173,6 +187,7 @@ count_pins() { # of all platforms together
 size() { du -sk "$VENV" | awk '{ if ($1 < 1e6) printf "%.0f MB", $1 / 1e3; else printf "%.1f GB", $1 / 1e6 }'; }
 
 install_packages() {
+  may_write "$VENV" VENV
   started=$(date +%s)
   if [ -f "$VENV/$target.stamp" ]; then
     say "what differs from the lock"
@@ -191,7 +206,7 @@ install_packages() {
   fi
   write_stamps
   seconds=$(($(date +%s) - started))
-  say "$("$uv" pip freeze --python "$run" | wc -l | tr -d ' ') packages, $(size), in $((seconds / 60)):$(printf %02d $((seconds % 60)))"
+  say "$(packages | wc -l | tr -d ' ') packages, $(size), in $((seconds / 60)):$(printf %02d $((seconds % 60)))"
 }
 
 no_packages() {
@@ -211,6 +226,8 @@ write_stamps() {
 if [ ! -e "$VENV" ]; then
   make_environment
 elif why=$(trouble_with_environment) && [ -n "$why" ]; then
+  refuse_what_is_not_ours
+  may_write "$VENV" VENV
   say "$VENV is made anew: $why"
   make_environment
 fi
