@@ -7,11 +7,12 @@
 #
 # It judges by content and never by time stamps: the environment is made anew when its interpreter is gone or does not
 # fit, when the folder was moved or copied, or when another tool made it; and the packages are installed again when the
-# lock changed or a package of it is missing. It never touches a file outside VENV and UV_HOME: .venv/bin/python is a
-# link to an interpreter that other people use too.
+# lock changed or a package of it is missing. It never changes an interpreter: VENV/bin/python is a link to one that
+# root may own and other people use too.
 #
 # Reads:      VENV, UV_HOME, PYTHON; PYTHON_NAMED (not empty: PYTHON was asked for, so no other one is taken); the locks
-# Writes:     UV_HOME/bin/uv; VENV, with TARGET.stamp: the checksums of the locks and the packages as installed
+# Writes:     UV_HOME/bin/uv; VENV, with TARGET.stamp: the checksums of the locks and the packages as installed;
+#             for development also the Node packages of the tests
 # Exit codes: 0 the environment is as locked; 2 no Python fits, or VENV holds something else; 4 a package, uv or a
 #             Python could not be fetched
 # Example:    VENV=.venv UV_HOME=.uv PYTHON=python3 sh scripts/install_environment.sh training
