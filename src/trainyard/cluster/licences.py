@@ -120,6 +120,10 @@ EXCEPTIONS: Mapping[str, Allowance] = {
         ("Apache 2.0", "Other/Proprietary License"),
         "its licence file is Apache-2.0; only the classifier differs",
     ),
+    "pyte": Allowance(
+        ("GNU Lesser General Public License v3 (LGPLv3)",),
+        "a tool of development, used as it is by tests and pictures; nothing that trains imports it",
+    ),
     "python-dateutil": Allowance(
         ("Dual License", "BSD License", "Apache Software License"),
         "its licence file says Apache-2.0 or BSD-3-Clause, as one likes",
