@@ -57,17 +57,29 @@ def step(text: str) -> int | None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.export import plan_export, require_absent, write_export
+    from trainyard.terminal import shown
 
-    require_absent(args.to)
-    directory = RunDirectory(args.run_dir)
-    export = plan_export(directory, args.step, dtype=args.dtype, tokenizer=not args.no_tokenizer)
+    display = PhaseDisplay("export")
+    display.begin("importing torch")
+    with shown(display):
+        from trainyard.training.export import plan_export, require_absent, write_export
+
+        require_absent(args.to)
+        export = plan_export(
+            RunDirectory(args.run_dir),
+            args.step,
+            dtype=args.dtype,
+            tokenizer=not args.no_tokenizer,
+            progress=display,
+        )
     facts = {"to": str(args.to), **export.to_json()}
     if args.dry_run:
         command.announce("export", f"would write {summary(export)} → {args.to}")
     else:
-        files = write_export(export, args.to)
+        with shown(display):
+            files = write_export(export, args.to, display)
         facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
         command.announce("export", f"{summary(export)} → {args.to}", "ok")
     if args.json:

@@ -43,15 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.resumption import Resumption, Wanted, bring
     from trainyard.gateways import open_store
     from trainyard.gateways.github import set_output
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
+    from trainyard.terminal import shown
 
+    display = PhaseDisplay("goes on")
     wanted = Wanted(
         *(RunDirectory(args.run_dir), args.run_dir.name, args.resume, args.store, args.run_number),
         segment=args.segment,
         look_in_store=args.fetch == "true",
         may_begin=args.may_begin == "true",
+        progress=display,
     )
-    found = Resumption(args.resume, "nothing was looked at") if args.dry_run else bring(wanted, open_store)
+    if args.dry_run:
+        found = Resumption(args.resume, "nothing was looked at")
+    else:
+        display.begin("looking for the newest checkpoint")
+        with shown(display):
+            found = bring(wanted, open_store)
     command.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)

@@ -40,25 +40,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.config.load import load_config
-    from trainyard.training.grpo.questions import questions_of
-    from trainyard.training.preparation import plan_preparation
-    from trainyard.training.streamed import open_stream
-    from trainyard.training.tokens import prepare_data
+    from trainyard.report.phase import PhaseDisplay
+    from trainyard.terminal import shown
 
+    display = PhaseDisplay("data")
     config = load_config(args.config, args.set).config
     if config.recipe == "grpo":
+        from trainyard.training.grpo.questions import questions_of
+
         questions = questions_of(config)
         text = f"{questions.name}: {questions.count:,} questions an epoch, made as they are asked"
         report(as_json=args.json, facts=questions.to_json(), text=text, status="" if args.dry_run else "ok")
     elif config.data.hugging_face.dataset:
-        stream = open_stream(config.data, config.model)
+        from trainyard.training.streamed import open_stream
+
+        display.begin(f"opening {config.data.hugging_face.dataset}")
+        with shown(display):
+            stream = open_stream(config.data, config.model)
         text = f"{stream.name}: read while training, nothing to prepare"
         report(as_json=args.json, facts=stream.to_json(), text=text, status="ok")
     elif args.dry_run:
+        from trainyard.training.preparation import plan_preparation
+
         plan = plan_preparation(config.data, config.model)
         report(as_json=args.json, facts=plan.to_json(), text=planned_text(plan))
     else:
-        data = prepare_data(config.data, config.model)
+        from trainyard.training.tokens import prepare_data
+
+        with shown(display):
+            data = prepare_data(config.data, config.model, display)
         report(as_json=args.json, facts=prepared_facts(data), text=prepared_text(data), status="ok")
     return 0
 

@@ -90,12 +90,23 @@ def look_into_store(
     from trainyard.artifacts.numbers import parse_run_number
     from trainyard.artifacts.verify import Depth
     from trainyard.gateways import open_store
+    from trainyard.report.phase import PhaseDisplay
+    from trainyard.terminal import shown
 
     number = parse_run_number(args.run_number)
     if url is None:
         return Inspection(number)
-    depth = Depth(args.depth) if args.depth else None
-    return inspect_run(open_store(url), run_id, directory=directory, run_number=number, depth=depth)
+    depth, display = Depth(args.depth) if args.depth else None, PhaseDisplay("proof")
+    display.begin("looking up the run")
+    with shown(display):
+        return inspect_run(
+            open_store(url),
+            run_id,
+            directory=directory,
+            run_number=number,
+            depth=depth,
+            progress=display,
+        )
 
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
@@ -103,13 +114,14 @@ def tell(proof: "Proof", directory: "RunDirectory") -> None:
     from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.closing import proof_lines, sample_lines
     from trainyard.report.facts import read_facts
+    from trainyard.terminal import text_width
 
     live = command.on_terminal()
     facts = read_facts(directory.path)
-    for phase, text in sample_lines(facts, one_line=not live):
+    for phase, text in sample_lines(facts, one_line=not live, width=text_width() if live else None):
         command.announce(phase, text)
     for phase, text, status in proof_lines(proof.parts, one_line=not live):
-        command.announce(phase, text, status)
+        command.announce(phase, text, status, copied=phase == "next")
     set_outputs({**proof.outputs, "step": str(facts.step or 0)})
     for part in proof.failing:
         annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")

@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.retention import Rules
     from trainyard.artifacts.sync_report import size_text
     from trainyard.gateways import open_store
+    from trainyard.report.phase import PhaseDisplay
+    from trainyard.terminal import shown
 
     rules = Rules(
         keep_last=args.keep_last,
@@ -68,7 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         even_parents=args.even_parents,
     )
     store = open_store(args.store, call_seconds=args.call_seconds)
-    plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
+    display = PhaseDisplay("retention")
+    display.begin("reading the manifests")
+    with shown(display):
+        plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
     if args.json:
         print(json.dumps({"store": store.url, "runs": [plan.to_json() for plan in plans]}, indent=2))
     else:
@@ -76,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     count, size = sum(len(plan.doomed) for plan in plans), size_text(sum(plan.bytes for plan in plans))
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
-        problems += _apply(store, plans, rules, args.by)
+        display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
+        with shown(display):
+            problems += _apply(store, plans, rules, by=args.by, progress=display)
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     words = "removed" if args.apply else "would be removed; nothing was changed, --apply does it"
@@ -84,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def _apply(store: Any, plans: Sequence[Any], rules: Any, by: str | None) -> list[str]:
+def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, progress: Any) -> list[str]:
     from trainyard.artifacts.pruning import prune
     from trainyard.gateways.signing import signer_from
 
@@ -93,6 +100,7 @@ def _apply(store: Any, plans: Sequence[Any], rules: Any, by: str | None) -> list
     for plan in plans:
         if plan.changes:
             problems += prune(store, plan, by=who, rules=rules, signer=signer)
+            progress.advance(len(plan.doomed))
     return problems
 
 

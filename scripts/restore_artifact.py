@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.selection import select
     from trainyard.gateways import open_store
     from trainyard.gateways.signing import KeyVerifier
+    from trainyard.report.phase import PhaseDisplay
+    from trainyard.terminal import shown
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     selection = select(store, _run_number(args.run_number), args.step)
@@ -52,10 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
         print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
         return ExitCode.DONE
-    report = restore.restore(store, selection, args.to, verifier=verifier)
+    display = PhaseDisplay("restored")
+    display.begin("reading the manifests")
+    with shown(display):
+        report = restore.restore(store, selection, args.to, verifier=verifier, progress=display)
     command.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
-        command.announce("go on", report.go_on)
+        command.announce("go on", report.go_on, copied=True)
     if args.json:
         print(json.dumps(report.to_json(), indent=2))
     return ExitCode.DONE

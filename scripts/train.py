@@ -14,14 +14,15 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard import command
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
+    from trainyard.report.progress import ProgressDisplay
     from trainyard.training.recipe import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
@@ -66,29 +67,43 @@ def run(argv: Sequence[str] | None) -> int:
 
         require_launchable(args.config, args.set, args.nproc_per_node)
         return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
-    from trainyard.training.before_torch import before_torch
+    from trainyard.report.progress import ProgressDisplay, summary_line
+    from trainyard.terminal import draws, shown
 
     told = command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
+    display = ProgressDisplay(live=draws())
+    with shown(display) if IS_MAIN else nullcontext():
+        outcome = trained(args, display, told)
+    if args.dry_run:
+        command.print_json(outcome)
+    elif IS_MAIN:
+        command.announce("training", summary_line(outcome), "ok")
+    return 0
+
+
+def trained(
+    args: argparse.Namespace, display: "ProgressDisplay", told: Callable[[], str | None]
+) -> dict[str, Any]:
+    """The outcome; with --dry-run what would be trained. `told` names a signal that was swallowed."""
+    from trainyard.training.before_torch import before_torch
+
+    display.begin("reading the configuration")
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.config.load import load_config
-    from trainyard.report.progress import ProgressDisplay, summary_line
-    from trainyard.training.recipe import ready_data, rehearse, train
+    from trainyard.training.recipe import ready_data, rehearse, trainer_of
     from trainyard.training.stop import StopRequest
     from trainyard.training.streamed import as_begun
 
     config = as_begun(load_config(args.config, args.set).config, args.run_dir)
     stop = StopRequest.after(args.deadline, gone=command.job_seconds())
+    display.begin("importing torch")
     asked = requested(args, config, digest_of)
     if args.dry_run:
-        command.print_json(rehearse(config, asked, processes=args.nproc_per_node))
-        return 0
-    request = asked(ready_data(config))
+        return rehearse(config, asked, processes=args.nproc_per_node)
+    train = trainer_of(config)
+    request = asked(ready_data(config, display))
     stop.listen(told)
-    with closing(ProgressDisplay(sys.stderr if command.on_terminal() and IS_MAIN else None)) as display:
-        outcome = train(request, stop=stop, listener=display)
-    if IS_MAIN:
-        command.announce("training", summary_line(outcome), "ok")
-    return 0
+    return train(request, stop=stop, listener=display)
 
 
 def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[Path], str]) -> "RequestFor":

@@ -62,18 +62,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.configure_logging(args.log_level)
     from trainyard.artifacts import numbers, preview, sync
     from trainyard.gateways import github, signing
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
+    from trainyard.terminal import shown
 
     wanted = numbers.parse_run_number(args.run_number)
     signed: Json = {} if args.dry_run else {"signer": signing.signer_from()}
+    display = PhaseDisplay("artifacts")
+    display.begin("looking into the store")
+    shows: Json = {} if args.dry_run else {"progress": display}
     if args.follow:
         result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)
     elif args.checkpoint:
         files = _files().preview_files if args.dry_run else _files().sync_files
-        result = files(_open(args), args.checkpoint, args.metrics, wanted, provenance=_provenance(), **signed)
+        paths = args.checkpoint, args.metrics
+        with shown(display):
+            store = _open(args, pace=display.advance)
+            result = files(store, *paths, wanted, provenance=_provenance(), **signed, **shows)
     else:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        result = run(_open(args), RunDirectory(args.run_dir), wanted, **signed)
+        with shown(display):
+            store = _open(args, pace=display.advance)
+            result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)
     if args.json or args.dry_run:
         print(json.dumps(result.to_json(), indent=2) if args.json else result.text())
     if not args.dry_run:

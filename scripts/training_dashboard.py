@@ -73,7 +73,7 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
         path = folder / name
         write(path, rendered([dashboard], format_of(path)))
     for phase, text in where_to_look(dashboard.facts):
-        command.announce(phase, text)
+        command.announce(phase, text, copied=True)
 
 
 def write(path: Path, content: str) -> None:

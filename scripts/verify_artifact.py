@@ -60,12 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _verify_directory(run_dir: Path) -> dict[str, Any]:
     from trainyard.artifacts.verify import verify_directory
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
+    from trainyard.terminal import shown
 
     directory = RunDirectory(run_dir)
     if not directory.run_file.is_file():
         raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is no run directory")
-    found = verify_directory(directory)
+    with shown(display := PhaseDisplay("local")):
+        found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
     _tell("local", f"{len(found.steps)} whole checkpoints (steps {steps}) in {run_dir}", found.problems)
     return found.to_json()
@@ -77,19 +80,34 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     from trainyard.artifacts.lineage import walk_lineage
     from trainyard.artifacts.numbers import find_run_number
     from trainyard.artifacts.verify import Depth, verify_run
+    from trainyard.artifacts.watched import watched
     from trainyard.gateways import open_store
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
+    from trainyard.terminal import shown
 
-    store = open_store(args.store, call_seconds=args.call_seconds)
+    store, display = open_store(args.store, call_seconds=args.call_seconds), PhaseDisplay("stored")
     directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
-    number = find_run_number(store, args.run_number, args.run_dir)
-    found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed)
+    display.begin("looking up the run")
+    with shown(display):
+        number = find_run_number(store, args.run_number, args.run_dir)
+        found = verify_run(
+            store,
+            number,
+            depth=Depth(args.depth),
+            run_directory=directory,
+            seed=args.seed,
+            progress=display,
+        )
     verdict = (
         f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
     )
     words = compared(Depth(args.depth), newest_manifest(store, number)[1], directory)
     signature = _verify_signature(args.public_key, store, number)
-    lineage = walk_lineage(store, number, depth=Depth(args.depth))
+    display = PhaseDisplay("lineage")
+    display.begin("reading the parent checkpoints")
+    with shown(display):
+        lineage = walk_lineage(watched(store, display), number, depth=Depth(args.depth))
     _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
     return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}

@@ -21,6 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import NoReturn, TextIO, TypeVar
 
+from trainyard import terminal
 from trainyard.errors import ConfigError, ExitCode, TrainyardError, WaitTimeoutError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -194,9 +195,18 @@ class _LineFormatter(logging.Formatter):
         return super().format(line)
 
 
+class _ToStderr(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at the moment: while there is a live line, that puts lines above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.stream is not sys.stderr:
+            self.setStream(sys.stderr)
+        super().emit(record)
+
+
 def configure_logging(level: str) -> None:
     """Send the library's records to stderr, one plain line each: `21:45:01 INFO  message`."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr(sys.stderr)
     handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("trainyard")
     root.handlers[:] = [handler]
@@ -206,23 +216,26 @@ def configure_logging(level: str) -> None:
 
 def on_terminal() -> bool:
     """Whether people watch stderr live; a log or a CI runner gets plain lines instead."""
-    return sys.stderr.isatty() and os.environ.get("CI") != "true"
+    return terminal.on_terminal()
 
 
-def announce(phase: str, text: str, status: str = "") -> None:
-    """Say how a phase ended: an aligned line on a terminal, a plain log line elsewhere.
+def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -> None:
+    """Say how a phase ended: aligned lines that fit the terminal, one plain line in a log.
 
-    `status` is a verdict (`ok`, `degraded`, `failed`); its colour is never its only carrier.
+    `status` is a verdict (`ok`, `degraded`, `failed`); its colour is never its only carrier. Text that people
+    copy, such as a command, is `copied`: it is neither broken nor shortened.
     """
-    if on_terminal():
-        sys.stderr.write(f"  {phase:<13} {text:<78} {_coloured(status)}".rstrip() + "\n")
-    else:
+    if not on_terminal():
         _logger.info("%s: %s%s", phase, text, f" [{status}]" if status else "")
+        return
+    first, *others = terminal.finished_lines(phase, text, status, cells=terminal.width(), copied=copied)
+    first = first.removesuffix(status) + _coloured(status)
+    sys.stderr.write("".join(f"{line}\n" for line in (first, *others)))
 
 
 def _coloured(status: str) -> str:
     colour = _COLOURS.get(status)
-    return status if colour is None or os.environ.get("NO_COLOR") else f"\x1b[{colour}m{status}\x1b[0m"
+    return status if colour is None or not terminal.colours() else f"\x1b[{colour}m{status}\x1b[0m"
 
 
 def exit_code_of(main: Callable[[], int]) -> int:

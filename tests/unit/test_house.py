@@ -22,7 +22,8 @@ PURE = {"config", "run", "errors"}
 MAY_IMPORT = {
     "": set(),
     "errors": set(),
-    "command": {"errors"},
+    "command": {"errors", "terminal"},
+    "terminal": set(),
     "config": {"errors"},
     "run": {"errors"},
     "plan": PURE,

@@ -14,8 +14,10 @@ from types import MappingProxyType
 from trainyard.artifacts.hashing import checksum_agrees
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import SHA256, Store, StoredObject
+from trainyard.artifacts.watched import watched
 from trainyard.errors import ObjectChangedError
 from trainyard.run.digests import FileDigests, PartDigests
+from trainyard.run.progress import UNSEEN, Progress
 
 _OBJECTS_AT_ONCE = 8
 _logger = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ def compare_objects(
     depth: Depth,
     seed: int,
     parts: Mapping[str, PartDigests] = MappingProxyType({}),
+    progress: Progress = UNSEEN,
 ) -> dict[str, str]:
     """The key of each object that is wrong, and how. The same seed draws the same sample of the same entries.
 
@@ -56,6 +59,8 @@ def compare_objects(
     right where bytes are read.
     """
     read_back = _drawn(entries, depth, seed)
+    progress.begin("reading back the store", sum(entry.size for entry in entries if entry.key in read_back))
+    store = watched(store, progress)
 
     def compare(entry: ManifestObject) -> str | None:
         return _compare(

@@ -64,6 +64,15 @@ class Group:
     def all_items(self) -> tuple[Item, ...]:
         return (*self.items, self.marker) if self.marker else self.items
 
+    @property
+    def size(self) -> int:
+        """Bytes of the files that are there now."""
+        total = 0
+        for item in self.all_items:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                total += item.path.stat().st_size
+        return total
+
 
 @dataclass(frozen=True)
 class Contents:

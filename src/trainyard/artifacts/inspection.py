@@ -19,6 +19,7 @@ from trainyard.errors import CheckpointError, ServiceError, TrainyardError
 from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
+from trainyard.run.progress import UNSEEN, Progress
 
 _READ_BACK_BYTES = 10_000_000_000
 """Up to here a run is read back whole unless a depth is asked for."""
@@ -59,7 +60,13 @@ class Inspection:
 
 
 def inspect_run(
-    store: Store, run_id: str, *, directory: RunDirectory, run_number: int | None, depth: Depth | None
+    store: Store,
+    run_id: str,
+    *,
+    directory: RunDirectory,
+    run_number: int | None,
+    depth: Depth | None,
+    progress: Progress = UNSEEN,
 ) -> Inspection:
     """Verify the run in `directory` against the store; `run_number` None looks the number up by `run_id`."""
     number = run_number
@@ -71,17 +78,23 @@ def inspect_run(
         if owner not in (None, run_id):
             trouble = f"run number {number} in {store.url} belongs to run {owner or '(unreadable)'}"
             return Inspection(number, trouble=f"{trouble}; this is run {run_id}", taken=True)
-        return _inspect(store, run_id, directory, number=number, depth=depth)
+        return _inspect(store, run_id, directory, number=number, depth=depth, progress=progress)
     except TrainyardError as error:
         return Inspection(number, trouble=str(error), unreachable=isinstance(error, ServiceError))
 
 
 def _inspect(
-    store: Store, run_id: str, directory: RunDirectory, *, number: int, depth: Depth | None
+    store: Store,
+    run_id: str,
+    directory: RunDirectory,
+    *,
+    number: int,
+    depth: Depth | None,
+    progress: Progress,
 ) -> Inspection:
     _, manifest, _ = newest_manifest(store, number)
     deep = depth or _depth_for(manifest)
-    verification = verify_run(store, number, depth=deep, run_directory=directory)
+    verification = verify_run(store, number, depth=deep, run_directory=directory, progress=progress)
     checkpoints, on_disk = _stored_checkpoints(store, manifest), _manifests_of(directory)
     damaged: tuple[Path, ...] = ()
     if verification.store_whole and not verification.ok:

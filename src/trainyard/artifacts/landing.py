@@ -23,6 +23,7 @@ from trainyard.artifacts.store import Store
 from trainyard.artifacts.workers import Workers
 from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.digests import PartDigests
+from trainyard.run.progress import UNSEEN, Progress
 
 _LARGE_AT_ONCE = 2
 _PROCESSORS = os.cpu_count() or 1
@@ -37,13 +38,13 @@ _NO_PARTS: Mapping[str, PartDigests] = {}
 class Landing:
     """Writes files below one folder; a context manager, for its threads."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, progress: Progress = UNSEEN) -> None:
         self.fetched_bytes = 0
         self.fetched = 0
         """Files of which something was read from the store."""
         self.kept = 0
         """Files that were whole already."""
-        self._store, self._folder = store, folder
+        self._store, self._folder, self._progress = store, folder, progress
         self._workers = Workers(_AT_ONCE, _PROCESSORS)
         self._ranges = ThreadPoolExecutor(_AT_ONCE)
         self._writes = ThreadPoolExecutor(_LARGE_AT_ONCE)
@@ -78,6 +79,7 @@ class Landing:
             if parts is not None:
                 return self._land_parts(file, PartedObject(self._store, entry, parts))
             digest = _digest_of_what_is_there(file, entry) if existed else hashlib.sha256()
+            self._progress.advance(file.tell())
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
                 self._count(kept=1)
                 return None
@@ -88,6 +90,7 @@ class Landing:
 
     def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
         missing = parted.missing(file, self._workers)
+        self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
         self._count(fetched=1) if missing else self._count(kept=1)
         problem = parted.fetch(file, missing, self._workers, landed=self._count_bytes)
         os.fsync(file.fileno())
@@ -157,6 +160,7 @@ class Landing:
         self._count(fetched_bytes=count)
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
+        self._progress.advance(fetched_bytes)
         with self._counting:
             self.fetched += fetched
             self.fetched_bytes += fetched_bytes

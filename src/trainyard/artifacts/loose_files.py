@@ -30,6 +30,7 @@ from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.commands import script_command
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
 
 __all__ = [
@@ -53,6 +54,7 @@ def sync_files(
     *,
     provenance: Mapping[str, Any],
     signer: Signer | None = None,
+    progress: Progress = UNSEEN,
 ) -> SyncReport:
     """Store a checkpoint (a file or a directory) and a metrics file as one run.
 
@@ -69,7 +71,7 @@ def sync_files(
     ):
         number = claim_number(store, str(run["run_id"]), wanted)
         contents = _contents(run, checkpoint, rows, number, scratch=Path(scratch))
-        return store_contents(store, contents, number, signer=signer)
+        return store_contents(store, contents, number, signer=signer, progress=progress)
 
 
 def preview_files(

@@ -30,6 +30,7 @@ from trainyard.errors import ConfigError, ServiceError, TrainyardError, Verifica
 from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import bytes_on_disk, sync_directory
+from trainyard.run.progress import UNSEEN, Progress
 
 _TIMES_OVERTAKEN = 3
 """How often a sync may replace the records while they are read before we give up."""
@@ -114,7 +115,12 @@ def plan_restore(
 
 
 def restore(
-    store: Store, selection: Selection, target: Path, *, verifier: Verifier | None = None
+    store: Store,
+    selection: Selection,
+    target: Path,
+    *,
+    verifier: Verifier | None = None,
+    progress: Progress = UNSEEN,
 ) -> RestoreReport:
     """Make `target`, which must not exist or be empty, the directory of the stored run.
 
@@ -126,8 +132,11 @@ def restore(
     started, target = time.monotonic(), Path(os.path.abspath(target))  # noqa: PTH100 - links stay names
     _require_free(target)
     work = target.with_name(f".{target.name}.restoring")
-    with _held(work), _way_on(work), Landing(store, work) as landing:
-        manifest, wanted, passed_over = _bring(store, selection, landing, work=work, verifier=verifier)
+    with _held(work), _way_on(work), Landing(store, work, progress) as landing:
+        manifest, wanted, passed_over = _bring(
+            store, selection, landing, work=work, verifier=verifier, progress=progress
+        )
+        progress.begin("syncing the disk")
         places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
         require_distinct(work, places)
         _keep_only(work, places)
@@ -153,15 +162,25 @@ def restore(
 
 
 def _bring(
-    store: Store, selection: Selection, landing: Landing, *, work: Path, verifier: Verifier | None
+    store: Store,
+    selection: Selection,
+    landing: Landing,
+    *,
+    work: Path,
+    verifier: Verifier | None,
+    progress: Progress,
 ) -> tuple[RunManifest, list[Checkpoint], list[str]]:
     """Land what was asked for; once more where a sync put a newer manifest while it was read."""
     for _ in range(_TIMES_OVERTAKEN):
+        progress.begin("reading the manifests")
         key, manifest = _manifest(store, selection.run_number, verifier)
         candidates = chosen(manifest, selection)
         places = places_of([*records_of(manifest), *_objects(candidates)], manifest.run_number)
         _keep_only(work, places)
-        _require_room(work, manifest, candidates[:1] if selection.newest else candidates)
+        expected = candidates[:1] if selection.newest else candidates
+        _require_room(work, manifest, expected)
+        objects = [*records_of(manifest), *_objects(expected)]
+        progress.begin("fetching from the store", sum(entry.size for entry in objects))
         wanted, passed_over, problems = _land(store, manifest, candidates, landing, newest=selection.newest)
         if not problems:
             return manifest, wanted, passed_over

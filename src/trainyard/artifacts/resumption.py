@@ -25,6 +25,7 @@ from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sync_directory
 from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.segment import ManifestPlace, manifest_place
 
 OpenStore = Callable[[str], Store]
@@ -46,6 +47,8 @@ class Wanted:
     look_in_store: bool
     may_begin: bool = False
     """Whether a later segment may begin as it was asked to, since none before it is known to have stored."""
+    progress: Progress = UNSEEN
+    """Is told of what is fetched."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,9 @@ def _restored(wanted: Wanted, store: Store, *, here: int | None, stored: int) ->
     brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, brought earlier"
     if brought is None or brought < stored:
         _move_aside(beside.path, brought)
-        report = restore(store, Selection(wanted.run_number, newest=True), beside.path)
+        report = restore(
+            store, Selection(wanted.run_number, newest=True), beside.path, progress=wanted.progress
+        )
         brought, how = max(report.steps), replace(report, directory=str(path)).summary()
     if here is not None and brought <= here:
         shutil.rmtree(beside.path)
@@ -192,5 +197,6 @@ def _parent(wanted: Wanted, place: ManifestPlace, store: Store) -> Resumption:
     checkpoint = beside.checkpoint(step)
     if beside.run_file.is_file() and read_run(beside.run_file)["run_id"] == manifest.run_id:
         return Resumption(str(checkpoint), f"step {step} of run {place.run_number}, brought earlier")
-    report = restore(store, Selection(place.run_number, step=step), beside.path)
+    selection = Selection(place.run_number, step=step)
+    report = restore(store, selection, beside.path, progress=wanted.progress)
     return Resumption(str(checkpoint), report.summary())

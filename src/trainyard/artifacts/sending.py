@@ -16,6 +16,7 @@ from trainyard.artifacts.hashing import file_agrees, sha256_of_chunks
 from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store, StoredObject, Upload
 from trainyard.errors import ObjectChangedError, VerificationError
+from trainyard.run.progress import UNSEEN, Progress
 
 FILES_AT_ONCE = 8
 _In = TypeVar("_In")
@@ -33,11 +34,13 @@ class Sending:
         there: Mapping[str, StoredObject],
         metadata: Mapping[str, str],
         files_at_once: int = FILES_AT_ONCE,
+        progress: Progress = UNSEEN,
     ) -> None:
         """`known` is what the run's newest manifest says, `there` what the store lists."""
         self.sent: set[str] = set()
         """Keys of the objects made visible so far, whatever became of their group."""
         self._store, self._known, self._there, self._metadata = store, known, there, metadata
+        self._progress = progress
         self._pool, self._files_at_once = ThreadPoolExecutor(files_at_once), files_at_once
 
     def __enter__(self) -> Self:
@@ -69,6 +72,7 @@ class Sending:
     def _prepare(self, item: Item, undo: contextlib.ExitStack) -> ManifestObject | Upload:
         there = self._there.get(item.key)
         if there is not None and (entry := self._already_stored(item, there)) is not None:
+            self._progress.advance(entry.size)
             return entry
         claim = claim_of(item.path, item.claimed, is_vouched_for=item.is_vouched_for)
         upload = self._store.stage(item.path, item.key, metadata=self._metadata, claim=claim)

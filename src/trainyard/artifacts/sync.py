@@ -33,15 +33,23 @@ from trainyard.errors import CheckpointError, RecordError, ServiceError, Verific
 from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
 
 _ABANDONED_SECONDS = 24 * 3600.0
 _logger = logging.getLogger(__name__)
 
 
 def sync_run(
-    store: Store, directory: RunDirectory, wanted: int | None, *, signer: Signer | None = None
+    store: Store,
+    directory: RunDirectory,
+    wanted: int | None,
+    *,
+    signer: Signer | None = None,
+    progress: Progress = UNSEEN,
 ) -> SyncReport:
     """Store the run as number `wanted` (None: the number it has, else the next free one).
+
+    `progress` is told of what need not be sent; of what is, the store tells it (`open_store`, `pace`).
 
     Raises RunConflictError when the number belongs to another run, and ServiceError, with what is still local
     and the command that finishes the job, when the store gives up on us.
@@ -53,7 +61,8 @@ def sync_run(
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
         way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=number)),
     ):
-        return store_contents(store, contents_of(directory, number, Path(scratch)), number, signer=signer)
+        contents = contents_of(directory, number, Path(scratch))
+        return store_contents(store, contents, number, signer=signer, progress=progress)
 
 
 def store_contents(
@@ -64,15 +73,22 @@ def store_contents(
     before: Before | None = None,
     signer: Signer | None = None,
     files_at_once: int = FILES_AT_ONCE,
+    progress: Progress = UNSEEN,
 ) -> SyncReport:
     """Store everything in `contents` under a number that was claimed, and the manifest last."""
     started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
     problems, notes = list(contents.problems), list(contents.notes)
+    wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
+    progress.begin("sending to the store", sum(group.size for group in wanted))
     with Sending(
-        store, known=before.known, there=before.there, metadata=metadata, files_at_once=files_at_once
+        store,
+        known=before.known,
+        there=before.there,
+        metadata=metadata,
+        files_at_once=files_at_once,
+        progress=progress,
     ) as sending:
-        wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
         entries = _send_groups(sending, wanted, problems=problems, notes=notes)
     _sweep(store, sending)
     entries |= _identity_entry(store, number, before.known)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
 
 __all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
 _OBJECTS_AT_ONCE = 8
@@ -73,6 +75,7 @@ def verify_run(
     depth: Depth,
     run_directory: RunDirectory | None = None,
     seed: int | None = None,
+    progress: Progress = UNSEEN,
 ) -> Verification:
     """Compare what the store holds of a run with the manifest and, if given, with the run's directory.
 
@@ -81,6 +84,7 @@ def verify_run(
     `run_directory` is no run directory.
     """
     seed = new_seed() if seed is None else seed
+    progress.begin("listing the store")
     key, manifest, problems = newest_manifest(store, run_number)
     if manifest is None:
         return Verification(0, 0, 0, tuple(problems), "", key)
@@ -89,12 +93,14 @@ def verify_run(
     notes = _passing(manifest, listed)
     problems += _compare_names(manifest, listed.keys() - notes.keys())
     own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
-    wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed, parts=parts)
+    wrong = compare_objects(
+        store, manifest.objects, listed, depth=depth, seed=seed, parts=parts, progress=progress
+    )
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
     store_whole = not problems and not wrong
     if run_directory is not None:
-        problems += _compare_disk(store, run_directory, manifest, wrong=wrong)
+        problems += _compare_disk(store, run_directory, manifest, wrong=wrong, progress=progress)
     return Verification(
         objects_total=len(manifest.objects),
         objects_verified=len(manifest.objects) - len(wrong),
@@ -132,14 +138,16 @@ class LocalVerification:
         return {"ok": self.ok, **asdict(self)}
 
 
-def verify_directory(directory: RunDirectory) -> LocalVerification:
+def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> LocalVerification:
     """Read every byte of every checkpoint; having no whole one is a problem, one of another run too."""
     whole, problems = [], []
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
+    digest_of = partial(sha256_of_file, progress=progress)
     for step in directory.checkpoint_steps():
         try:
             path = directory.checkpoint(step)
-            for file in verify_checkpoint(path, run_id=run_id).files:
+            progress.begin(f"hashing {path.name}", sum(file.stat().st_size for file in path.iterdir()))
+            for file in verify_checkpoint(path, run_id=run_id, digest_of=digest_of).files:
                 if claim := claim_of(path / file.path, file):
                     claim.require()
             whole.append(step)
@@ -209,7 +217,12 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
 
 
 def _compare_disk(
-    store: Store, directory: RunDirectory, manifest: RunManifest, *, wrong: dict[str, str]
+    store: Store,
+    directory: RunDirectory,
+    manifest: RunManifest,
+    *,
+    wrong: dict[str, str],
+    progress: Progress,
 ) -> list[str]:
     """Compare the files that are still here; what differs goes to `wrong`, what is not stored is returned."""
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
@@ -222,9 +235,10 @@ def _compare_disk(
         problems = list(_unstored(contents, manifest))
         known = manifest.by_key()
         items = [item for group in contents.groups for item in group.all_items if item.key in known]
+        progress.begin("hashing the files on disk", sum(known[item.key].size for item in items))
         with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
             for item, answer in zip(
-                items, pool.map(lambda i: _compare_file(i, known[i.key]), items), strict=True
+                items, pool.map(lambda i: _compare_file(i, known[i.key], progress), items), strict=True
             ):
                 if answer is not None and item.key not in wrong:
                     wrong[item.key] = f"{item.key}: {answer}"
@@ -241,8 +255,8 @@ def _unstored(contents: Contents, manifest: RunManifest) -> Iterator[str]:
     yield from (problem.replace("was not uploaded", "is not whole on disk") for problem in contents.problems)
 
 
-def _compare_file(item: Item, entry: ManifestObject) -> str | None:
-    sha256 = sha256_of_file(item.path)
+def _compare_file(item: Item, entry: ManifestObject, progress: Progress) -> str | None:
+    sha256 = sha256_of_file(item.path, progress)
     if sha256 != entry.sha256:
         return f"SHA-256 {sha256[:12]}… on disk, the manifest says {entry.sha256[:12]}…"
     if file_agrees(entry.checksum, item.path, sha256) is False:

@@ -15,8 +15,8 @@ _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100
 
 
-def sample_lines(facts: RunFacts, *, one_line: bool) -> Iterator[tuple[str, str]]:
-    """The beginning of what the model writes; a log gets it in `one_line`.
+def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
+    """The beginning of what the model writes, in lines of at most `width`; a log gets it in `one_line`.
 
     A model can write anything, also control sequences: what cannot be printed becomes a dot.
     """
@@ -26,7 +26,7 @@ def sample_lines(facts: RunFacts, *, one_line: bool) -> Iterator[tuple[str, str]
     if one_line:
         lines = ["⏎".join(line.strip() for line in lines)]
     for index, line in enumerate(lines[:_SAMPLE_LINES]):
-        yield ("" if index else "sample"), line[:_LINE_CHARACTERS]
+        yield ("" if index else "sample"), line[: width or _LINE_CHARACTERS]
 
 
 class PartLike(Protocol):

@@ -1,106 +1,117 @@
 """A training run while it goes on: one live line on a terminal, plain lines in a log.
 
-It formats rows and events and writes them where it is told; it reads no file.
+It formats rows and events, and hands the line to whoever asks; it reads no file and writes to no terminal.
 """
 
 import logging
 import math
-import shutil
 import time
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from trainyard.report.quantities import duration, scaled
+from trainyard.report.phase import PhaseDisplay, bar, phase_line
+from trainyard.report.quantities import ago, duration, scaled
 from trainyard.run.records import Row
 
 _logger = logging.getLogger(__name__)
 _LOG_SECONDS = 10.0
 """In a log, steps are said this far apart at least; validations and the last step always."""
-_REDRAW_SECONDS = 0.1
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_BAR_CELLS = 16
-_LEFT_OUT_FIRST = ("bar", "bits", "speed", "left")
+_OLD_SECONDS = 2.0
+"""On a terminal, figures that are older say how old they are."""
+_SILENT_SECONDS = 60.0
+"""In a log, a step that takes longer is said to go on: then, and each time that it took twice as long."""
 
 
-class ProgressDisplay:
-    """Shows the rows and events of one segment. `live` is the terminal to draw on, None for plain lines."""
+class ProgressDisplay(PhaseDisplay):
+    """Shows one segment: its rows, its events, and what is done before, between and after the steps.
 
-    def __init__(self, live: TextIO | None) -> None:
+    `live` is whether a terminal asks for the line; otherwise rows and events are logged.
+    """
+
+    def __init__(self, *, live: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("training", clock=clock)
         self._live = live
-        self._steps = 0
-        self._first_step = 0
-        self._started = time.monotonic()
-        self._last_shown = -math.inf
+        self._steps = self._first_step = 0
+        self._started = self._came = clock()
+        self._row: Row | None = None
+        """The last one, once the steps have begun."""
+        self._last_logged = -math.inf
+        self._silent_until = math.inf
         self._tokens_per_byte: float | None = None
+        self._is_over = False
 
     def on_row(self, row: Row) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if row.get("val_loss") and "val_bits_per_byte" in row:
             self._tokens_per_byte = row["val_bits_per_byte"] * math.log(2) / row["val_loss"]
-        must = "val_loss" in row or row["step"] == self._steps
-        if self._live is not None:
-            if must or now - self._last_shown >= _REDRAW_SECONDS:
-                self._draw(self._live_line(row, now))
-                self._last_shown = now
-        elif must or now - self._last_shown >= _LOG_SECONDS:
+        self._row, self._came, self._silent_until = row, now, now + _SILENT_SECONDS
+        self.begin("")
+        if self._live:
+            return
+        if "val_loss" in row or row["step"] == self._steps or now - self._last_logged >= _LOG_SECONDS:
             _logger.info("%s", log_line(row, self._steps))
-            self._last_shown = now
+            self._last_logged = now
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        if event == "working":
+            self.begin(fields["what"])
+            return
         if event == "started":
             self._steps, self._first_step = int(fields["steps"]), int(fields["step"])
-            self._started = time.monotonic()
-        if event in ("hang_suspected", "network_degraded"):
-            self.close()  # its message follows on the terminal
+            self._started = self._clock()
+            compiling = ", compiling" if fields.get("compiles") else ""
+            self.begin(f"step {self._first_step + 1}/{self._steps}{compiling}")
+        self._is_over |= event == "hang_suspected"  # its message is the last line
         if (line := event_line(event, fields)) is None:
             return
         if event == "network_degraded":
             _logger.warning("%s", line)
-        elif self._live is None:
+        elif not self._live:
             _logger.log(logging.WARNING if event == "checkpoint_failed" else logging.INFO, "%s", line)
 
-    def close(self) -> None:
-        """Leave the terminal with the live line erased."""
-        if self._live is not None:
-            self._draw("")
+    def line(self, width: int) -> str:
+        row, now = self._row, self._clock()
+        if self._is_over:
+            return ""
+        if row is None:
+            return super().line(width)
+        return phase_line(self.phase, self._parts(row, now), width, now=now)
 
-    def _draw(self, line: str) -> None:
-        assert self._live is not None
-        self._live.write(f"\r\x1b[2K{line[: _width()]}")
-        self._live.flush()
+    def tell(self) -> None:
+        now, row = self._clock(), self._row
+        if row is None or self._work.what:
+            super().tell()
+        elif now >= self._silent_until:
+            silent = now - self._came
+            self._silent_until = now + silent
+            _logger.info("training: step %s/%s, was %s", row["step"], self._steps, ago(silent))
 
-    def _live_line(self, row: Row, now: float) -> str:
-        done = row["step"] - self._first_step
-        left = duration((now - self._started) / done * (self._steps - row["step"])) if done else "-:--"
-        share = row["step"] / self._steps if self._steps else 1.0
-        parts = {
-            "step": f"  training      step {row['step']}/{self._steps}",
+    def _parts(self, row: Row, now: float) -> dict[str, str]:
+        """The last row, how old it is, and what is done beside the steps."""
+        with self._lock:
+            work = self._work.parts(now) if self._work.what else {}
+        if work:
+            return {"step": f"step {row['step']}/{self._steps}"} | work
+        done, old = row["step"] - self._first_step, now - self._came
+        left = duration((self._came - self._started) / done * (self._steps - row["step"])) if done else "-:--"
+        return {
+            "step": f"step {row['step']}/{self._steps}",
+            "since": f"{ago(old)}" if old >= _OLD_SECONDS else "",
             "loss": f"loss {row['loss']:.3f}",
             "reward": f"reward {row['reward']:.3f}" if "reward" in row else "",
             "bits": self._bits(row["loss"]),
             "speed": f"{scaled(row['tokens_per_second'])} tok/s",
             "left": f"{left} left",
-            "bar": bar(share),
+            "bar": bar(row["step"] / self._steps if self._steps else 1.0),
         }
-        return fitted(parts, _width())
 
     def _bits(self, loss: float) -> str:
-        """The training loss in bits a byte, once a validation has told how many tokens a byte has."""
+        """The training loss in bits per byte, once a validation has told how many tokens a byte has."""
         return (
             ""
             if self._tokens_per_byte is None
             else f"{loss / math.log(2) * self._tokens_per_byte:.2f} bits/byte"
         )
-
-
-def fitted(parts: Mapping[str, str], width: int) -> str:
-    """The parts in one line of `width` cells: what people can best do without is left out first."""
-    kept = {name: part for name, part in parts.items() if part}
-    for name in _LEFT_OUT_FIRST:
-        if len(line := "  ".join(kept.values())) <= width:
-            return line
-        kept.pop(name, None)
-    return "  ".join(kept.values())
 
 
 def log_line(row: Row, steps: int) -> str:
@@ -151,15 +162,3 @@ def summary_line(outcome: Mapping[str, Any]) -> str:
     if "bits_per_byte" in outcome:
         line += f" · validation {outcome['bits_per_byte']:.2f} bits/byte"
     return line
-
-
-def bar(share: float) -> str:
-    """A bar of 16 cells, drawn in eighths."""
-    eighths = round(max(0.0, min(1.0, share)) * _BAR_CELLS * 8)
-    full, part = divmod(eighths, 8)
-    return "▕" + (_EIGHTHS[8] * full + (_EIGHTHS[part] if part else "")).ljust(_BAR_CELLS) + "▏"
-
-
-def _width() -> int:
-    """Cells of a line; the last one stays free, where some terminals would wrap."""
-    return shutil.get_terminal_size().columns - 1

@@ -48,6 +48,17 @@ def size(count: float) -> str:
     return f"{float(figure):.1f} {unit}B" if float(figure) < 1000 else f"{figure} {unit}B"
 
 
+def amount_done(done: float, total: float | None, unit: str = "B") -> str:
+    """`1.2 of 4.8 GB`, `312 of 1,614 files`; without a total `1.2 GB`. `unit` names what is not bytes."""
+    if unit != "B":
+        return f"{done:,.0f} {unit}" if total is None else f"{done:,.0f} of {total:,.0f} {unit}"
+    if total is None:
+        return size(done)
+    scale, prefix = next(((scale, prefix) for scale, prefix in _SCALES if total >= scale), (1.0, ""))
+    digits = 1 if prefix else 0
+    return f"{done / scale:.{digits}f} of {total / scale:.{digits}f} {prefix}B"
+
+
 def gigabytes(count: float) -> str:
     """`22.1 GB`, however small."""
     return f"{count / 1e9:.1f} GB"

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainyard.run.progress import UNSEEN, Progress
+
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
@@ -63,12 +65,13 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256_of_file(path: Path) -> str:
-    """The hex SHA-256 of the bytes of `path`, read once in constant memory."""
+def sha256_of_file(path: Path, progress: Progress = UNSEEN) -> str:
+    """The hex SHA-256 of the bytes of `path`, read once in constant memory; `progress` is told each block."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
+            progress.advance(len(chunk))
     return digest.hexdigest()
 
 

@@ -11,8 +11,9 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from trainyard.config.schema import ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import ManifestFile, describe_files, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sync_directory
+from trainyard.run.files import sha256_of_file, sync_directory
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.checkpoint import newest_good_checkpoint
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.exported_tokenizer import write_tokenizer
@@ -85,6 +87,7 @@ def plan_export(
     dtype: str = "float32",
     tokenizer: bool = True,
     shard_bytes: int = SHARD_BYTES,
+    progress: Progress = UNSEEN,
 ) -> Export:
     """What exporting the checkpoint of `step` (None: the newest that verifies) would write.
 
@@ -94,7 +97,9 @@ def plan_export(
     if not directory.config_file.is_file():
         raise ConfigError(f"{directory.path} is no run directory: {directory.config_file} does not exist")
     model = load_config(directory.config_file).config.model
-    path = _newest(directory) if step is None else _of_step(directory, step)
+    progress.begin("verifying the checkpoint")
+    digest_of = partial(sha256_of_file, progress=progress)
+    path = _newest(directory, digest_of) if step is None else _of_step(directory, step, digest_of)
     weights = CheckpointWeights(path)
     require_fit(weights, model.architecture)
     width = DTYPES[dtype].itemsize
@@ -114,22 +119,22 @@ def plan_export(
     )
 
 
-def _newest(directory: RunDirectory) -> Path:
+def _newest(directory: RunDirectory, digest_of: Callable[[Path], str]) -> Path:
     def reject(step: int, reason: str) -> None:
         _logger.warning("checkpoint of step %d passed over: %s", step, reason)
 
-    path = newest_good_checkpoint(directory, reject)
+    path = newest_good_checkpoint(directory, reject, digest_of)
     if path is None:
         raise CheckpointError(f"{directory.checkpoints} holds no checkpoint that verifies; nothing to export")
     return path
 
 
-def _of_step(directory: RunDirectory, step: int) -> Path:
+def _of_step(directory: RunDirectory, step: int, digest_of: Callable[[Path], str]) -> Path:
     path = directory.checkpoint(step)
     if not path.is_dir():
         known = ", ".join(map(str, directory.checkpoint_steps())) or "none"
         raise ConfigError(f"{directory.checkpoints} has no checkpoint of step {step}; there are: {known}")
-    verify_checkpoint(path)
+    verify_checkpoint(path, digest_of=digest_of)
     return path
 
 
@@ -154,7 +159,7 @@ def require_absent(target: Path) -> None:
         raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
 
 
-def write_export(export: Export, target: Path) -> tuple[ManifestFile, ...]:
+def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> tuple[ManifestFile, ...]:
     """Write the folder `target`, whole or not at all; returns its files with their digests.
 
     Raises ConfigError when it exists already, CheckpointError when it cannot be written.
@@ -166,7 +171,8 @@ def write_export(export: Export, target: Path) -> tuple[ManifestFile, ...]:
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        _write_files(export, temporary)
+        _write_files(export, temporary, progress)
+        progress.begin("hashing what was written")
         files = describe_files(temporary)
         for file in files:
             _sync(temporary / file.path)
@@ -180,13 +186,17 @@ def write_export(export: Export, target: Path) -> tuple[ManifestFile, ...]:
     return files
 
 
-def _write_files(export: Export, folder: Path) -> None:
+def _write_files(export: Export, folder: Path, progress: Progress) -> None:
     from safetensors.torch import save_file
 
+    progress.begin("writing", sum(export.sizes.values()))
     origin = {"format": "pt", "run_id": export.run_id, "step": str(export.step)}
     for shard in export.shards:
-        kind = DTYPES[export.dtype]
-        save_file({n: export.weights.read(n).to(kind) for n in shard.tensors}, folder / shard.name, origin)
+        kind, tensors = DTYPES[export.dtype], {}
+        for name in shard.tensors:
+            tensors[name] = export.weights.read(name).to(kind)
+            progress.advance(export.sizes[name])
+        save_file(tensors, folder / shard.name, origin)
     if len(export.shards) > 1:
         names = {name: shard.name for shard in export.shards for name in shard.tensors}
         index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": names}

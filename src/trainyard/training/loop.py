@@ -89,9 +89,10 @@ class Loop:
     def _finish_row(self, row: Row) -> None:
         """Validate if it is time, then write the row; a stop during validation saves first and is raised."""
         if self._is_due(self._parts.config.training.validation_steps) and self._parts.validation:
-            result = self._parts.validation.run(
-                self._step.forward, self._stop_reason, self._parts.parallel.share
-            )
+            with self._parts.working(f"validating step {self._state.step}"):
+                result = self._parts.validation.run(
+                    self._step.forward, self._stop_reason, self._parts.parallel.share
+                )
             if result is None:
                 self._state.pending_row = row
                 self._stop_if_asked()

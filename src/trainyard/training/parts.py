@@ -1,6 +1,7 @@
 """What a segment of a run works with, put together once: configuration, state, devices, data, watchers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,7 +27,14 @@ class Listener(Protocol):
 
     def on_row(self, row: Row) -> None: ...
 
-    def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        """An event that is on record, or `working`, which is only shown: `what` is done, empty for steps."""
+        ...
+
+
+def show_work(listener: Listener, what: str) -> None:
+    """Tell people what is done now beside the steps ("loading the model"): it may take long."""
+    listener.on_event("working", {"what": what})
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,15 @@ class Segment:
             return
         append_event(self.directory.events_file, event, **fields)
         self.listener.on_event(event, fields)
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Show that `what` is done inside, in place of the steps."""
+        show_work(self.listener, what)
+        try:
+            yield
+        finally:
+            show_work(self.listener, "")
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,56 @@
 """Which training a configuration asks for: pretraining on prepared tokens, or GRPO on generated questions.
 
-The recipes share the run directory and everything after it. They are `session`'s and `grpo`'s.
+The recipes share the run directory and everything after it. They are `session`'s and `grpo`'s, and each is
+imported only where it is asked for: what the other one needs takes time to import.
 """
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.config.launch import require_processes
 from trainyard.config.schema import Config
-from trainyard.training.grpo import session as grpo
-from trainyard.training.grpo.questions import Questions, questions_of
-from trainyard.training.parts import Listener
-from trainyard.training.rehearsal import rehearse as rehearse_pretraining
-from trainyard.training.segment import Request
-from trainyard.training.session import train as pretrain
-from trainyard.training.stop import StopRequest
-from trainyard.training.training_data import TrainingData
-from trainyard.training.training_data import ready_data as ready_tokens
+from trainyard.run.progress import UNSEEN, Progress
 
-RequestFor = Callable[[Any], Request[Any]]
+if TYPE_CHECKING:
+    from trainyard.training.grpo.questions import Questions
+    from trainyard.training.parts import Listener
+    from trainyard.training.segment import Request
+    from trainyard.training.stop import StopRequest
+    from trainyard.training.training_data import TrainingData
+
+RequestFor = Callable[[Any], "Request[Any]"]
 """All of a request but the data, which is prepared last."""
 
 
-def ready_data(config: Config) -> TrainingData | Questions:
+def ready_data(config: Config, progress: Progress = UNSEEN) -> "TrainingData | Questions":
     """What the recipe trains on, prepared where it has to be. Raises what `training_data` raises."""
-    return questions_of(config) if config.recipe == "grpo" else ready_tokens(config.data, config.model)
+    if config.recipe == "grpo":
+        from trainyard.training.grpo.questions import questions_of
+
+        return questions_of(config)
+    from trainyard.training.training_data import ready_data as ready_tokens
+
+    return ready_tokens(config.data, config.model, progress)
 
 
-def train(request: Request[Any], *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
-    """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
-    recipe = grpo.train_on_rewards if request.config.recipe == "grpo" else pretrain
-    return recipe(request, stop=stop, listener=listener)
+class Trainer(Protocol):
+    """Trains until done and gives the outcome. Raises StoppedError after an early stop with a checkpoint."""
+
+    def __call__(
+        self, request: "Request[Any]", *, stop: "StopRequest", listener: "Listener"
+    ) -> dict[str, Any]: ...
+
+
+def trainer_of(config: Config) -> Trainer:
+    """What trains the recipe, with all that it needs imported."""
+    if config.recipe == "grpo":
+        from trainyard.training.grpo.session import train_on_rewards
+
+        return train_on_rewards
+    from trainyard.training.session import train
+
+    return train
 
 
 def rehearse(config: Config, request_for: RequestFor, *, processes: int | None = None) -> dict[str, Any]:
@@ -42,5 +61,10 @@ def rehearse(config: Config, request_for: RequestFor, *, processes: int | None =
     count = processes or int(os.environ.get("WORLD_SIZE", "1"))
     require_processes(config, count)
     if config.recipe == "grpo":
-        return grpo.describe(request_for(questions_of(config)))
+        from trainyard.training.grpo.questions import questions_of
+        from trainyard.training.grpo.session import describe
+
+        return describe(request_for(questions_of(config)))
+    from trainyard.training.rehearsal import rehearse as rehearse_pretraining
+
     return rehearse_pretraining(config, request_for, processes=count)

@@ -51,12 +51,13 @@ class Saver:
         is no training to give way to. Raises CheckpointError, or TrainingFailedError when a weight is not
         finite; the run is not to go on then.
         """
-        if self._begun_step != self._state.step:
-            self.finish()
-            with self._waiting():
-                self._begin(AtOnce() if wait else self._engine)
-        if wait or isinstance(self._engine, AtOnce):
-            self.finish()
+        with self._parts.working(f"saving step {self._state.step}"):
+            if self._begun_step != self._state.step:
+                self.finish()
+                with self._waiting():
+                    self._begin(AtOnce() if wait else self._engine)
+            if wait or isinstance(self._engine, AtOnce):
+                self.finish()
 
     def staged(self) -> None:
         """Wait until the state may change: right before the optimizer changes it."""

@@ -31,7 +31,7 @@ from trainyard.training.network import keep_nccl_log
 from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
-from trainyard.training.parts import Listener, Parts
+from trainyard.training.parts import Listener, Parts, show_work
 from trainyard.training.profiling import StepProfile, steps_ahead
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
@@ -53,10 +53,13 @@ _PROMPT_TOKENS = 16
 def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     request = request.pinned()
+    show_work(listener, "preparing the device")
     device = prepare_device(request.config)
     keep_nccl_log(request.directory.logs, device.type)
     strategy, asked = request.config.compute.strategy, lambda: stop.reason is not None
+    show_work(listener, "waiting for the other processes")
     with joined(device.type, strategy, told_to_end=asked) as world, ExitStack() as held:
+        show_work(listener, "opening the data")
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
         with closing(session.batches):
@@ -78,6 +81,7 @@ class _Session:
     def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
         request, world = self._request, self._world
         directory, config = request.directory, request.config
+        show_work(listener, "looking for a checkpoint")
         point = world.on_main(self._resume_point)
         done = world.on_main(lambda: finished_before(request, self._length, point))
         if done is not None:
@@ -88,22 +92,25 @@ class _Session:
         self._profiled = steps_ahead(
             request.profile, done=point.step if point else 0, last=self._length.steps
         )
+        show_work(listener, "building the model")
         weights = None if point else _starting_weights(config)
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
         parts = self._parts(run_id, parallel, state, watchers=(stop, listener))
         tell = request.on_outcome
         with OutcomeRecorder(directory, state, self._length, tell=tell, is_main=world.is_main) as recorder:
+            show_work(listener, f"loading {point.path.name}" if point else "opening the records")
             _resume(directory, state, point, world=world)
             if state.data_position is not None:
                 self.batches.restore(state.data_position)
             with self._tracked(parts) as tracked:
                 facts = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
+                facts["compiles"] = config.compute.compile
                 listener.on_event("started", facts)
                 started()
                 with ended_when_hung(tracked, recorder, leave=request.leave):
                     _run(tracked)
-                    with tracked.watchdog.slow_work():
+                    with tracked.watchdog.slow_work(), tracked.working("writing a sample"):
                         recorder.sample = _sample(request, parallel.model, self._device)
         return recorder.outcome
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from trainyard.errors import DataError
 from trainyard.run.commands import script_command
 from trainyard.run.files import sha256_of_file
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
@@ -68,7 +69,7 @@ class TokenFile:
         whole = stat.S_ISREG(found.st_mode) and found.st_size == self.tokens * np.dtype(self.dtype).itemsize
         return whole and (self.documents is None or self.documents.is_whole)
 
-    def verified(self) -> "TokenFile | None":
+    def verified(self, progress: Progress = UNSEEN) -> "TokenFile | None":
         """The file as it is seen now; None when it is missing or its bytes have another hash.
 
         A large file that was not written to since it was hashed is not read.
@@ -80,7 +81,7 @@ class TokenFile:
             state = FileState.of(self.path.stat())
             if self.is_large and state == self.seen:
                 return self
-            return replace(self, seen=state) if sha256_of_file(self.path) == self.sha256 else None
+            return replace(self, seen=state) if sha256_of_file(self.path, progress) == self.sha256 else None
         except FileNotFoundError:  # gone since
             return None
 
@@ -130,13 +131,16 @@ class TokenWriter:
         self._file.close()
 
 
-def copy_tokens(path: Path, writer: TokenWriter, *, dtype: str, vocab_size: int) -> None:
+def copy_tokens(
+    path: Path, writer: TokenWriter, *, dtype: str, vocab_size: int, progress: Progress = UNSEEN
+) -> None:
     """Append the pre-tokenised file at `path` to `writer`, checking each id as `check_tokens` does."""
     for chunk in _checked_chunks(path, dtype, vocab_size):
         writer.write(chunk)
+        progress.advance(chunk.nbytes)
 
 
-def check_tokens(path: Path, dtype: str, vocab_size: int) -> TokenFile:
+def check_tokens(path: Path, dtype: str, vocab_size: int, progress: Progress = UNSEEN) -> TokenFile:
     """Describe the pre-tokenised file at `path`, for use where it lies.
 
     Raises DataError naming the first token that is not below `vocab_size`.
@@ -146,6 +150,7 @@ def check_tokens(path: Path, dtype: str, vocab_size: int) -> TokenFile:
     for chunk in _checked_chunks(path, dtype, vocab_size):
         digest.update(np.ascontiguousarray(chunk).data)
         tokens += chunk.size
+        progress.advance(chunk.nbytes)
     return TokenFile(path.absolute(), dtype, tokens, digest.hexdigest(), state)
 
 

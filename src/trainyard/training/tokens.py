@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,10 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
 from trainyard.training.document_starts import encoded, starts_in
-from trainyard.training.documents import read_pieces
+from trainyard.training.documents import Piece, read_pieces
 from trainyard.training.folders import make_folder, wait_for_maker
 from trainyard.training.megatron_index import read_index
 from trainyard.training.preparation import Preparation, plan_preparation
@@ -30,28 +32,29 @@ from trainyard.training.prepared import PreparedData, fingerprint_of, read_prepa
 from trainyard.training.skipped import Skipped, SkipTally, passed_over
 from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
-_PROGRESS_SECONDS = 10.0
 _OTHERS_SECONDS = 5.0
 """How long the other processes of a machine wait for the first to begin, before each prepares for itself."""
 _STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
 
-def prepare_data(data: DataConfig, model: ModelConfig) -> PreparedData:
-    """The tokens to train on, made now or found from an earlier run.
+def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> PreparedData:
+    """The tokens to train on, made now or found from an earlier run; `progress` is told of the bytes.
 
     Raises DataError when less than one sequence is left to train on, ConfigError when the tokenizer is
     unusable.
     """
     start = time.monotonic()
+    progress.begin("finding files")
     plan = plan_preparation(data, model)
-    prepared = _find(plan.directory)
+    prepared = _find(plan.directory, progress)
     if prepared is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
         wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the first process of this machine
-        prepared = _find(plan.directory)
+        prepared = _find(plan.directory, progress)
     reused = prepared is not None
     if not reused:
-        _make(plan)
+        progress.begin("reading", plan.size)
+        _make(plan, progress)
         prepared = read_prepared(plan.directory)
     if prepared is None:
         raise DataError(
@@ -74,12 +77,14 @@ def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None
     return None if prepared is None else _long_enough(prepared, data)
 
 
-def _find(directory: Path) -> PreparedData | None:
+def _find(directory: Path, progress: Progress) -> PreparedData | None:
     """What an earlier run prepared; None, with a warning, if its token files have other bytes now."""
     prepared = read_prepared(directory)
     if prepared is None:
         return None
-    train, validation = prepared.train.verified(), prepared.validation and prepared.validation.verified()
+    progress.begin("hashing prepared tokens")
+    train = prepared.train.verified(progress)
+    validation = prepared.validation and prepared.validation.verified(progress)
     for before, now in ((prepared.train, train), (prepared.validation, validation)):
         if before is not None and now is None:
             _logger.warning(
@@ -101,9 +106,9 @@ def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
             write_index(now, directory)
 
 
-def _make(plan: Preparation) -> None:
+def _make(plan: Preparation, progress: Progress) -> None:
     try:
-        make_folder(plan.directory, lambda folder: _fill(plan, folder), _is_whole)
+        make_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_whole)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
@@ -111,12 +116,14 @@ def _make(plan: Preparation) -> None:
         ) from None
 
 
-def _fill(plan: Preparation, folder: Path) -> None:
+def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
     skips = SkipTally(plan.skipped)
     held_out = skips if plan.data.validation_path is None else SkipTally(plan.validation_skipped)
-    train = _token_file(plan, plan.train, path=folder / "train.bin", skips=skips)
-    validation = _token_file(plan, plan.validation, path=folder / "validation.bin", skips=held_out)
+    train = _token_file(plan, plan.train, path=folder / "train.bin", skips=skips, progress=progress)
+    validation = _token_file(
+        plan, plan.validation, path=folder / "validation.bin", skips=held_out, progress=progress
+    )
     if train is None:
         raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
@@ -138,18 +145,18 @@ def _fill(plan: Preparation, folder: Path) -> None:
 
 
 def _token_file(
-    plan: Preparation, files: tuple[CorpusFile, ...], *, path: Path, skips: SkipTally
+    plan: Preparation, files: tuple[CorpusFile, ...], *, path: Path, skips: SkipTally, progress: Progress
 ) -> TokenFile | None:
     """The tokens of `files`, or None if they have none. A single `.bin` file is used where it lies."""
     bins = [file for file in files if file.suffix == ".bin"]
     if len(files) == len(bins) == 1:
-        found = check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size)
+        found = check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size, progress)
         return replace(found, documents=_write_starts(plan, bins[0], path))
     types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
     if not types:
         return None
     with TokenWriter(path, str(np.result_type(*types))) as writer, _starts_writer(plan, path) as starts:
-        _write_files(plan, files, writers=(writer, starts), skips=skips)
+        _write_files(plan, files, writers=(writer, starts), skips=skips, progress=progress)
         result = replace(writer.finish(), documents=None if starts is None else starts.finish())
     return result if result.tokens else None
 
@@ -176,25 +183,34 @@ def _write_files(
     *,
     writers: tuple[TokenWriter, TokenWriter | None],
     skips: SkipTally,
+    progress: Progress,
 ) -> None:
     """Write the tokens of `files`, and where documents begin if there is a second writer."""
     writer, starts = writers
-    reported = time.monotonic()
-    for number, file in enumerate(files):
+    for file in files:
         if file.suffix == ".bin":
             if starts is not None:
                 for places in starts_in(plan, file):
                     starts.write(places + writer.tokens)
-            copy_tokens(file.path, writer, dtype=_stored_type(plan, file), vocab_size=plan.vocab_size)
+            stored = _stored_type(plan, file)
+            copy_tokens(file.path, writer, dtype=stored, vocab_size=plan.vocab_size, progress=progress)
         else:
-            pieces = read_pieces(file, plan.data.text_field, skips)
+            pieces = _told(read_pieces(file, plan.data.text_field, skips), file.size, progress)
             for tokens, begins in encoded(plan.vocabulary, pieces):
                 if starts is not None and begins:
                     starts.write(np.array([writer.tokens]))
                 writer.write(tokens)
-        if time.monotonic() - reported > _PROGRESS_SECONDS:
-            reported = time.monotonic()
-            _logger.info("%s of %s files read", f"{number + 1:,}", f"{len(files):,}")
+
+
+def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
+    """The pieces of a file of `size` bytes, told as they pass by; what is no text of it, at its end."""
+    left = size
+    for piece in pieces:
+        count = min(left, len(piece or b""))
+        left -= count
+        progress.advance(count)
+        yield piece
+    progress.advance(left)
 
 
 def _stored_type(plan: Preparation, file: CorpusFile) -> str:

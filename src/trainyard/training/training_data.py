@@ -6,6 +6,7 @@ import numpy as np
 
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.streamed import open_stream
 from trainyard.training.tokens import prepare_data, prepared_before
 from trainyard.training.world import World
@@ -56,9 +57,12 @@ class TrainingData(Protocol):
     def pinned(self, config: Config) -> Config: ...
 
 
-def ready_data(data: DataConfig, model: ModelConfig) -> TrainingData:
+def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> TrainingData:
     """The data of a run, prepared or opened. Raises what `prepare_data` and `open_stream` raise."""
-    return open_stream(data, model) if data.hugging_face.dataset else prepare_data(data, model)
+    if data.hugging_face.dataset:
+        progress.begin(f"opening {data.hugging_face.dataset}")
+        return open_stream(data, model)
+    return prepare_data(data, model, progress)
 
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:

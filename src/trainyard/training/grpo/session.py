@@ -31,7 +31,7 @@ from trainyard.training.length import RunLength
 from trainyard.training.model import parameter_count
 from trainyard.training.optimizer import build_optimizer
 from trainyard.training.outcome import OutcomeRecorder
-from trainyard.training.parts import Listener, Segment
+from trainyard.training.parts import Listener, Segment, show_work
 from trainyard.training.resume import find_resume_point, what_must_fit
 from trainyard.training.saving import Saver
 from trainyard.training.segment import Request, continue_records, finished_before, open_records
@@ -49,6 +49,7 @@ _SAMPLES = 8
 def train_on_rewards(request: Request[Questions], *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     _require_one_device(request)
+    show_work(listener, "preparing the device")
     device = prepare_device(request.config)
     with locked(request.directory.path):
         return _Session(request, device).train(stop, listener)
@@ -82,16 +83,19 @@ class _Session:
 
     def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
         request, directory = self._request, self._request.directory
+        show_work(listener, "looking for a checkpoint")
         point = find_resume_point(directory, request.resume, self._fits, digest_of=request.digest_of)
         if (done := finished_before(request, self._length, point)) is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             request.on_outcome(done)
             return done
+        show_work(listener, "importing transformers and building the model")
         weights = None if point and point.step else _weights(self._config)
         state = self._new_state(weights)
         run_id = open_records(request, point, self._found(state, weights))
         with OutcomeRecorder(directory, state, self._length, tell=request.on_outcome) as recorder:
             if point is not None:
+                show_work(listener, f"loading {point.path.name}")
                 load_checkpoint(point.path, state)
             continue_records(directory, state, point)
             with self._segment(run_id, state, (stop, listener)) as segment:
@@ -100,7 +104,7 @@ class _Session:
                 started()
                 with ended_when_hung(segment, recorder, leave=request.leave):
                     self._train(segment, state, weights)
-                    with segment.watchdog.slow_work():
+                    with segment.watchdog.slow_work(), segment.working("answering questions as a sample"):
                         recorder.sample = self._sample(state)
         return recorder.outcome
 
@@ -115,8 +119,10 @@ class _Session:
             saver.save(wait=True)
 
     def _step(self, segment: Segment, state: PolicyState, saver: Saver) -> None:
+        show_work(segment.listener, "importing TRL")
         from trainyard.training.grpo.trainer import train_policy
 
+        show_work(segment.listener, f"step {state.step + 1}/{self._length.steps}")
         with closing(Steps(segment, state, saver)) as steps:
             train_policy(self._config, self._questions, state, steps=steps, last=self._length.steps)
 
@@ -125,9 +131,11 @@ class _Session:
     ) -> None:
         """Bring the policy from its first weights to those that GRPO starts with."""
         if self._config.grpo.warm_start_steps:
-            done = warm_start(
-                state.model, self._questions, self._config, asked_to_stop=lambda: _alive(segment)
-            )
+            steps = self._config.grpo.warm_start_steps
+            with segment.working(f"starting warm with {steps} supervised steps"):
+                done = warm_start(
+                    state.model, self._questions, self._config, asked_to_stop=lambda: _alive(segment)
+                )
             if done is None:
                 fill(state.model, self._config.model, seed=self._config.training.seed, weights=weights)
                 saver.save(wait=True)

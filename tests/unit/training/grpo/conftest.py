@@ -9,7 +9,7 @@ import pytest
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.training.parts import Listener
-from trainyard.training.recipe import ready_data, train
+from trainyard.training.recipe import ready_data, trainer_of
 from trainyard.training.segment import Request
 from trainyard.training.stop import StopRequest
 
@@ -67,6 +67,6 @@ def train_grpo() -> Callable[..., dict[str, Any]]:
     ) -> dict[str, Any]:
         directory, origin = RunDirectory(path), {"version": "test"}
         request = Request(config, directory, ready_data(config), resume, f"id-of-{path.name}", origin)
-        return train(request, stop=stop or StopRequest(), listener=listener)
+        return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener)
 
     return run

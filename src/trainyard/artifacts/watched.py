@@ -1,0 +1,34 @@
+"""A store whose reads are told to whoever shows the progress; everything else is the store's own."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainyard.run.progress import Progress
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store import Store
+
+
+def watched(store: "Store", progress: Progress) -> "Store":
+    """`store`, with every block that is read from it told to `progress`. Its gateway tells what is sent."""
+    return _WatchedStore(store, progress)  # type: ignore[return-value]  # the rest is `store`'s, by name
+
+
+class _WatchedStore:
+    def __init__(self, store: "Store", progress: Progress) -> None:
+        self._store, self._progress = store, progress
+
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
+        for chunk in self._store.read_chunks(key, start=start, length=length, identity=identity):
+            self._progress.advance(len(chunk))
+            yield chunk
+
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        for piece in self._store.read_pieces(key, start, length, room):
+            self._progress.advance(len(piece))
+            yield piece
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
