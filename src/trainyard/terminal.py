@@ -117,8 +117,8 @@ def _shortened(word: str, room: int) -> str:
 def shown(subject: Subject) -> Iterator[None]:
     """Show `subject` while what is inside goes on: by a live line that is gone at the end, or in a log."""
     display = Display(subject)
-    display.start()
     try:
+        display.start()
         yield
     finally:
         display.close()
@@ -141,7 +141,7 @@ class Display:
     def close(self) -> None:
         """Erase the live line, and show nothing any more."""
         self._over.set()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
         if self._line is not None and not self._thread.is_alive():
             self._line.stop()

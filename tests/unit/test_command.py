@@ -322,12 +322,12 @@ def test_a_number_of_processes_is_whole_and_above_0(text: str) -> None:
 @pytest.mark.parametrize(("status", "colour"), [("ok", 32), ("degraded", 33), ("failed", 31)])
 def test_a_terminal_gets_an_aligned_line_with_a_coloured_verdict(status: str, colour: int) -> None:
     shown = on_a_terminal(ANNOUNCE.format(status=status))
-    assert shown == f"  stored        {'5 of 5':<78} \x1b[{colour}m{status}\x1b[0m\r\n"
+    assert shown == f"  stored        {'5 of 5':<{62 - len(status)}} \x1b[{colour}m{status}\x1b[0m\r\n"
 
 
 def test_no_color_takes_the_colour_and_leaves_the_verdict() -> None:
     shown = on_a_terminal(ANNOUNCE.format(status="failed"), NO_COLOR="1")
-    assert shown == f"  stored        {'5 of 5':<78} failed\r\n"
+    assert shown == f"  stored        {'5 of 5':<56} failed\r\n"
 
 
 def test_without_a_verdict_a_line_ends_with_its_text() -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def watched(store: "Store", progress: Progress) -> "Store":
     """`store`, with every block that is read from it told to `progress`. Its gateway tells what is sent."""
-    return _WatchedStore(store, progress)  # type: ignore[return-value]  # the rest is `store`'s, by name
+    return _WatchedStore(store, progress)
 
 
 class _WatchedStore:

@@ -89,19 +89,20 @@ class _Work:
     def parts(self, now: float) -> dict[str, str]:
         """What is shown of it, in order."""
         still = now - self._moved
-        if self._total is None:
+        total = self._total
+        if total is None:
             elapsed = _clock(now - self.began) if now - self.began >= _STILL_SECONDS else ""
-            done = amount_done(self._done, None, self._unit) if self._done else ""
-            return {"what": self.what, "done": done, "since": elapsed}
-        done = min(self._done, self._total)  # what was read again counts twice
-        parts = {"what": self.what, "done": amount_done(done, self._total, self._unit)}
+            came = amount_done(self._done, None, self._unit) if self._done else ""
+            return {"what": self.what, "done": came, "since": elapsed}
+        done = min(self._done, total)  # what was read again counts twice
+        parts = {"what": self.what, "done": amount_done(done, total, self._unit)}
         if still >= _STILL_SECONDS:
             parts["since"] = f"waiting {_clock(still)}"
         elif speed := self._speed(now):
             each = f"{size(speed)}/s" if self._unit == "B" else f"{scaled(speed)} {self._unit}/s"
-            left = (self._total - done) / speed
+            left = (total - done) / speed
             parts |= {"speed": each, "left": f"{duration(left)} left"}
-        return parts | {"bar": bar(done / self._total if self._total else 1.0)}
+        return parts | {"bar": bar(done / total if total else 1.0)}
 
     def _speed(self, now: float) -> float:
         """A second, over the last seconds; 0 before there is any."""
@@ -124,19 +125,25 @@ def phase_line(phase: str, parts: Mapping[str, str], width: int, *, now: float) 
 def fitted(parts: Mapping[str, str], width: int) -> str:
     """The parts in one line of `width` cells: what people can best do without is left out first.
 
-    Then the first part is shortened: what is behind it moves, and shows that something goes on.
+    Then what is done is shortened: how long it takes stays, and shows that something goes on.
     """
     kept = {name: part for name, part in parts.items() if part}
     for name in _LEFT_OUT_FIRST:
         if len(line := "  ".join(kept.values())) <= width:
             return line
         kept.pop(name, None)
-    line = "  ".join(kept.values())
-    if len(line) > width and kept:
-        first, *others = kept.values()
-        room = max(_LEAST, len(first) - (len(line) - width))
-        line = "  ".join([first if len(first) <= room else f"{first[: room - 1]}…", *others])
-    return line[:width]
+    for name in ("done", "step"):
+        if len(line := _shortened(kept, width)) > width and "since" in kept and "what" in kept:
+            kept.pop(name, None)
+    return _shortened(kept, width)[:width]
+
+
+def _shortened(parts: Mapping[str, str], width: int) -> str:
+    """The parts in one line, with the words for what is done as short as they must and can be."""
+    line, what = "  ".join(parts.values()), parts.get("what", "")
+    room = max(_LEAST, len(what) - max(0, len(line) - width))
+    short = what if len(what) <= room else f"{what[: room - 1]}…"
+    return "  ".join({**parts, "what": short}.values()) if what else line
 
 
 def bar(share: float) -> str:

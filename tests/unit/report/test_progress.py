@@ -1,10 +1,11 @@
-import io
 import logging
 import math
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from trainyard.report.progress import ProgressDisplay, bar, event_line, log_line, summary_line
+from trainyard.report.progress import ProgressDisplay, event_line, log_line, summary_line
 
 ROW = {"step": 312, "loss": 1.312, "tokens_per_second": 41_220.4, "time": 1.0}
 
@@ -19,9 +20,7 @@ def test_the_log_line_is_that_of_the_house() -> None:
 
 def test_a_run_on_rewards_shows_them() -> None:
     assert log_line({**ROW, "reward": 0.5311}, 600).startswith("step 312/600 loss 1.312 reward 0.531")
-    terminal = io.StringIO()
-    ProgressDisplay(terminal).on_row({**ROW, "reward": 0.5311})
-    assert "loss 1.312  reward 0.531" in terminal.getvalue()
+    assert "loss 1.312  reward 0.531" in live_lines({**ROW, "reward": 0.5311})[-1]
     outcome = {"steps": 2, "tokens": 20, "seconds": 1.0, "first_loss": 0.1, "final_loss": -0.1}
     rewards = {"first_reward": 0.532, "final_reward": 0.908}
     assert summary_line(outcome | rewards).endswith("· reward 0.53 → 0.91")
@@ -39,11 +38,11 @@ def test_events_that_people_want_are_sentences_and_others_are_silent() -> None:
     assert degraded == "network: TCP between machines"
 
 
-@pytest.mark.parametrize("live", [None, io.StringIO()])
+@pytest.mark.parametrize("live", [False, True])
 def test_a_network_that_is_not_what_was_paid_for_is_a_warning_everywhere(
-    caplog: pytest.LogCaptureFixture, live: io.StringIO | None
+    caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
-    ProgressDisplay(live).on_event("network_degraded", {"step": 1, "reason": "TCP between machines"})
+    ProgressDisplay(live=live).on_event("network_degraded", {"step": 1, "reason": "TCP between machines"})
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("WARNING", "network: TCP between machines")
     ]
@@ -55,23 +54,14 @@ def test_the_summary_compares_and_leaves_out_what_is_unknown() -> None:
     assert summary_line({**outcome, "bits_per_byte": 1.714}).endswith(" · validation 1.71 bits/byte")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999, 1.0, 2.0])
-def test_the_bar_always_has_the_same_width(share: float) -> None:
-    assert len(bar(share)) == 18
-    assert bar(0.5).count("█") == 8
+class Clock:
+    """Time that passes when a test says so."""
 
+    def __init__(self) -> None:
+        self.now = 1000.0
 
-def test_a_terminal_sees_one_line_that_is_erased_at_the_end() -> None:
-    terminal = io.StringIO()
-    display = ProgressDisplay(terminal)
-    display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
-    display.on_row(ROW)
-    display.close()
-    text = terminal.getvalue()
-    assert "\n" not in text
-    assert "step 312/600  loss 1.312" in text
-    assert "41.2 k tok/s" in text
-    assert text.endswith("\r\x1b[2K")
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.mark.parametrize(
@@ -81,22 +71,19 @@ def test_a_terminal_sees_one_line_that_is_erased_at_the_end() -> None:
         (90, ["bits/byte", "41.2 k tok/s", " left"], ["▕"]),
         (80, ["41.2 k tok/s", " left"], ["▕", "bits/byte"]),
         (60, [" left"], ["▕", "bits/byte", "tok/s"]),
-        (20, ["  training      ste"], ["loss"]),
+        (20, [" training      ste"], ["loss"]),
     ],
 )
-def test_the_live_line_fits_the_terminal(
-    columns: int, there: list[str], gone: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    line = live_lines({**ROW, "val_loss": 1.3, "val_bits_per_byte": 1.9})[-1]
+def test_the_live_line_fits_the_terminal(columns: int, there: list[str], gone: list[str]) -> None:
+    row = {**ROW, "val_loss": 1.3, "val_bits_per_byte": 1.9}
+    line = live_lines(row, width=columns - 1)[-1]
     assert len(line) < columns
     assert all(part in line for part in there), line
     assert not any(part in line for part in gone), line
 
 
-def test_the_live_line_keeps_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_line_keeps_its_unit() -> None:
     """Before a validation has told the bytes of a token, there is none."""
-    monkeypatch.setenv("COLUMNS", "120")
     validated = {**ROW, "step": 2, "loss": 2.0, "val_loss": math.log(2), "val_bits_per_byte": 0.25}
     last = {**ROW, "step": 600, "loss": 4 * math.log(2)}
     before, at, after = live_lines({**ROW, "step": 1}, validated, last)
@@ -105,19 +92,74 @@ def test_the_live_line_keeps_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "loss 2.773  1.00 bits/byte" in after
 
 
-def live_lines(*rows: dict[str, float]) -> list[str]:
-    """What a terminal shows after each of `rows`."""
-    terminal = io.StringIO()
-    display = ProgressDisplay(terminal)
+def live_lines(*rows: dict[str, float], width: int = 119) -> list[str]:
+    """What a terminal shows after each of `rows`, each a second after the one before."""
+    clock, lines = Clock(), []
+    display = ProgressDisplay(live=True, clock=clock)
     display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
     for row in rows:
+        clock.now += 1.0
         display.on_row(row)
-    return terminal.getvalue().split("\r\x1b[2K")[1:]
+        lines.append(display.line(width))
+    return lines
+
+
+@pytest.mark.parametrize("width", [39, 79, 119])
+def test_no_moment_of_a_run_stands_still_on_a_terminal(width: int) -> None:
+    """By rule: whatever is done, lines fit, and two of them a second apart differ once it takes 2 s."""
+    clock = Clock()
+    display = ProgressDisplay(live=True, clock=clock)
+    moments: list[Callable[[], None]] = [
+        lambda: display.begin("importing torch"),
+        lambda: display.begin("reading", 12_000_000),
+        lambda: display.on_event("working", {"what": "loading step-00000100, which has a long name"}),
+        lambda: display.on_event("started", {"step": 0, "steps": 600, "run_id": "r", "compiles": True}),
+        lambda: display.on_row({**ROW, "step": 1}),
+        lambda: display.on_event("working", {"what": "validating step 2"}),
+        lambda: display.on_event("working", {"what": ""}),
+        lambda: display.on_row({**ROW, "step": 600, "val_loss": 1.3, "val_bits_per_byte": 1.9}),
+        lambda: display.on_event("working", {"what": "writing a sample"}),
+    ]
+    for begin in moments:
+        begin()
+        lines = []
+        for _ in range(8):
+            lines.append(display.line(width)[1:])
+            clock.now += 1.0
+        assert all(0 < len(line) < width for line in lines)
+        assert all(before != after for before, after in pairwise(lines[2:])), lines
+
+
+def test_the_first_step_says_that_it_compiles_and_a_hang_has_the_last_word() -> None:
+    display = ProgressDisplay(live=True, clock=Clock())
+    display.on_event("started", {"step": 9, "steps": 600, "run_id": "r", "compiles": True})
+    assert "step 10/600, compiling" in display.line(79)
+    display.on_event("hang_suspected", {"step": 9})
+    assert display.line(79) == ""
+
+
+def test_a_log_says_that_a_long_step_goes_on_at_first_after_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="trainyard")
+    clock = Clock()
+    display = ProgressDisplay(live=False, clock=clock)
+    display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
+    display.on_row({**ROW, "step": 1})
+    caplog.clear()
+    told = []
+    for _ in range(1200):
+        clock.now += 0.5
+        display.tell()
+        if caplog.records:
+            told.append(round(clock.now - 1000))
+            caplog.clear()
+    assert told == [60, 120, 240, 480]
 
 
 def test_a_log_gets_plain_lines_and_not_one_a_step(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="trainyard")
-    display = ProgressDisplay(None)
+    display = ProgressDisplay(live=False)
     display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
     for step in range(1, 101):
         display.on_row({**ROW, "step": step} | ({"val_loss": 1.5} if step == 50 else {}))
