@@ -30,7 +30,7 @@ _LINE_ENDS = re.compile(r"[\r\n]+")
 
 
 def recorded(command: Sequence[str], *, columns: int, log: bool) -> tuple[list[tuple[float, bytes]], int]:
-    """What came when, in seconds since the start; the last entry is the end, without bytes. And the status."""
+    """What came when, in seconds since the start, and the status; the last entry is the end."""
     ours, theirs = os.pipe() if log else pty.openpty()
     if not log:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

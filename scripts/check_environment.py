@@ -52,17 +52,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.cluster.preflight import Verdict, judge, worst
-    from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
-    from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
-    config = load_config(args.config, args.set).config
     display = PhaseDisplay("environment")
     display.begin("asking the packages, the driver and torch")
     with shown(display):
+        from trainyard.cluster.preflight import Verdict, judge, worst
+        from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
+        from trainyard.config.load import load_config
+
+        config = load_config(args.config, args.set).config
         facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
     findings = judge(config, facts)
     verdict, line = worst(findings), summary(config, facts)

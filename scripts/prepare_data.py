@@ -19,11 +19,13 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard import command
 
 if TYPE_CHECKING:
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.training.preparation import Preparation
     from trainyard.training.prepared import PreparedData
     from trainyard.training.token_files import TokenFile
@@ -39,44 +41,55 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
     display = PhaseDisplay("data")
+    display.begin("reading the configuration")
+    with shown(display):
+        found = prepared(args, display)
+    command.announce("data", found.text, "" if found.is_plan else "ok")
+    if args.json:
+        print(json.dumps(found.facts, indent=2))
+    return 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to train on."""
+
+    text: str
+    facts: Mapping[str, Any]
+    is_plan: bool = False
+    """Nothing was written: it was only asked what would be."""
+
+
+def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
+    """Prepare the data, open the stream, or only plan it; each imports no more than it needs."""
+    from trainyard.config.load import load_config
+
     config = load_config(args.config, args.set).config
     if config.recipe == "grpo":
         from trainyard.training.grpo.questions import questions_of
 
         questions = questions_of(config)
         text = f"{questions.name}: {questions.count:,} questions an epoch, made as they are asked"
-        report(as_json=args.json, facts=questions.to_json(), text=text, status="" if args.dry_run else "ok")
-    elif config.data.hugging_face.dataset:
+        return Found(text, questions.to_json(), is_plan=args.dry_run)
+    if config.data.hugging_face.dataset:
         from trainyard.training.streamed import open_stream
 
         display.begin(f"opening {config.data.hugging_face.dataset}")
-        with shown(display):
-            stream = open_stream(config.data, config.model)
-        text = f"{stream.name}: read while training, nothing to prepare"
-        report(as_json=args.json, facts=stream.to_json(), text=text, status="ok")
-    elif args.dry_run:
+        stream = open_stream(config.data, config.model)
+        return Found(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
+    if args.dry_run:
         from trainyard.training.preparation import plan_preparation
 
         plan = plan_preparation(config.data, config.model)
-        report(as_json=args.json, facts=plan.to_json(), text=planned_text(plan))
-    else:
-        from trainyard.training.tokens import prepare_data
+        return Found(planned_text(plan), plan.to_json(), is_plan=True)
+    from trainyard.training.tokens import prepare_data
 
-        with shown(display):
-            data = prepare_data(config.data, config.model, display)
-        report(as_json=args.json, facts=prepared_facts(data), text=prepared_text(data), status="ok")
-    return 0
-
-
-def report(*, as_json: bool, facts: Mapping[str, Any], text: str, status: str = "") -> None:
-    command.announce("data", text, status)
-    if as_json:
-        print(json.dumps(facts, indent=2))
+    data = prepare_data(config.data, config.model, display)
+    return Found(prepared_text(data), prepared_facts(data))
 
 
 def prepared_text(data: "PreparedData") -> str:

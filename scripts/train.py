@@ -72,6 +72,7 @@ def run(argv: Sequence[str] | None) -> int:
 
     told = command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
     display = ProgressDisplay(live=draws())
+    display.begin("reading the configuration")
     with shown(display) if IS_MAIN else nullcontext():
         outcome = trained(args, display, told)
     if args.dry_run:
@@ -87,7 +88,6 @@ def trained(
     """The outcome; with --dry-run what would be trained. `told` names a signal that was swallowed."""
     from trainyard.training.before_torch import before_torch
 
-    display.begin("reading the configuration")
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.config.load import load_config
     from trainyard.training.recipe import ready_data, rehearse, trainer_of

@@ -67,7 +67,9 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     directory = RunDirectory(run_dir)
     if not directory.run_file.is_file():
         raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is no run directory")
-    with shown(display := PhaseDisplay("local")):
+    display = PhaseDisplay("local")
+    display.begin("looking for checkpoints")
+    with shown(display):
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
     _tell("local", f"{len(found.steps)} whole checkpoints (steps {steps}) in {run_dir}", found.problems)

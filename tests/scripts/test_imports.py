@@ -1,0 +1,67 @@
+"""Which heavy modules scripts import on their way, in real processes: nobody waits for what is not needed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {
+    *("torch", "transformers", "trl", "datasets", "tokenizers", "pyarrow", "huggingface_hub", "accelerate"),
+    *("boto3", "kubernetes", "slack_sdk", "rich", "tensorboard", "wandb", "numpy", "pydantic", "safetensors"),
+}
+OF_GRPO = "trainyard.training.grpo"
+CONFIGURATION = {"numpy", "pydantic"}
+SMALL = {
+    "model.device": "cpu",
+    "model.architecture.hidden_size": "16",
+    "model.architecture.intermediate_size": "32",
+    "model.architecture.num_layers": "1",
+    "training.batch_size": "2",
+    "training.max_steps": "1",
+    "training.validation_steps": "null",
+    "data.sequence_length": "16",
+}
+
+
+def imported(tmp_path: Path, script: str, *arguments: str | Path) -> set[str]:
+    """The heavy modules that a run of `script` imported, and whether it was anything of GRPO's."""
+    line = [sys.executable, "-X", "importtime", str(ROOT / "scripts" / script), *map(str, arguments)]
+    hidden = ("GITHUB_", "SLACK_", "AWS_", "TRAINYARD_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = set(re.findall(r"^import time:[\s\d]+\|[\s\d]+\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert "trainyard.command" in names
+    found = {name for name in names if name in HEAVY}
+    return found | ({OF_GRPO} if any(name.startswith(OF_GRPO) for name in names) else set())
+
+
+def configuration(tmp_path: Path) -> list[str]:
+    (tmp_path / "text").mkdir(exist_ok=True)
+    (tmp_path / "text" / "a.txt").write_text("some words of text\n" * 200)
+    data = {"data.train_path": tmp_path / "text", "data.prepared_directory": tmp_path / "prepared"}
+    settings = [f"{key}={value}" for key, value in (SMALL | data).items()]
+    return [
+        "--config",
+        str(ROOT / "configs" / "smoke.yaml"),
+        *(word for each in settings for word in ("--set", each)),
+    ]
+
+
+def test_a_pretraining_run_imports_nothing_of_another_recipe(tmp_path: Path) -> None:
+    """One process after the other, as `make train` starts them; torch is only where it computes."""
+    config, run, store = configuration(tmp_path), tmp_path / "run", f"file://{tmp_path}/store"
+    where = ["--run-dir", run, "--store", store, "--run-number", "auto"]
+    assert imported(tmp_path, "prepare_data.py", *config) == CONFIGURATION
+    # TensorBoard imports boto3 by itself, with the first row.
+    trained = imported(tmp_path, "train.py", *config, "--run-dir", run)
+    assert trained == CONFIGURATION | {"torch", "tensorboard", "boto3"}
+    assert imported(tmp_path, "training_artifact_sync.py", *where, "--once") == set()
+    assert imported(tmp_path, "verify_artifact.py", *where[:4], "--run-number", "1") == set()
+    assert imported(tmp_path, "prove_run.py", *where) <= CONFIGURATION
+    assert imported(tmp_path, "training_dashboard.py", run, "--write") <= CONFIGURATION
+    assert (
+        imported(tmp_path, "restore_artifact.py", *where[2:4], "--run-number", "1", "--to", "back") == set()
+    )
