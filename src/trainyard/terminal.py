@@ -163,10 +163,11 @@ class _LiveLine:
     def __init__(self, subject: Subject) -> None:
         from rich.live import Live
 
-        self._subject, self._stderr = subject, sys.stderr
+        self._subject = subject
         self._lock = threading.RLock()
         self._is_up = False
-        self._above = _Above(self, self._stderr)
+        names = [name for name in ("stdout", "stderr") if _is_terminal(getattr(sys, name))]
+        self._above = {name: _Above(self, getattr(sys, name)) for name in names}
         self._console = _console(sys.stderr)
         self._live = Live(
             console=self._console,
@@ -180,7 +181,8 @@ class _LiveLine:
     def start(self) -> None:
         with self._lock:
             self._is_up = True
-            sys.stderr = self._above
+            for name, above in self._above.items():
+                setattr(sys, name, above)
             with suppress(OSError):  # the terminal has gone, which is no reason not to work
                 self._live.start()
                 self._live.refresh()
@@ -190,25 +192,27 @@ class _LiveLine:
             if self._is_up:
                 self._live.refresh()
 
-    def print_above(self, text: str) -> None:
-        """Write whole lines where the live line stands, which goes on below them."""
+    def print_above(self, text: str, stream: TextIO) -> None:
+        """Write whole lines where the live line stands, which goes on below; `stream` takes later ones."""
         with self._lock:
             if self._is_up:
                 self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
             else:
-                self._stderr.write(text + "\n")
+                stream.write(text + "\n")
 
     def stop(self) -> None:
         with self._lock:
             if not self._is_up:
                 return
             self._is_up = False
-            if sys.stderr is self._above:
-                sys.stderr = self._stderr
             with suppress(OSError):
                 self._live.stop()
-                self._stderr.write(self._above.begun)
-                self._stderr.flush()
+            for name, above in self._above.items():
+                if getattr(sys, name) is above:
+                    setattr(sys, name, above.stream)
+                with suppress(OSError):
+                    above.stream.write(above.begun)
+                    above.stream.flush()
 
     def _text(self) -> "Text":
         from rich.text import Text
@@ -229,36 +233,48 @@ def _console(stream: TextIO) -> "Console":
     )
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
 class _Above(io.TextIOBase):
-    """Stands for stderr while there is a live line: lines go above it once they are whole.
+    """Stands for stdout or stderr while there is a live line: lines go above it once they are whole.
+
+    What others draw themselves, by carriage returns, is left out but for its last state.
 
     A child that was forked has no such line, and takes no lock of ours: it writes to the stream itself.
     """
 
     def __init__(self, line: _LiveLine, stream: TextIO) -> None:
-        self._line, self._stream, self._pid = line, stream, os.getpid()
+        self._line, self.stream, self._pid = line, stream, os.getpid()
         self.begun = ""
         """Of a line whose end has not come."""
 
     def write(self, text: str, /) -> int:
         if os.getpid() != self._pid:
-            return self._stream.write(text)
-        whole, newline, self.begun = (self.begun + text).rpartition("\n")
-        if newline:
-            self._line.print_above(whole)
+            return self.stream.write(text)
+        *whole, begun = (self.begun + text).replace("\r\n", "\n").split("\n")
+        self.begun = _last_state(begun)
+        if whole:
+            self._line.print_above("\n".join(map(_last_state, whole)), self.stream)
         return len(text)
 
     def flush(self) -> None:
-        self._stream.flush()
+        self.stream.flush()
 
     def isatty(self) -> bool:
-        return self._stream.isatty()
+        return self.stream.isatty()
 
     def fileno(self) -> int:
-        return self._stream.fileno()
+        return self.stream.fileno()
 
     def writable(self) -> bool:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+def _last_state(line: str) -> str:
+    """What a line that was drawn again shows at last; a return at its end has drawn nothing yet."""
+    return line.rstrip("\r").rpartition("\r")[2]

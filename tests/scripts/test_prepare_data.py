@@ -85,14 +85,14 @@ def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
     assert not (tmp_path / "prepared").exists()
     away = run("--config", config, *values, "--set", "data.hugging_face.dataset=allenai/c4")
     assert away.returncode == 4
-    assert away.stderr.startswith("allenai/c4 cannot be read from the Hugging Face Hub (")
+    assert "\nallenai/c4 cannot be read from the Hugging Face Hub (" in f"\n{away.stderr}"
     assert "HF_HUB_OFFLINE is set: unset it" in away.stderr
 
 
 def test_data_that_is_missing_exits_2_without_a_traceback(config: Path) -> None:
     result = run("--config", config, "--set", "data.train_path=nowhere")
     assert result.returncode == 2
-    assert result.stderr.startswith("data.train_path: nowhere does not exist.")
+    assert "\ndata.train_path: nowhere does not exist." in f"\n{result.stderr}"
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])

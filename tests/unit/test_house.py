@@ -49,6 +49,7 @@ ONLY_IN = {
     "kubernetes": "gateways",
     "slack_sdk": "gateways",
     "subprocess": "gateways",
+    "rich": "terminal",
 }
 SCRIPT_TOP = {"trainyard", "trainyard.command", "trainyard.errors"}
 HEAVY = {

@@ -203,6 +203,41 @@ def test_a_signal_leaves_a_terminal_that_can_be_used(number: signal.Signals) -> 
         assert Screen(written).lines == ["Interrupted."]
 
 
+def test_a_signal_that_logs_in_the_middle_of_an_advance_waits_for_no_lock() -> None:
+    body = """
+import signal
+told = []
+def tell(*_):
+    logging.getLogger("trainyard.x").warning("told")
+    told.append(1)
+    signal.setitimer(signal.ITIMER_REAL, 0.001 if len(told) < 50 else 0)
+signal.signal(signal.SIGALRM, tell)
+with terminal.shown(display):
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    while len(told) < 50:
+        display.advance(1)
+"""
+    written, status = on_a_terminal(body, 80)
+    assert status == 0
+    assert written.count("WARN  told") == 50
+
+
+def test_what_others_draw_by_themselves_and_what_goes_to_stdout_does_not_garble() -> None:
+    body = """
+with terminal.shown(display):
+    for share in range(0, 101, 10):
+        sys.stderr.write(f"\\rloading {share}%")
+    sys.stderr.write("\\n")
+    print('{"a": 1}')
+    time.sleep(0.3)
+    sys.stderr.write("no end")
+"""
+    lines = Screen(on_a_terminal(body, 80)[0]).lines
+    assert lines[:2] == ["loading 100%", '{"a": 1}']
+    assert lines[2].startswith("no end  data ")
+    assert len(lines) == 4
+
+
 def test_a_fork_writes_beside_the_live_line_and_waits_for_no_lock() -> None:
     body = """
 with terminal.shown(display):

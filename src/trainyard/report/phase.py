@@ -36,7 +36,9 @@ class PhaseDisplay:
 
     def __init__(self, phase: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase, self._clock = phase, clock
-        self._lock = threading.Lock()
+        # For those who write only: a signal's handler may log, and so draw, in the middle of `advance`, while
+        # the thread that draws holds the terminal. Whoever waits for the other here would wait for ever.
+        self._lock = threading.RLock()
         self._work = _Work("", None, "", clock())
         self._next_line = clock() + _FIRST_SECONDS
 
@@ -52,18 +54,15 @@ class PhaseDisplay:
 
     def line(self, width: int) -> str:
         now = self._clock()
-        with self._lock:
-            parts = self._work.parts(now)
-        return phase_line(self.phase, parts, width, now=now)
+        return phase_line(self.phase, self._work.parts(now), width, now=now)
 
     def tell(self) -> None:
-        now = self._clock()
-        with self._lock:
-            since = now - self._work.began
-            if now < self._next_line or not self._work.what:
-                return
-            self._next_line = now + min(_LOG_SECONDS_AT_MOST, max(_LOG_SECONDS, since / 10))
-            parts = self._work.parts(now)
+        now, work = self._clock(), self._work
+        if now < self._next_line or not work.what:
+            return
+        since = now - work.began
+        self._next_line = now + min(_LOG_SECONDS_AT_MOST, max(_LOG_SECONDS, since / 10))
+        parts = work.parts(now)
         told = [part for name, part in parts.items() if part and name != "bar"]
         _logger.info("%s: %s", self.phase, ", ".join(told))
 

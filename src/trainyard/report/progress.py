@@ -88,9 +88,9 @@ class ProgressDisplay(PhaseDisplay):
 
     def _parts(self, row: Row, now: float) -> dict[str, str]:
         """The last row, how old it is, and what is done beside the steps."""
-        with self._lock:
-            work = self._work.parts(now) if self._work.what else {}
-        if work:
+        beside = self._work
+        if beside.what:
+            work = beside.parts(now)
             return {"step": f"step {row['step']}/{self._steps}"} | work
         done, old = row["step"] - self._first_step, now - self._came
         left = duration((self._came - self._started) / done * (self._steps - row["step"])) if done else "-:--"
