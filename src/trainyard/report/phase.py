@@ -96,7 +96,7 @@ class _Work:
         done = min(self._done, total)  # what was read again counts twice
         parts = {"what": self.what, "done": amount_done(done, total, self._unit)}
         if still >= _STILL_SECONDS:
-            parts["since"] = f"waiting {_clock(still)}"
+            parts["since"] = f"{'waiting' if done < total else 'ending'} {_clock(still)}"
         elif speed := self._speed(now):
             each = f"{size(speed)}/s" if self._unit == "B" else f"{scaled(speed)} {self._unit}/s"
             left = (total - done) / speed

@@ -90,6 +90,9 @@ def test_bytes_that_stop_coming_are_said_to_be_waited_for() -> None:
     assert "50 of 100 B  waiting 0:07" in display.line(79)
     display.advance(1)
     assert "waiting" not in display.line(79)
+    display.advance(49)
+    clock.now += 3.0
+    assert "100 of 100 B  ending 0:03" in display.line(79)
 
 
 def told(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> list[tuple[float, str]]:
