@@ -53,7 +53,7 @@ def configuration(tmp_path: Path) -> list[str]:
 def test_a_pretraining_run_imports_nothing_of_another_recipe(tmp_path: Path) -> None:
     """One process after the other, as `make train` starts them; torch is only where it computes."""
     config, run, store = configuration(tmp_path), tmp_path / "run", f"file://{tmp_path}/store"
-    where = ["--run-dir", run, "--store", store, "--run-number", "auto"]
+    where: list[str | Path] = ["--run-dir", run, "--store", store, "--run-number", "auto"]
     assert imported(tmp_path, "prepare_data.py", *config) == CONFIGURATION
     # TensorBoard imports boto3 by itself, with the first row.
     trained = imported(tmp_path, "train.py", *config, "--run-dir", run)
