@@ -143,18 +143,19 @@ class Display:
         self._over.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
-        if self._line is not None and not self._thread.is_alive():
+        elif self._line is not None:
             self._line.stop()
 
     def _run(self) -> None:
         # Signals are for the main thread, which they wake.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        with suppress(OSError):  # the terminal has gone
-            while not self._over.wait(_DRAW_SECONDS if self._line else _TELL_SECONDS):
-                if self._line is not None:
-                    self._line.draw()
-                else:
-                    self._subject.tell()
+        try:
+            with suppress(OSError):  # the terminal has gone
+                while not self._over.wait(_DRAW_SECONDS if self._line else _TELL_SECONDS):
+                    self._line.draw() if self._line is not None else self._subject.tell()
+        finally:
+            if self._line is not None:  # here, so that it also ends after a wait for the terminal
+                self._line.stop()
 
 
 class _LiveLine:
