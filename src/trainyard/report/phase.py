@@ -25,7 +25,7 @@ _STILL_SECONDS = 2.0
 """After so long without anything done, the time since then is shown."""
 _WINDOW = 15
 """Seconds that the speed is taken over."""
-_LEAST = 8
+_LEAST = 4
 """Cells of a part that is shortened."""
 _LEFT_OUT_FIRST = ("bar", "bits", "speed", "left", "reward", "loss")
 _logger = logging.getLogger(__name__)
