@@ -31,6 +31,8 @@ class TrainyardError(Exception):
     """Base of all errors that are answered with a message instead of a traceback."""
 
     exit_code = ExitCode.NO
+    failure: object = None
+    """The `run.failure.Failure` of a training run, where who raises it knows more than the class says."""
 
 
 class ConfigError(TrainyardError):

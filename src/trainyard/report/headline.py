@@ -8,7 +8,7 @@ from trainyard.report.commands import prove_command
 from trainyard.report.facts import RunFacts
 from trainyard.report.quantities import counted, duration, loss, money, percent
 from trainyard.report.status import Status
-from trainyard.run.commands import resume_command
+from trainyard.run.failure import failure_text, next_command, where_it_ended
 
 
 class Verdict(StrEnum):
@@ -55,7 +55,7 @@ def headline(facts: RunFacts) -> Headline:
 
 def _of_state(facts: RunFacts) -> Headline:
     at, detail = position(facts), facts.state.detail
-    again = resume_command(facts.directory)
+    again = next_command(facts.run, facts.directory)
     match facts.state.status:
         case Status.SUCCEEDED:
             return Headline(
@@ -67,7 +67,8 @@ def _of_state(facts: RunFacts) -> Headline:
         case Status.STOPPED:
             return Headline(Verdict.DEGRADED, f"Stopped{at}", detail, again)
         case Status.FAILED:
-            return Headline(Verdict.FAILED, f"Failed{at}", detail, again)
+            where = where_it_ended(facts.outcome, facts.steps)
+            return Headline(Verdict.FAILED, f"Failed {where}".strip(), failure_text(facts.outcome), again)
         case Status.INTERRUPTED:
             return Headline(Verdict.FAILED, f"Interrupted{at}", f"It has {detail}.", again)
         case Status.RUNNING:

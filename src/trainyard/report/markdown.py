@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 from urllib.parse import quote
 
 from trainyard.report.commands import restore_command
@@ -18,7 +19,8 @@ from trainyard.report.headline import Headline, Verdict, figures, headline
 from trainyard.report.quantities import counted, size
 from trainyard.report.text import utc
 from trainyard.report.troubles import degradation
-from trainyard.run.commands import is_command, resume_command
+from trainyard.run.commands import changed_command, is_command, resume_command
+from trainyard.run.failure import read_failure
 from trainyard.run.identity import run_address
 
 _CHART_POINTS = 60
@@ -134,10 +136,18 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    go_on = fenced(resume_command(facts.directory, checkpoint=shown[-1].path), "sh")
+    go_on = fenced(_from_newest(facts, shown[-1].path), "sh")
     back = _restore(facts, shown[-1].step)
     body = f"{table}\n\nGo on from the newest:\n\n{go_on}" + (f"\n\n{back}" if back else "")
     return _folded(f"Checkpoints ({len(facts.checkpoints)})", body)
+
+
+def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
+    """The command that goes on from `checkpoint`, with other settings where those of the run made it fail."""
+    failure = read_failure(facts.outcome)
+    if failure is not None and failure.changes:
+        return changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
+    return resume_command(facts.directory, checkpoint=checkpoint)
 
 
 def _restore(facts: RunFacts, step: int) -> str:

@@ -1,6 +1,5 @@
 """Where a run stands: its recorded outcome, or, while it has none, the age of what it wrote last."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +8,7 @@ from typing import Any
 
 from trainyard.report.history import History
 from trainyard.report.quantities import ago
+from trainyard.run.failure import short_reason
 
 _PATIENCE_SECONDS = 600.0
 """Silence that says nothing: compiling, validating and saving write no rows."""
@@ -50,7 +50,7 @@ def state_of(run: Mapping[str, Any], history: History, newest: float | None, *, 
     outcome = run.get("outcome")
     if isinstance(outcome, Mapping) and outcome.get("status") in _OUTCOMES:
         status = _OUTCOMES[outcome["status"]]
-        return State(status, "" if status is Status.SUCCEEDED else reason_of(outcome))
+        return State(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
     if newest is None:
         return (
             State(Status.EMPTY, "nothing on record yet")
@@ -61,13 +61,6 @@ def state_of(run: Mapping[str, Any], history: History, newest: float | None, *, 
     if now - newest > _patience(history):
         return _interrupted(f"{what} {ago(now - newest)}")
     return State(Status.RUNNING, "" if history.last else "no step on record yet")
-
-
-def reason_of(outcome: Mapping[str, Any]) -> str:
-    """Why a run ended, in one line, without the step that the reports name anyway; empty when not known."""
-    reason = outcome.get("reason")
-    line = " ".join(reason.split()) if isinstance(reason, str) else ""
-    return re.sub(r"^Stopped at step \d+ of \d+: ", "", line)
 
 
 def _interrupted(detail: str) -> State:

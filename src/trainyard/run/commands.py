@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-_COMMAND = re.compile(r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)")
+_COMMAND = re.compile(r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|make (?:resume|train) ")
 
 
 def script_command(name: str) -> str:
@@ -25,14 +27,58 @@ def script_command(name: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """Whether `text` is the call of a script, and not a sentence."""
+    """Whether `text` is the call of a script or of make, and not a sentence."""
     return _COMMAND.match(text) is not None
 
 
-def resume_command(directory: Path, *, checkpoint: Path | None = None) -> str:
-    """Go on with the run in `directory` from `checkpoint`, else from the newest one that verifies."""
+def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """`make` and the variables it was given, where `make train` runs this process; otherwise nothing."""
+    try:
+        words = shlex.split(environment.get("TRAINYARD_STARTED_WITH", ""))
+    except ValueError:
+        return []
+    return words if words[:1] == ["make"] else []
+
+
+def resume_command(
+    directory: Path, *, checkpoint: Path | None = None, started_with: Sequence[str] = ()
+) -> str:
+    """Go on with the run in `directory` from `checkpoint`, else from the newest one that verifies.
+
+    A run that make started (`made_by`) goes on with `make resume`, which also stores and proves it.
+    """
+    if checkpoint is None and started_with:
+        return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *started_with[1:]])
     point = "auto" if checkpoint is None else shlex.quote(str(checkpoint))
     return f"{again_command(directory)} --run-dir {shlex.quote(str(directory))} --resume {point}"
+
+
+def changed_command(
+    directory: Path,
+    changes: Mapping[str, Any],
+    *,
+    checkpoint: Path | None = None,
+    started_with: Sequence[str] = (),
+) -> str:
+    """Train the configuration of the run in `directory` with `changes`, as a new run.
+
+    It begins from `checkpoint`, which make cannot name: by make it begins at step 0.
+    """
+    settings = [f"{key}={_setting(value)}" for key, value in changes.items()]
+    if started_with:
+        config = f"CONFIG={from_here(directory / 'config.yaml')}"
+        return shlex.join(["make", "train", config]) + f' SET="{" ".join(settings)}"' + _rest(started_with)
+    words = [word for setting in settings for word in ("--set", setting)]
+    words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
+    return f"{again_command(directory)} {shlex.join(words)}"
+
+
+def _rest(started_with: Sequence[str]) -> str:
+    return "".join(f" {shlex.quote(word)}" for word in started_with[1:])
+
+
+def _setting(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def again_command(directory: Path) -> str:

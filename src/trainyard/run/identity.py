@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from trainyard import __version__
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.run.commands import made_by
 from trainyard.run.files import sha256_of_file, write_json_atomically
 
 SCHEMA = 1
@@ -94,6 +95,7 @@ def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict
         "git": dict(git),
         "lock_sha256": sha256_of_file(lock) if lock.is_file() else None,
         "ci": ci_facts(),
+        "started_with": made_by() or None,
         "image_digest": os.environ.get("TRAINYARD_IMAGE_DIGEST"),
     }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import RecordError
+from trainyard.run.commands import made_by, resume_command
 from trainyard.run.files import write_bytes_atomically
 
 Row = dict[str, Any]
@@ -55,7 +56,7 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RecordError(
             f"{path}: cannot be written ({error.strerror}). The checkpoints are untouched. Free space or "
-            "mend it, then go on with --resume auto."
+            f"mend it, then: {resume_command(path.parent, started_with=made_by())}"
         ) from error
 
 

@@ -24,11 +24,12 @@ import torch
 import torch.distributed as dist
 
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
+from trainyard.run.failure import Failure, Kind
 from trainyard.run.files import write_bytes_atomically, write_json_atomically
 from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parts import Segment
 from trainyard.training.peers import peers_watched
-from trainyard.training.resume import where_to_go_on
+from trainyard.training.remedies import way_on
 from trainyard.training.watchdog import Standstill, compiling_is_slow
 from trainyard.training.world import collectives_wait_for_ever
 
@@ -141,13 +142,17 @@ class Alarm:
         _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size - len(lost))
         files = [f"logs/{path.name}" for path in self._stacks_left()]
         cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
+        mend = "docs/runbooks/recovery.md#hung says how to read them; once the cause is mended"
+        failure = Failure(Kind.HANG, step + 1, mend)
         message = (
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
             f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
-            f"docs/runbooks/recovery.md#hung says how to read them. {where_to_go_on(self._parts.directory)}"
+            f"{way_on(failure, self._parts.directory)}"
         )
+        error = TrainingFailedError(message)
+        error.failure = failure
         _in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
-        _in_time(lambda: self._recorder.record(TrainingFailedError(message)))
+        _in_time(lambda: self._recorder.record(error))
         _in_time(self.forget)
         _in_time(lambda: _logger.error("%s", message))
 

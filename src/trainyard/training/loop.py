@@ -8,14 +8,14 @@ A row is written before the checkpoint of its step: resuming from a checkpoint f
 import math
 import time
 
-from trainyard.errors import StoppedError, TrainingFailedError
-from trainyard.run.commands import resume_command
+from trainyard.errors import StoppedError
+from trainyard.run.commands import made_by, resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.hardware import memory_facts
 from trainyard.training.network import record_fallback
 from trainyard.training.parts import Parts
 from trainyard.training.profiling import trace_name
-from trainyard.training.resume import where_to_go_on
+from trainyard.training.remedies import failed, not_finite
 from trainyard.training.saving import Saver
 from trainyard.training.step import TrainStep
 
@@ -98,9 +98,11 @@ class Loop:
                 self._stop_if_asked()
             elif not math.isfinite(result.loss):
                 self._saver.settle()
-                raise TrainingFailedError(
-                    f"Step {self._state.step}: the validation loss, {result.loss}, is not finite.\n"
-                    f"Lower training.learning_rate. {where_to_go_on(self._parts.directory)}"
+                directory, step = self._parts.directory, self._state.step
+                raise failed(
+                    f"Step {step}: the validation loss, {result.loss}, is not finite.",
+                    not_finite(step, self._parts.config, directory),
+                    directory,
                 )
             else:
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
@@ -141,7 +143,8 @@ class Loop:
             return
         self._saver.save(wait=True)
         step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
+        go_on = resume_command(directory.path, started_with=made_by())
         raise StoppedError(
             f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "
-            f"{directory.checkpoint(step)} is whole.\nTo go on: {resume_command(directory.path)}"
+            f"{directory.checkpoint(step)} is whole.\nTo go on: {go_on}"
         )

@@ -12,6 +12,7 @@ from typing import Any
 from trainyard.errors import ExitCode, RecordError, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import failure_of
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
@@ -62,6 +63,8 @@ class OutcomeRecorder:
         status, exit_code = _verdict(error)
         reason = _reason(error)
         facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}
+        if status == "failed" and error is not None:
+            facts["failure"] = failure_of(error).to_json()
         self.outcome = {key: value for key, value in facts.items() if value is not None}
         if status != "failed":
             try:

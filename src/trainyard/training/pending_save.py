@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, TrainingFailedError
-from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import Failure, Kind
 from trainyard.training.checkpoint import (
     SavedCheckpoint,
     SaveOrigin,
@@ -25,7 +26,7 @@ from trainyard.training.checkpoint import (
     trainer_record,
 )
 from trainyard.training.engines import AtOnce, Engine, Outcome
-from trainyard.training.resume import where_to_go_on
+from trainyard.training.remedies import failed, not_finite, way_on
 from trainyard.training.retention import remove_checkpoint, whole_steps
 from trainyard.training.shards import Shares, Written, live, share_out
 from trainyard.training.staging import NotFiniteError
@@ -43,6 +44,8 @@ class SaveJob:
     origin: SaveOrigin
     engine: Engine
     world: World = ALONE
+    config: Config | None = None
+    """Of the run; only the advice after weights that are not finite needs it."""
 
 
 class PendingSave:
@@ -135,28 +138,35 @@ class PendingSave:
             self._final, size, seconds, manifest_sha256, seconds if work is None else min(work, seconds)
         )
 
+    def _not_finite(self) -> Failure:
+        job = self._job
+        if job.config is None:
+            return Failure(Kind.NOT_FINITE, self.step, "Lower training.learning_rate")
+        return not_finite(self.step, job.config, job.directory)
+
     def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
         """What to raise; the temporary files are removed on the way."""
         directory = self._job.directory
         if self._job.world.is_main:
             remove_checkpoint(self._temporary)
         if isinstance(error, NotFiniteError):
-            return TrainingFailedError(
-                f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved.\n"
-                f"Lower training.learning_rate. {where_to_go_on(directory)}"
-            )
+            what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
+            return failed(what, self._not_finite(), directory)
         free, needed = shutil.disk_usage(directory.path).free / 1e6, self._shares.own_bytes / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        mend = "Once that is mended"
+        mend = "Once it can be written there"
         if free < needed or any(sign in cause for sign in _FULL):
             room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
             cause = f"No space left on {directory.checkpoints} ({room})"
-            mend = f"Free space in {directory.checkpoints}, then"
+            mend = f"Free space in {directory.checkpoints}"
         whole = whole_steps(directory)
         kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
-        return CheckpointError(
-            f"{cause}. Step {self.step} was not saved; {kept}.\n{mend}: {resume_command(directory.path)}"
+        failure = Failure(Kind.STORAGE, self.step, mend)
+        refused = CheckpointError(
+            f"{cause}. Step {self.step} was not saved; {kept}.\n{way_on(failure, directory)}"
         )
+        refused.failure = failure
+        return refused
 
 
 def save_checkpoint(

@@ -10,13 +10,11 @@ from typing import Any
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
-from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
 from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state
-from trainyard.training.retention import whole_steps
 
 _logger = logging.getLogger(__name__)
 
@@ -55,14 +53,6 @@ def find_resume_point(
         return None
     check_fit(path, fits)
     return ResumePoint(path, int(read_state(path)["step"]), sha256_of_file(path / MANIFEST_NAME))
-
-
-def where_to_go_on(directory: RunDirectory) -> str:
-    """What to do once the cause of a failure is mended, as the last line of its message."""
-    go_on = resume_command(directory.path)
-    if whole_steps(directory):
-        return f"From the last checkpoint: {go_on}"
-    return f"There is no checkpoint yet; once mended, from the start: {go_on}"
 
 
 def belongs_to(directory: RunDirectory, path: Path | None) -> bool:

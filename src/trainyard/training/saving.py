@@ -119,7 +119,8 @@ class Saver:
         parts, tensors = self._parts, self._state.tensors()
         if self._shares is None or not fits(self._shares, tensors):
             self._shares = share_out(tensors, parts.world)
-        job = SaveJob(parts.directory, SaveOrigin(parts.run_id, parts.fits), engine, parts.world)
+        origin = SaveOrigin(parts.run_id, parts.fits)
+        job = SaveJob(parts.directory, origin, engine, parts.world, parts.config)
         self._pending = PendingSave(job, self._state, self._shares)
         self._begun_step = self._state.step
 

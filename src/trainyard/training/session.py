@@ -16,7 +16,6 @@ from torch import nn
 
 from trainyard.config.mesh import mesh_shape
 from trainyard.config.schema import Config
-from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.lock import locked
 from trainyard.training.before_torch import started
@@ -33,6 +32,7 @@ from trainyard.training.outcome import OutcomeRecorder
 from trainyard.training.parallel import Parallel, put_on_devices
 from trainyard.training.parts import Listener, Parts, show_work
 from trainyard.training.profiling import StepProfile, steps_ahead
+from trainyard.training.remedies import memory_explained, memory_kind, step_out_of_memory
 from trainyard.training.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.sample import write_sample
 from trainyard.training.segment import Request, continue_records, finished_before, open_records
@@ -62,7 +62,7 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
         show_work(listener, "opening the data")
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
-        with closing(session.batches):
+        with closing(session.batches), memory_explained(request.config, request.directory):
             return session.train(stop, listener)
 
 
@@ -220,14 +220,12 @@ def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
 def _run(parts: Parts) -> None:
     try:
         Loop(parts).run()
-    except torch.OutOfMemoryError as error:
-        batch = parts.config.training.batch_size
-        raise TrainingFailedError(
-            f"Step {parts.state.step + 1}: out of GPU memory with {batch} sequences of "
-            f"{parts.config.data.sequence_length} tokens a forward pass.\n"
-            "Halve training.batch_size and double training.gradient_accumulation_steps; the numbers stay the "
-            f"same. ({str(error).splitlines()[0]})"
-        ) from error
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        kind = memory_kind(error)
+        if kind is None:
+            raise
+        step, config, directory = parts.state.step + 1, parts.config, parts.directory
+        raise step_out_of_memory(error, kind, step, config=config, directory=directory) from error
 
 
 def _length(request: Request, batches: Batches, groups: int) -> RunLength:

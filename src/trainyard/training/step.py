@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.errors import TrainingFailedError
 from trainyard.run.records import Row
 from trainyard.training.batches import counted, share
 from trainyard.training.loss import summed_loss
 from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parts import Parts
-from trainyard.training.resume import where_to_go_on
+from trainyard.training.remedies import failed, not_finite
 from trainyard.training.saving import Saver
 from trainyard.training.stop import children_shielded
 from trainyard.training.tensor_parallel import clip_gradients
@@ -132,9 +131,10 @@ class TrainStep:
         self._saver.settle()
         step = self._state.step
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
-        raise TrainingFailedError(
+        directory = self._parts.directory
+        raise failed(
             f"Step {step + 1}: {what} is not finite in {self._parts.length.place_of(step)}. "
-            "The weights were not changed by it.\n"
-            "Lower training.learning_rate or training.max_grad_norm, or look at that batch. "
-            f"{where_to_go_on(self._parts.directory)}"
+            "The weights were not changed by it.",
+            not_finite(step + 1, self._parts.config, directory),
+            directory,
         )

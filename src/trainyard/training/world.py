@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from trainyard.config.mesh import require_strategy
 from trainyard.errors import TrainingFailedError, TrainyardError
+from trainyard.run.failure import PROCESS_LOST, Failure, Kind
 from trainyard.training.joining import no_long_wait
 
 Result = TypeVar("Result")
@@ -222,7 +223,9 @@ def peers_expected() -> Iterator[None]:
         ):
             raise
         cause = text.splitlines()[0]
-        raise TrainingFailedError(
+        lost = TrainingFailedError(
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
             "Its own message stands further up. Go on with --resume auto once its cause is mended."
-        ) from error
+        )
+        lost.failure = Failure(Kind.PROCESS_LOST, mend=PROCESS_LOST)
+        raise lost from error

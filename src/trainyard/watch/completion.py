@@ -6,6 +6,7 @@ The outcome alone is a claim; it counts only when configuration, events and rows
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trainyard.run.failure import failure_text, where_it_ended
 from trainyard.run.settings import setting
 from trainyard.watch.events import Course
 from trainyard.watch.facts import Facts, integer, is_finite, section
@@ -49,10 +50,9 @@ def _unfinished(outcome: Facts, planned: int | None) -> str | None:
     if planned is None or planned < 1:
         return "the plan does not say how many steps were asked for"
     if status in ("stopped", "failed"):
-        at = "an unknown step" if done is None else f"step {done:,}"
-        reason = " ".join(str(outcome.get("reason", "")).split())
-        reason = reason.removeprefix(f"Stopped at step {done} of {planned}: ")
-        return f"{status} at {at} of {planned:,}" + (f": {reason}" if reason else "")
+        where = where_it_ended(outcome, planned) or f"at an unknown step of {planned:,}"
+        reason = failure_text(outcome)
+        return f"{status} {where}" + (f": {reason}" if reason else "")
     if status != "succeeded":
         return f"the outcome's status is {status!r}"
     exit_code = outcome.get("exit_code", "not on record")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.run.commands import again_command, resume_command, script_command, sync_command
+from trainyard.run.commands import again_command, script_command, sync_command
+from trainyard.run.failure import next_command
 from trainyard.watch.completion import completion_problem, is_unfinished
 from trainyard.watch.events import Course, course_of
 from trainyard.watch.facts import Facts, integer, section
@@ -33,9 +34,9 @@ class Place:
     store: str | None = None
     run_number: int | None = None
 
-    @property
-    def resume_command(self) -> str:
-        return resume_command(Path(self.run_directory))
+    def next_command(self, run: Facts) -> str:
+        """Go on with a run that is not done, with other settings where its own made it fail."""
+        return next_command(run, Path(self.run_directory))
 
     @property
     def again(self) -> str:
@@ -144,7 +145,7 @@ def prove(
 def _trained(run: Facts, problem: str | None, course: Course, *, place: Place) -> Part:
     if problem is not None:
         # A run that is done would not go on; only another one can be whole.
-        step = place.resume_command if is_unfinished(run) else place.again
+        step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     steps = f"{run['plan']['steps']:,}"
     return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {course.retries}")
@@ -174,7 +175,7 @@ def _network(hardware: Facts, place: Place) -> Part:
 def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -> Part:
     if found.trouble is not None and not found.taken and section(run, "outcome").get("status") == "failed":
         kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
-        return Part("stored", False, kept, place.resume_command)
+        return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:
         step = place.sync_as_another if found.taken else place.sync_command
         return Part("stored", False, found.trouble, step)
@@ -203,7 +204,7 @@ def _counted(verification: StoreVerdict) -> str:
 def _mending_step(run: Facts, problem: CheckpointProblem, found: StoreFindings, *, place: Place) -> str:
     """Syncing helps only where the disk still has what the run wrote."""
     if problem.step is None:
-        return place.resume_command if is_unfinished(run) else place.again
+        return place.next_command(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)
     if on_disk is not None and problem.written in (None, on_disk):
         return place.sync_command

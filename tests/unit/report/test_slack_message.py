@@ -116,9 +116,10 @@ def test_succeeded_without_a_proof_says_so(new_run: NewRun) -> None:
 def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
     run = new_run().train(120).end("failed", 1, "Step 121: loss nan is not finite in batch 120")
     message = slack_message(Moment.FAILED, facts(run), AROUND)
-    assert message.text.startswith("❌ Training 812: failed at step 120 of 600")
+    assert message.text.startswith("❌ Training 812: failed in step 121 of 600")
     text = written(message)
-    assert "Step 121: loss nan is not finite" in text
+    assert "loss nan is not finite in batch 120" in text
+    assert "Step 121" not in text
     assert "--resume auto`" in text
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from trainyard.errors import StoppedError, TrainingFailedError
-from trainyard.run.commands import resume_command
+from trainyard.errors import StoppedError
+from trainyard.run.commands import made_by, resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.hardware import memory_facts
 from trainyard.training.optimizer import learning_rate, set_learning_rate
 from trainyard.training.parts import Segment
-from trainyard.training.resume import where_to_go_on
+from trainyard.training.remedies import failed, not_finite
 from trainyard.training.saving import Saver
 from trainyard.training.timing import step_clock
 
@@ -69,10 +69,11 @@ class Steps:
         bad = next((n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()), None)
         if bad is not None:
             self._saver.settle()
-            raise TrainingFailedError(
+            raise failed(
                 f"Step {state.step + 1}: the gradient of {bad} is not finite. The weights were not changed "
-                "by it.\nLower training.learning_rate or training.max_grad_norm. "
-                f"{where_to_go_on(segment.directory)}"
+                "by it.",
+                not_finite(state.step + 1, segment.config, segment.directory),
+                segment.directory,
             )
         set_learning_rate(state.optimizer, self._learning_rate())
         self._saver.staged()
@@ -129,10 +130,9 @@ class Steps:
 
     def _require_finite(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise TrainingFailedError(
-                f"Step {self._state.step + 1}: loss {loss} is not finite.\n"
-                f"Lower training.learning_rate. {where_to_go_on(self._segment.directory)}"
-            )
+            step, segment = self._state.step + 1, self._segment
+            failure = not_finite(step, segment.config, segment.directory)
+            raise failed(f"Step {step}: loss {loss} is not finite.", failure, segment.directory)
 
     def _write(self, row: Row) -> None:
         row = row | {"checkpoint_seconds": self._saver.held_up()} | memory_facts(self._segment.device)
@@ -155,7 +155,8 @@ class Steps:
 def stopped(segment: Segment) -> StoppedError:
     """What to raise after an early stop whose checkpoint is saved."""
     step, steps, directory = segment.state.step, segment.length.steps, segment.directory
+    go_on = resume_command(directory.path, started_with=made_by())
     return StoppedError(
         f"Stopped at step {step} of {steps}: {segment.stop.reason}. "
-        f"{directory.checkpoint(step)} is whole.\nTo go on: {resume_command(directory.path)}"
+        f"{directory.checkpoint(step)} is whole.\nTo go on: {go_on}"
     )

@@ -17,6 +17,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.training.grpo.questions import Questions
 from trainyard.training.optimizer import build_optimizer, set_learning_rate
+from trainyard.training.remedies import not_finite
 from trainyard.training.vocabulary import load_vocabulary
 
 _IGNORED = -100
@@ -54,7 +55,7 @@ def warm_start(
         nn.utils.clip_grad_norm_(policy.parameters(), _CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(_finite(loss.item(), step))
+        losses.append(_finite(loss.item(), step, config))
     return WarmStart(steps, losses[0], losses[-1])
 
 
@@ -90,10 +91,12 @@ def _loss(policy: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
 
-def _finite(loss: float, step: int) -> float:
+def _finite(loss: float, step: int, config: Config) -> float:
     if loss - loss != 0.0:
-        raise TrainingFailedError(
-            f"Step {step + 1} of the warm start: the loss, {loss}, is not finite.\n"
-            "Lower grpo.warm_start_learning_rate."
+        failure = not_finite(0, config, key="grpo.warm_start_learning_rate")
+        error = TrainingFailedError(
+            f"Step {step + 1} of the warm start: the loss, {loss}, is not finite.\n{failure.mend}."
         )
+        error.failure = failure
+        raise error
     return loss
