@@ -85,16 +85,32 @@ install: $(VENV)/training.stamp ## the environment that trains, from requirement
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
+# A step that fails is told as success is: with the report, where there is a run, and the command that goes on. Its exit
+# code is the one that make names. A run that stopped early (75) is not judged: it is no failure.
+PROVE = "$(RUN)" scripts/prove_run.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto
+REPORT = test ! -f "$(RUN_DIR)/run.json" || { "$(RUN)" scripts/training_dashboard.py "$(RUN_DIR)" --write; \
+  test $$code = 75 && moment=stopped || moment=failed; \
+  "$(RUN)" scripts/notify_slack.py $$moment --run-dir "$(RUN_DIR)"; }
+TOLD = { code=$$?; trap : INT TERM; $(REPORT); exit $$code; }
+JUDGED = { code=$$?; trap : INT TERM; test ! -f "$(RUN_DIR)/run.json" -o $$code = 75 || $(PROVE); $(REPORT); exit $$code; }
+# The shell outlives a Ctrl-C, which reaches the step too, and passes a SIGTERM on to it.
+WAITED = step=$$!; trap : INT; trap 'kill -TERM $$step' TERM; \
+  while wait $$step; code=$$?; kill -0 $$step 2>/dev/null; do :; done; (exit $$code)
+
+# What goes on with a run that make started is make; a store of your own is named again.
+train resume: export TRAINYARD_STARTED_WITH = make $(if $(filter-out file,$(origin STORE)),'STORE=$(STORE)')
 train: ## train, store and prove a model: CONFIG=, SET=, STORE=, RUN_DIR=
 resume: ## go on with the run that was last at work, or with RUN_DIR=
 train resume: $(VENV)/training.stamp
 	@test $@ = train || test -f "$(CONFIG)" || { echo "$(NOTHING): make train starts a run." >&2; exit 2; }
-	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)"
-	@"$(RUN)" scripts/check_readiness.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto
-	@"$(RUN)" scripts/prepare_data.py $(CONFIGURATION)
-	@"$(RUN)" scripts/train.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --resume auto
-	@"$(RUN)" scripts/training_artifact_sync.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto --once
-	@"$(RUN)" scripts/prove_run.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto
+	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)" || $(TOLD)
+	@"$(RUN)" scripts/check_readiness.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)" \
+	  --run-number auto || $(TOLD)
+	@"$(RUN)" scripts/prepare_data.py $(CONFIGURATION) || $(TOLD)
+	@"$(RUN)" scripts/train.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --resume auto & $(WAITED) || $(JUDGED)
+	@"$(RUN)" scripts/training_artifact_sync.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto --once || \
+	  $(JUDGED)
+	@"$(RUN)" scripts/prove_run.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto || $(TOLD)
 	@"$(RUN)" scripts/training_dashboard.py "$(RUN_DIR)" --write
 	@"$(RUN)" scripts/notify_slack.py succeeded --run-dir "$(RUN_DIR)"
 

@@ -94,9 +94,11 @@ def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
 
 def prepared_text(data: "PreparedData") -> str:
     """`Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
+    from trainyard.report.quantities import data_files
+
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
-    files = data.train_files + data.validation_files
-    return f"{data.name}: {files:,} files, {amount(data.train)} train, {validation}"
+    files = data_files(data.to_json())
+    return f"{data.name}: {files}, {amount(data.train)} train, {validation}"
 
 
 def amount(file: "TokenFile") -> str:

@@ -114,13 +114,14 @@ def tell(proof: "Proof", directory: "RunDirectory") -> None:
     from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.closing import proof_lines, sample_lines
     from trainyard.report.facts import read_facts
+    from trainyard.run.commands import made_by
     from trainyard.terminal import text_width
 
     live = command.on_terminal()
     facts = read_facts(directory.path)
     for phase, text in sample_lines(facts, one_line=not live, width=text_width() if live else None):
         command.announce(phase, text)
-    for phase, text, status in proof_lines(proof.parts, one_line=not live):
+    for phase, text, status in proof_lines(proof.parts, one_line=not live, closing_follows=bool(made_by())):
         command.announce(phase, text, status, copied=phase == "next")
     set_outputs({**proof.outputs, "step": str(facts.step or 0)})
     for part in proof.failing:

@@ -72,8 +72,8 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
     for name in ("dashboard.json", "summary.md", "index.html"):
         path = folder / name
         write(path, rendered([dashboard], format_of(path)))
-    for phase, text in where_to_look(dashboard.facts):
-        command.announce(phase, text, copied=True)
+    for phase, text, status in where_to_look(dashboard.facts):
+        command.announce(phase, text, status, copied=True)
 
 
 def write(path: Path, content: str) -> None:

@@ -6,9 +6,10 @@ Each is a phase and a text for `command.announce`; nothing is written here.
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from trainyard.report.commands import tensorboard_command
+from trainyard.report.commands import tensorboard_command, wandb_command
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Verdict, headline
+from trainyard.report.quantities import size
 from trainyard.run.commands import again_command
 
 _SAMPLE_LINES = 3
@@ -18,9 +19,13 @@ _LINE_CHARACTERS = 100
 def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
     """The beginning of what the model writes, in lines of at most `width`; a log gets it in `one_line`.
 
-    A model can write anything, also control sequences: what cannot be printed becomes a dot.
+    What is noise still is called so instead. A model can write anything, also control sequences: what cannot
+    be printed becomes a dot.
     """
     if facts.sample is None:
+        return
+    if facts.too_early:
+        yield "sample", facts.too_early
         return
     lines = [_printable(line) for line in facts.sample.splitlines() if line.strip()]
     if one_line:
@@ -42,15 +47,20 @@ class PartLike(Protocol):
     def next_step(self) -> str | None: ...
 
 
-def proof_lines(parts: Sequence[PartLike], *, one_line: bool) -> Iterator[tuple[str, str, str]]:
+def proof_lines(
+    parts: Sequence[PartLike], *, one_line: bool, closing_follows: bool = False
+) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the proof: what fails first and with its next step, then the rest.
 
-    A log gets each part in `one_line` that stands for itself; a terminal gets a block under a heading.
+    A log gets each part in `one_line` that stands for itself; a terminal gets a block under a heading. The
+    next step of the first part that fails is left to the last lines where those follow (`where_to_look`).
     """
     failing = [part for part in parts if not part.holds]
+    said = {part.next_step for part in failing[:1] if closing_follows}
     for part in failing:
         yield "not proven", f"{part.name}: {part.evidence}", "failed"
-        if part.next_step:
+        if part.next_step and part.next_step not in said:
+            said.add(part.next_step)
             yield "next", part.next_step, ""
     if not failing and not one_line:
         yield "proven", "", ""
@@ -63,17 +73,36 @@ def proof_lines(parts: Sequence[PartLike], *, one_line: bool) -> Iterator[tuple[
             )
 
 
-def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str]]:
-    """The report, the curves, and the command that repeats a proven run or mends another."""
-    head = headline(facts)
-    yield "report", str(facts.directory / "report" / "index.html")
+def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
+    """Phase, text and status of the last lines, the same after a failure as after a success.
+
+    How it ended, where no proof has said so; the last good checkpoint of what is not proven; the report and
+    the curves; the command that repeats a proven run or mends another.
+    """
+    head, done = headline(facts), facts.outcome.get("status") == "succeeded"
+    if facts.proof is None and not done and head.verdict is not Verdict.GOING:
+        reason = f": {head.reason}" if head.reason else ""
+        yield "not proven", f"{head.text[:1].lower()}{head.text[1:]}{reason}", str(head.verdict)
+    if not done:
+        yield "checkpoint", _last_checkpoint(facts), ""
+    yield "report", str(facts.directory / "report" / "index.html"), ""
     if any((facts.directory / "tensorboard").glob("**/events.out.tfevents.*")):
-        yield "look", tensorboard_command(facts.directory)
+        yield "look", tensorboard_command(facts.directory, run_id=facts.name), ""
+    if offline := sorted((facts.directory / "logs" / "wandb").glob("offline-run-*")):
+        yield "sync", wandb_command(offline), ""
     if head.verdict is Verdict.PROVEN:
         digest = facts.weights_sha256
-        yield "again", again_command(facts.directory) + (f"  (same digest: {digest[:4]}…)" if digest else "")
+        same = f"  (same digest: {digest[:4]}…)" if digest else ""
+        yield "again", again_command(facts.directory) + same, ""
     elif head.next_step:
-        yield "next", head.next_step
+        yield "next", head.next_step, ""
+
+
+def _last_checkpoint(facts: RunFacts) -> str:
+    if not facts.checkpoints:
+        return "none was saved"
+    last = facts.checkpoints[-1]
+    return f"step {last.step:,} is whole, {size(last.size)}"
 
 
 def _printable(line: str) -> str:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.run.commands import from_here, script_command
@@ -18,11 +19,26 @@ def restore_command(*, store: str, run_number: int, step: int) -> str:
     return f"{script_command('restore_artifact.py')} {what} --to runs/restored-{run_number}"
 
 
-def tensorboard_command(directory: Path) -> str:
-    """Look at the run's curves in a browser, with the TensorBoard of this environment if it has one."""
-    program = Path(sys.executable).with_name("tensorboard")
-    program = from_here(program) if program.exists() else Path(program.name)
-    return f"{_quoted(program)} --logdir {_quoted(directory / 'tensorboard')}"
+def tensorboard_command(directory: Path, *, run_id: str) -> str:
+    """Look at the curves in a browser, with the TensorBoard of this environment if it has one.
+
+    A run that lies among others under its own id, as in `runs/`, is shown beside them.
+    """
+    among_others = directory.resolve().name == run_id
+    logs = directory.parent if among_others else directory / "tensorboard"
+    return f"{_quoted(_program('tensorboard'))} --logdir {_quoted(logs)}"
+
+
+def wandb_command(folders: Sequence[Path]) -> str:
+    """Send what W&B wrote offline; the segments of a resumed run are appended to each other."""
+    append = ["--append"] if len(folders) > 1 else []
+    return shlex.join([str(_program("wandb")), "sync", *append, *map(str, folders)])
+
+
+def _program(name: str) -> Path:
+    """The program of this environment; by its bare name where it has none."""
+    program = Path(sys.executable).with_name(name)
+    return from_here(program) if program.exists() else Path(name)
 
 
 def _quoted(path: Path) -> str:

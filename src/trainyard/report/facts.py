@@ -26,6 +26,12 @@ from trainyard.run.checkpoints import read_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, read_rows
 
+NOISE_BITS_PER_BYTE = 3.3
+"""What English has left per character for somebody who knows only how often each pair of them occurs.
+
+C. E. Shannon, Prediction and Entropy of Printed English (1951), F2 of 27 letters: 3.32 bits.
+"""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -165,9 +171,26 @@ class RunFacts:
         return seconds / 3600 * float(price)
 
     @property
+    def mfu(self) -> float | None:
+        """Of the last logged step, of 1; None on a CPU, whose peak is only an estimate."""
+        device = str(self.section("hardware").get("device", ""))
+        return None if device.startswith("cpu") else self.history.last.get("mfu")
+
+    @property
     def sample(self) -> str | None:
         value = self.outcome.get("sample")
         return value if isinstance(value, str) and value else None
+
+    @property
+    def too_early(self) -> str:
+        """Why what the model writes is noise still; empty where it is not, or where nobody can say.
+
+        A model that started from weights is never judged: text that is unusual has many bits per byte, too.
+        """
+        bits = self.bits_per_byte
+        if bits is None or bits <= NOISE_BITS_PER_BYTE or self.section("model") or self.reward is not None:
+            return ""
+        return f"too early: at {bits:.2f} bits/byte it is noise, below {NOISE_BITS_PER_BYTE} words appear"
 
     @property
     def weights_sha256(self) -> str | None:

@@ -8,7 +8,7 @@ from trainyard.report.commands import prove_command
 from trainyard.report.facts import RunFacts
 from trainyard.report.quantities import counted, duration, loss, money, percent
 from trainyard.report.status import Status
-from trainyard.run.failure import failure_text, next_command, where_it_ended
+from trainyard.run.failure import next_command, where_it_ended, with_advice
 
 
 class Verdict(StrEnum):
@@ -47,6 +47,7 @@ def headline(facts: RunFacts) -> Headline:
         first = proof.failing[0] if proof.failing else None
         names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
         evidence, step = (first.evidence, first.next_step) if first else ("", None)
+        evidence = with_advice(evidence, facts.outcome) if first and first.name == "trained" else evidence
         return Headline(
             Verdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
         )
@@ -68,7 +69,9 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(Verdict.DEGRADED, f"Stopped{at}", detail, again)
         case Status.FAILED:
             where = where_it_ended(facts.outcome, facts.steps)
-            return Headline(Verdict.FAILED, f"Failed {where}".strip(), failure_text(facts.outcome), again)
+            return Headline(
+                Verdict.FAILED, f"Failed {where}".strip(), with_advice(detail, facts.outcome), again
+            )
         case Status.INTERRUPTED:
             return Headline(Verdict.FAILED, f"Interrupted{at}", f"It has {detail}.", again)
         case Status.RUNNING:
@@ -119,5 +122,5 @@ def _speed(facts: RunFacts, escaped: Callable[[str], str]) -> str:
     hardware = facts.section("hardware")
     device = hardware.get("device_name") or hardware.get("device")
     place = f"on {escaped(str(device))}" if device else ""
-    mfu = facts.history.last.get("mfu")
+    mfu = facts.mfu
     return " ".join(text for text in ("" if mfu is None else f"{percent(mfu)} MFU", place) if text)

@@ -120,7 +120,7 @@ def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
     if (rate := last.get("tokens_per_second")) is not None:
         tokens = number(facts.outcome.get("tokens")) or last.get("tokens")
         yield "tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else ""
-    if (mfu := last.get("mfu")) is not None:
+    if (mfu := facts.mfu) is not None:
         yield "MFU", percent(mfu), "of peak"
     if (seconds := last.get("step_seconds")) is not None:
         parts = [f"{percent(share)} {name}" for name, share in step_shares(facts)[:2]]
@@ -207,9 +207,10 @@ def _line(curve: Curve) -> list[Layer]:
 
 
 def _sample(facts: RunFacts) -> str:
-    return (
-        "" if facts.sample is None else _card("What the model writes", f"<pre>{escape(facts.sample)}</pre>")
-    )
+    if facts.sample is None:
+        return ""
+    early = f"<p>{escape(facts.too_early.capitalize())}.</p>" if facts.too_early else ""
+    return _card("What the model writes", f"{early}<pre>{escape(facts.sample)}</pre>")
 
 
 def _configuration(facts: RunFacts) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.report.facts import RunFacts
 from trainyard.report.history import number
-from trainyard.report.quantities import scaled, size
+from trainyard.report.quantities import data_files, scaled, size
 from trainyard.report.text import utc
 from trainyard.run.records import Row
 
@@ -69,11 +69,10 @@ def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
 
 
 def _data(data: Any) -> str:
-    tokens, files = number(data.get("train_tokens")), number(data.get("train_files"))
     parts = [
         str(data["name"]) if data.get("name") else "",
-        f"{files:,.0f} files" if files else "",
-        f"{scaled(tokens)} tokens" if tokens else "",
+        data_files(data, parts=True),
+        f"{scaled(tokens)} tokens to train on" if (tokens := number(data.get("train_tokens"))) else "",
     ]
     return ", ".join(part for part in parts if part)
 

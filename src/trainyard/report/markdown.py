@@ -160,7 +160,10 @@ def _restore(facts: RunFacts, step: int) -> str:
 
 
 def _sample(facts: RunFacts) -> str:
-    return "" if facts.sample is None else _folded("What the model writes", fenced(facts.sample))
+    if facts.sample is None:
+        return ""
+    early = f"{escaped(facts.too_early.capitalize())}.\n\n" if facts.too_early else ""
+    return _folded("What the model writes", early + fenced(facts.sample))
 
 
 def _configuration(facts: RunFacts) -> str:

@@ -1,5 +1,8 @@
 """Numbers for people: with units, and no more digits than they deserve. Bytes are decimal (1 GB = 10⁹)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -81,6 +84,19 @@ def money(usd: float) -> str:
 def counted(count: float, noun: str) -> str:
     """`1 step`, `5,000 steps`."""
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
+    """`729 files, 3 skipped` of the data's part of `run.json`: those that were used; empty when not known.
+
+    With `parts`: `729 files (688 to train on, 41 held out), 3 skipped`.
+    """
+    counts = {name: data.get(f"{name}_files") for name in ("train", "validation", "skipped")}
+    train, held_out, skipped = (value if isinstance(value, int) else 0 for value in counts.values())
+    if not train:
+        return ""
+    cut = f" ({train:,} to train on, {held_out:,} held out)" if parts and held_out else ""
+    return counted(train + held_out, "file") + cut + (f", {skipped:,} skipped" if skipped else "")
 
 
 def _three(value: float) -> str:

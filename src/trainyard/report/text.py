@@ -93,7 +93,7 @@ def _performance(facts: RunFacts) -> Iterable[Line]:
     last = facts.history.last
     yield "Throughput", _with(last.get("samples_per_second"), ".1f", " samples/sec")
     yield "Tokens/sec", _with(last.get("tokens_per_second"), ".0f")
-    yield "MFU", _with(last.get("mfu"), ".0%")
+    yield "MFU", _with(facts.mfu, ".0%")
     yield "Step Time", _step_time(facts)
     yield "Time Remaining", _hours(facts.seconds_remaining)
     yield "Completion", _with(facts.completion, ".0%")

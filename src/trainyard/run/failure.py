@@ -129,9 +129,9 @@ def short_reason(outcome: Mapping[str, Any]) -> str:
     return re.sub(r"^Stopped at step \d+ of \d+: ", "", _STEP.sub("", line))
 
 
-def failure_text(outcome: Mapping[str, Any]) -> str:
-    """Why a run ended and, where it failed, what to do: `out of main memory. Train on shorter sequences.`"""
-    reason, failure = short_reason(outcome), read_failure(outcome)
+def with_advice(reason: str, outcome: Mapping[str, Any]) -> str:
+    """`reason` and, where the run failed, what to do: `out of main memory. Train on shorter sequences.`"""
+    failure = read_failure(outcome)
     mend = failure.mend if failure is not None and failure.changes else ""
     return f"{reason.rstrip('.')}. {mend}." if reason and mend else reason
 

@@ -74,14 +74,14 @@ class Loop:
             self._parts.event("profiled", step=steps[-1], files=files)
 
     def _speed(self, seconds: float) -> Row:
-        length, fastest = self._parts.length, self._parts.peak_tokens_per_second()
+        length = self._parts.length
         speed = length.tokens_per_step / seconds
         row: Row = {
             "tokens": self._state.step * length.tokens_per_step,
             "samples": self._state.step * length.samples_per_step,
             "tokens_per_second": speed,
             "samples_per_second": length.samples_per_step / seconds,
-            "mfu": speed / fastest if fastest else None,
+            "mfu": self._parts.mfu(speed),
             "step_seconds": seconds,
         }
         return row

@@ -83,7 +83,7 @@ class Parts(Segment):
     """The state's model on the devices of the world."""
     batches: Batches
     validation: Validation | None
-    peak_tokens_per_second: Callable[[], float | None]
-    """What all devices together could train at their peak, measured once on a CPU; None when not known."""
+    mfu: Callable[[float], float | None]
+    """The share of the peak of all devices that a speed in tokens per second is; None when not known."""
     profile: StepProfile
     """Records the steps that a trace was asked of."""

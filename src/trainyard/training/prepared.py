@@ -33,6 +33,7 @@ class PreparedData:
     train: TokenFile
     validation: TokenFile | None
     train_files: int
+    """That its tokens are of; what was passed over does not count."""
     validation_files: int
     skipped: tuple[Skipped, ...]
     seconds: float
@@ -40,14 +41,21 @@ class PreparedData:
     reused: bool
     """It was there from an earlier run."""
 
+    @property
+    def skipped_files(self) -> int:
+        """Whole files that were passed over, in training and validation data."""
+        return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
+
     def to_json(self) -> dict[str, Any]:
         """The data's part of `run.json`; what is unknown is absent."""
-        facts = {
+        facts: dict[str, Any] = {
             "name": self.name,
             "fingerprint": self.fingerprint,
             "train_tokens": self.train.tokens,
             "train_files": self.train_files,
         }
+        if self.skipped_files:
+            facts["skipped_files"] = self.skipped_files
         if self.validation is None:
             return facts
         return {

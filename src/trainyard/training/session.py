@@ -5,10 +5,9 @@
 The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.lock import locked
 from trainyard.training.before_torch import started
 from trainyard.training.checkpoint import load_checkpoint
-from trainyard.training.cpu_peak import cpu_peak_flops
+from trainyard.training.cpu_peak import Peak, cpu_peak_flops
 from trainyard.training.hang import ended_when_hung
 from trainyard.training.hardware import hardware_facts, prepare_device
 from trainyard.training.length import RunLength, global_batch, plan_length
@@ -39,7 +38,7 @@ from trainyard.training.segment import Request, continue_records, finished_befor
 from trainyard.training.starting_weights import load_weights, open_starting_weights
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
-from trainyard.training.trackers import close_trackers, open_trackers
+from trainyard.training.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
 from trainyard.training.training_data import Batches, agreed_fingerprint
 from trainyard.training.validation import Validation
 from trainyard.training.vocabulary import load_vocabulary
@@ -112,6 +111,7 @@ class _Session:
                     _run(tracked)
                     with tracked.watchdog.slow_work(), tracked.working("writing a sample"):
                         recorder.sample = _sample(request, parallel.model, self._device)
+                        show_sample(tracked.trackers, recorder.sample, state.step)
         return recorder.outcome
 
     def _resume_point(self) -> ResumePoint | None:
@@ -138,7 +138,7 @@ class _Session:
             stop=stop,
             listener=listener,
             gpu_facts=self._request.gpu_facts,
-            peak_tokens_per_second=cache(self._peak_tokens_per_second),
+            mfu=self._mfu(),
             profile=StepProfile(self._profiled, self._request.directory.logs, self._world.rank),
             watchdog=Watchdog(self._request.config.monitoring),
         )
@@ -150,7 +150,13 @@ class _Session:
             yield parts
             return
         resumed_at, monitoring = parts.state.step, parts.config.monitoring
-        trackers = open_trackers(monitoring, parts.directory, run_id=parts.run_id, resumed_at=resumed_at)
+        trackers = open_trackers(
+            monitoring,
+            parts.directory,
+            run_id=parts.run_id,
+            resumed_at=resumed_at,
+            hyperparameters=hyperparameters_of(parts.config),
+        )
         try:
             yield replace(parts, trackers=trackers)
         finally:
@@ -187,13 +193,13 @@ class _Session:
         on_gpu = self._device.type == "cuda"
         return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
 
-    def _peak_tokens_per_second(self) -> float | None:
-        if (each := self._request.flops_per_token) is None:
-            return None
-        peak = self._peak_flops()
-        if peak is None and self._device.type == "cpu":
-            peak = cpu_peak_flops(getattr(torch, self._request.config.model.dtype))
-        return self._world.size * peak / each if peak else None
+    def _mfu(self) -> Callable[[float], float | None]:
+        """The share of the peak of all devices that a speed in tokens per second is; None when not known."""
+        each, size, known = self._request.flops_per_token, self._world.size, self._peak_flops()
+        dtype = getattr(torch, self._request.config.model.dtype)
+        measured = known is None and self._device.type == "cpu"
+        peak = Peak(known and size * known, (lambda: size * cpu_peak_flops(dtype)) if measured else None)
+        return lambda speed: None if each is None else peak.share(speed * each)
 
 
 def describe(request: Request, world_size: int = 1) -> dict[str, Any]:

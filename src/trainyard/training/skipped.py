@@ -21,6 +21,11 @@ class Skipped:
     examples: tuple[str, ...]
     """The first few, by name; a row is `file:line`."""
 
+    @property
+    def is_of_files(self) -> bool:
+        """Whether it counts whole files, not rows in them."""
+        return re.search(r"\bfiles\b", self.reason) is not None
+
     def __str__(self) -> str:
         more = ", …" if self.count > len(self.examples) else ""
         what = _singular(self.reason) if self.count == 1 else self.reason

@@ -120,8 +120,10 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
     skips = SkipTally(plan.skipped)
     held_out = skips if plan.data.validation_path is None else SkipTally(plan.validation_skipped)
-    train = _token_file(plan, plan.train, path=folder / "train.bin", skips=skips, progress=progress)
-    validation = _token_file(
+    train, train_files = _token_file(
+        plan, plan.train, path=folder / "train.bin", skips=skips, progress=progress
+    )
+    validation, files = _token_file(
         plan, plan.validation, path=folder / "validation.bin", skips=held_out, progress=progress
     )
     if train is None:
@@ -135,8 +137,8 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         fingerprint_of(train, validation),
         train,
         validation,
-        train_files=len(plan.train),
-        validation_files=0 if validation is None else len(plan.validation),
+        train_files=train_files,
+        validation_files=files,
         skipped=skips.summary(),
         seconds=0.0,
         reused=False,
@@ -146,19 +148,22 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
 
 def _token_file(
     plan: Preparation, files: tuple[CorpusFile, ...], *, path: Path, skips: SkipTally, progress: Progress
-) -> TokenFile | None:
-    """The tokens of `files`, or None if they have none. A single `.bin` file is used where it lies."""
+) -> tuple[TokenFile | None, int]:
+    """The tokens of `files`, or None if they have none, and how many files they are of.
+
+    A single `.bin` file is used where it lies.
+    """
     bins = [file for file in files if file.suffix == ".bin"]
     if len(files) == len(bins) == 1:
         found = check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size, progress)
-        return replace(found, documents=_write_starts(plan, bins[0], path))
+        return replace(found, documents=_write_starts(plan, bins[0], path)), 1
     types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
     if not types:
-        return None
+        return None, 0
     with TokenWriter(path, str(np.result_type(*types))) as writer, _starts_writer(plan, path) as starts:
-        _write_files(plan, files, writers=(writer, starts), skips=skips, progress=progress)
+        used = _write_files(plan, files, writers=(writer, starts), skips=skips, progress=progress)
         result = replace(writer.finish(), documents=None if starts is None else starts.finish())
-    return result if result.tokens else None
+    return (result, used) if result.tokens else (None, 0)
 
 
 def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[TokenWriter | None]:
@@ -184,10 +189,15 @@ def _write_files(
     writers: tuple[TokenWriter, TokenWriter | None],
     skips: SkipTally,
     progress: Progress,
-) -> None:
-    """Write the tokens of `files`, and where documents begin if there is a second writer."""
+) -> int:
+    """Write the tokens of `files`, and where documents begin if there is a second writer.
+
+    Returns how many files had any: what is passed over is in `skips`.
+    """
     writer, starts = writers
+    used = 0
     for file in files:
+        before = writer.tokens
         if file.suffix == ".bin":
             if starts is not None:
                 for places in starts_in(plan, file):
@@ -200,6 +210,8 @@ def _write_files(
                 if starts is not None and begins:
                     starts.write(np.array([writer.tokens]))
                 writer.write(tokens)
+        used += writer.tokens > before
+    return used
 
 
 def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:

@@ -6,20 +6,28 @@ A tracker that cannot start or fails warns and is dropped; it never ends a train
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainyard.config.schema import MonitoringConfig, WandbConfig
+from trainyard.config.schema import Config, MonitoringConfig, WandbConfig
 from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
     from torch.utils.tensorboard import SummaryWriter
 
 _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time"}
+_OF_VALIDATION = {"val_loss": "loss", "val_bits_per_byte": "bits_per_byte"}
+"""Figures of the validation data, and the tag that the same figure has in training."""
+_COMPARED = ("model", "training", "data", "compute")
+"""Sections of the configuration that are shown as hyperparameters."""
+_COMPARED_BY = {"loss": "training loss", "val_loss": "validation loss", "tokens_per_second": "tokens/s"}
+"""The figures beside them, by their tag."""
+Scalar = bool | int | float | str
 
 
 class Tracker(Protocol):
@@ -27,34 +35,64 @@ class Tracker(Protocol):
 
     def write(self, row: dict[str, Any]) -> None: ...
 
+    def show(self, sample: str, step: int) -> None:
+        """Show the text that the model of `step`, the last one, has written."""
+
     def close(self) -> None: ...
 
 
 class TensorBoardTracker:
-    """Event files under `tensorboard/`; rows after `resumed_at`, left by a killed run, are hidden."""
+    """Event files under `tensorboard/`; rows after `resumed_at`, left by a killed run, are hidden.
 
-    def __init__(self, path: Path, resumed_at: int) -> None:
+    TensorBoard draws one tag of several folders in one chart. The validation figures are therefore written a
+    second time, into `tensorboard/validation/` under the tags that training has. The folder above keeps all
+    tags of a row, as event files of earlier versions have them.
+    """
+
+    def __init__(self, path: Path, resumed_at: int, hyperparameters: Mapping[str, Scalar]) -> None:
         self._path, self._purge = path, resumed_at + 1 if resumed_at else None
+        self._hyperparameters = hyperparameters
         self._writer: SummaryWriter | None = None
+        self._validation: SummaryWriter | None = None
 
     def write(self, row: dict[str, Any]) -> None:
         """The first row opens the file: importing TensorBoard would hold up the first step."""
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._path), purge_step=self._purge)
+            self._writer = self._opened(self._path)
+            for summary in _session_start(self._hyperparameters, self._path.resolve().parent.name):
+                self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
         for name in row.keys() - _NOT_PLOTTED:
             self._writer.add_scalar(name, row[name], global_step=row["step"], walltime=row["time"])
+        shared = {tag: row[name] for name, tag in _OF_VALIDATION.items() if name in row}
+        if shared and self._validation is None:
+            self._validation = self._opened(self._path / "validation")
+        for tag, value in shared.items():
+            assert self._validation is not None
+            self._validation.add_scalar(tag, value, global_step=row["step"], walltime=row["time"])
+
+    def show(self, sample: str, step: int) -> None:
+        if self._writer is not None:
+            # Indented by four spaces, Markdown leaves a text as it is.
+            indented = "\n".join(f"    {line}" for line in sample.splitlines())
+            self._writer.add_text("sample", indented, global_step=step)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        for writer in (self._writer, self._validation):
+            if writer is not None:
+                writer.close()
+
+    def _opened(self, path: Path) -> "SummaryWriter":
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(path), purge_step=self._purge)
 
 
 class WandbTracker:
     """A W&B run of the same id; offline, into the run directory, without WANDB_API_KEY."""
 
-    def __init__(self, config: WandbConfig, directory: RunDirectory, run_id: str) -> None:
+    def __init__(
+        self, config: WandbConfig, directory: RunDirectory, run_id: str, hyperparameters: Mapping[str, Scalar]
+    ) -> None:
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
@@ -64,6 +102,8 @@ class WandbTracker:
             dir=str(directory.logs),
             id=run_id,
             name=run_id,
+            config=dict(hyperparameters),
+            allow_val_change=True,  # a run can go on with another configuration
             resume="allow" if mode == "online" else None,
             mode=mode,  # type: ignore[arg-type]
             settings=wandb.Settings(
@@ -78,6 +118,9 @@ class WandbTracker:
 
     def write(self, row: dict[str, Any]) -> None:
         self._run.log({name: row[name] for name in row.keys() - _NOT_PLOTTED}, step=row["step"])
+
+    def show(self, sample: str, step: int) -> None:
+        self._run.summary.update({"sample": sample, "sample_step": step})
 
     def close(self) -> None:
         self._run.finish()
@@ -97,6 +140,11 @@ class GuardedTracker:
             if self._tracker is not None:
                 self._tracker.write(row)
 
+    def show(self, sample: str, step: int) -> None:
+        with self._dropped_by():
+            if self._tracker is not None:
+                self._tracker.show(sample, step)
+
     def close(self) -> None:
         with self._dropped_by():
             if self._tracker is not None:
@@ -112,16 +160,55 @@ class GuardedTracker:
 
 
 def open_trackers(
-    config: MonitoringConfig, directory: RunDirectory, *, run_id: str, resumed_at: int
+    config: MonitoringConfig,
+    directory: RunDirectory,
+    *,
+    run_id: str,
+    resumed_at: int,
+    hyperparameters: Mapping[str, Scalar] | None = None,
 ) -> list[Tracker]:
-    """The trackers that the configuration asks for."""
-    trackers: list[Tracker] = []
+    """The trackers that the configuration asks for; each shows the `hyperparameters` of the run, too."""
+    shown, trackers = hyperparameters or {}, list[Tracker]()
     if config.tensorboard:
-        start = partial(TensorBoardTracker, directory.tensorboard, resumed_at)
+        start = partial(TensorBoardTracker, directory.tensorboard, resumed_at, shown)
         trackers.append(GuardedTracker("TensorBoard", start))
     if config.wandb.enabled:
-        trackers.append(GuardedTracker("W&B", partial(WandbTracker, config.wandb, directory, run_id)))
+        offer = partial(WandbTracker, config.wandb, directory, run_id, shown)
+        trackers.append(GuardedTracker("W&B", offer))
     return trackers
+
+
+def hyperparameters_of(config: Config) -> dict[str, Scalar]:
+    """What runs are compared by: every value of the sections that decide the result, by its dotted key."""
+    values = config.model_dump(mode="json")
+    found: dict[str, Scalar] = {}
+    for section in _COMPARED:
+        _flatten(values[section], section, found)
+    return found
+
+
+def _flatten(value: object, key: str, found: dict[str, Scalar]) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _flatten(inner, f"{key}.{name}", found)
+    elif isinstance(value, bool | int | float | str):
+        found[key] = value
+
+
+def show_sample(trackers: Sequence[Tracker], sample: str, step: int) -> None:
+    for tracker in trackers:
+        tracker.show(sample, step)
+
+
+def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequence[Summary]":
+    """What TensorBoard's hparams view knows a run by; `name` is the group that it stands in."""
+    from tensorboard.plugins.hparams import summary_v2 as hp
+
+    metrics = [hp.Metric(tag, display_name=words) for tag, words in _COMPARED_BY.items()]
+    return (
+        hp.hparams_config_pb([hp.HParam(key) for key in sorted(hyperparameters)], metrics),
+        hp.hparams_pb(dict(hyperparameters), trial_id=name),
+    )
 
 
 def close_trackers(trackers: Sequence[Tracker]) -> None:

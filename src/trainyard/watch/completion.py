@@ -6,7 +6,7 @@ The outcome alone is a claim; it counts only when configuration, events and rows
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainyard.run.failure import failure_text, where_it_ended
+from trainyard.run.failure import short_reason, where_it_ended
 from trainyard.run.settings import setting
 from trainyard.watch.events import Course
 from trainyard.watch.facts import Facts, integer, is_finite, section
@@ -51,7 +51,7 @@ def _unfinished(outcome: Facts, planned: int | None) -> str | None:
         return "the plan does not say how many steps were asked for"
     if status in ("stopped", "failed"):
         where = where_it_ended(outcome, planned) or f"at an unknown step of {planned:,}"
-        reason = failure_text(outcome)
+        reason = short_reason(outcome)
         return f"{status} {where}" + (f": {reason}" if reason else "")
     if status != "succeeded":
         return f"the outcome's status is {status!r}"

@@ -38,7 +38,7 @@ from trainyard.training.segment import Request, continue_records, finished_befor
 from trainyard.training.starting_weights import open_starting_weights
 from trainyard.training.state import seed_everything
 from trainyard.training.stop import StopRequest
-from trainyard.training.trackers import close_trackers, open_trackers
+from trainyard.training.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
 from trainyard.training.watchdog import Watchdog
 from trainyard.training.weight_source import WeightSource
 from trainyard.training.world import ALONE
@@ -106,6 +106,7 @@ class _Session:
                     self._train(segment, state, weights)
                     with segment.watchdog.slow_work(), segment.working("answering questions as a sample"):
                         recorder.sample = self._sample(state)
+                        show_sample(segment.trackers, recorder.sample, state.step)
         return recorder.outcome
 
     def _train(self, segment: Segment, state: PolicyState, weights: WeightSource | None) -> None:
@@ -161,7 +162,13 @@ class _Session:
     ) -> Iterator[Segment]:
         """The segment with its trackers, which are closed at the end."""
         directory, (stop, listener) = self._request.directory, watchers
-        trackers = open_trackers(self._config.monitoring, directory, run_id=run_id, resumed_at=state.step)
+        trackers = open_trackers(
+            self._config.monitoring,
+            directory,
+            run_id=run_id,
+            resumed_at=state.step,
+            hyperparameters=hyperparameters_of(self._config),
+        )
         try:
             yield Segment(
                 config=self._config,
