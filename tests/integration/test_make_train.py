@@ -1,5 +1,6 @@
 """`make train` as a newcomer runs it: one command on a clone, and the same command again after a kill."""
 
+import html
 import json
 import os
 import shlex
@@ -83,6 +84,26 @@ def test_one_command_trains_stores_and_proves_a_model(clone: Path) -> None:
         ["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True
     )
     assert status.stdout == ""
+
+
+@pytest.mark.slow
+def test_a_run_that_blows_up_ends_with_what_to_change_and_has_its_reports(
+    clone: Path, tmp_path: Path
+) -> None:
+    process = make(clone, "train", RUNS=f"{tmp_path}/runs", SET=f"{SETTINGS} training.learning_rate=1e9")
+    text = output_of(process)
+    assert (process.returncode, "train] Error 1\n" in text) == (2, True), text
+    (run,) = (tmp_path / "runs").iterdir()
+    again = f'make train CONFIG={run}/config.yaml SET="training.learning_rate=0.001"'
+    closing = text[text.index("not proven: trained: failed in step") :]
+    for line in ("checkpoint: none was saved", f"report: {run}/report/index.html", f"next: {again}\n"):
+        assert line in closing
+    assert "resume" not in text
+    summary = (run / "report" / "summary.md").read_text()
+    assert summary.startswith("### ❌ Not proven: trained, stored")
+    assert f"\n{again}\n" in summary
+    assert again in html.unescape((run / "report" / "index.html").read_text())
+    assert json.loads((run / "report" / "dashboard.json").read_text())["status"] == "FAILED"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ One rule for each class of failure. What came from the configuration (numbers th
 answered with other settings; everything else with what must be mended and the same command.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -113,6 +114,9 @@ def step_out_of_memory(
 
 
 def _line(error: BaseException) -> str:
+    """What the allocator says; of main memory how much more was asked for, which is all that it knows."""
+    if asked := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
+        return f"{int(asked[1]) / 1e9:.1f} GB more were asked for"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

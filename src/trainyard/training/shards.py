@@ -82,9 +82,23 @@ def live(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
 def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> Written:
     """Write this process's file below `path`, fsynced. Raises OSError."""
     writer, files = _writer(path)
-    with without_second_checksum():
+    with without_second_checksum(), _refusal_of_the_system():
         results = writer.write_data(plan, Resolving(tensor_of)).value()
     return Written(results, tuple(files.described))
+
+
+@contextmanager
+def _refusal_of_the_system() -> Iterator[None]:
+    """Raise the OSError behind torch's own error: its archive cannot be closed once a write has failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from error
 
 
 def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None:

@@ -37,6 +37,10 @@ class RecordedRun:
     def train(self, last_step: int = STEPS, *, gpu: bool = False) -> "RecordedRun":
         """Rows 1 … `last_step`, 0.18 s apart, validated at each 200th, saved at each 100th."""
         append_event(self.layout.events_file, "started", step=0, time=START)
+        if gpu:
+            hardware = {**provenance()["hardware"], "device": "cuda:0", "device_name": "NVIDIA L4"}
+            record = read_run(self.layout.run_file) | {"hardware": hardware}
+            write_json_atomically(self.layout.run_file, record)
         writer = RecordWriter(self.layout.metrics_file)
         for step in range(1, last_step + 1):
             writer.write(row(step) | (GPU if gpu else {}))

@@ -1,10 +1,17 @@
 """The last lines: what a person reads when the pipeline is done."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from trainyard.report.closing import proof_lines, sample_lines, where_to_look
 from trainyard.report.facts import read_facts
+from trainyard.report.html import html_report
+from trainyard.report.markdown import markdown_report
 
 NewRun = Callable[[], Any]
 
@@ -53,18 +60,93 @@ def test_what_fails_comes_first_with_its_next_step(new_run: NewRun) -> None:
     assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  network", "  repeatable"]
 
 
-def test_a_proven_run_can_be_looked_at_and_repeated(new_run: NewRun) -> None:
+def test_where_the_last_lines_follow_they_have_the_next_step(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
+    assert proof is not None
+    lines = [phase for phase, _, _ in proof_lines(proof.parts, one_line=False, closing_follows=True)]
+    assert lines == ["not proven", "  trained", "  network", "  repeatable"]
+
+
+def test_a_next_step_that_two_parts_share_is_said_once(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
+    assert proof is not None
+    both = [replace(part, holds=False, next_step="make resume") for part in proof.parts[:2]]
+    phases = [phase for phase, _, _ in proof_lines(both, one_line=True)]
+    assert phases == ["not proven", "next", "not proven"]
+
+
+def last_lines(run: Any) -> dict[str, str]:
+    return {phase: text for phase, text, _ in where_to_look(read_facts(run.path))}
+
+
+def test_a_proven_run_can_be_looked_at_beside_others_and_repeated(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
-    lines = dict(where_to_look(read_facts(run.path)))
+    lines = last_lines(run)
     assert lines["report"] == f"{run.path}/report/index.html"
-    assert lines["look"].endswith(f"tensorboard --logdir {run.path}/tensorboard")
+    assert lines["look"].endswith("tensorboard --logdir runs")
     assert lines["again"] == f"scripts/train.py --config {run.path}/config.yaml  (same digest: 0123…)"
-    assert "next" not in lines
+    assert set(lines) == {"report", "look", "again"}
 
 
-def test_another_run_gets_the_command_that_goes_on(new_run: NewRun) -> None:
-    run = new_run().train(10).end("stopped", 75, "deadline")
-    lines = dict(where_to_look(read_facts(run.path)))
-    assert set(lines) == {"report", "next"}
-    assert lines["next"].endswith("--resume auto")
+def test_a_run_under_another_name_is_looked_at_alone(new_run: NewRun, tmp_path: Path) -> None:
+    run = new_run().train().succeed().prove()
+    (run.layout.tensorboard / "events.out.tfevents.1").touch()
+    run.path.rename(tmp_path / "mine")
+    lines = {phase: text for phase, text, _ in where_to_look(read_facts(Path("mine")))}
+    assert lines["look"].endswith("tensorboard --logdir mine/tensorboard")
+
+
+def test_what_wandb_wrote_offline_can_be_sent(new_run: NewRun) -> None:
+    run = new_run().train().succeed()
+    folder = run.layout.logs / "wandb"
+    (folder / "offline-run-1-x").mkdir(parents=True)
+    assert last_lines(run)["sync"].endswith(f"wandb sync {folder}/offline-run-1-x")
+    (folder / "offline-run-2-x").mkdir()
+    assert last_lines(run)["sync"].endswith(
+        f"sync --append {folder}/offline-run-1-x {folder}/offline-run-2-x"
+    )
+
+
+def test_another_run_gets_how_it_ended_its_last_checkpoint_and_the_command_that_goes_on(
+    new_run: NewRun,
+) -> None:
+    run = new_run().train(110).end("stopped", 75, "Stopped at step 110 of 600: the deadline is near.")
+    lines = list(where_to_look(read_facts(run.path)))
+    assert [phase for phase, _, _ in lines] == ["not proven", "checkpoint", "report", "next"]
+    assert lines[0][1:] == ("stopped at step 110 of 600: the deadline is near.", "degraded")
+    assert lines[1][1] == "step 100 is whole, 43.1 kB"
+    assert lines[-1][1].endswith("--resume auto")
+
+
+def test_the_last_lines_of_a_run_that_is_judged_do_not_repeat_the_judgement(new_run: NewRun) -> None:
+    run = new_run().train(10).end("failed", 1, "Step 11: loss nan is not finite.").prove(failing="trained")
+    lines = last_lines(run)
+    assert list(lines) == ["checkpoint", "report", "next"]
+    assert lines["checkpoint"] == "none was saved"
+
+
+def ended_with(run: Any, bits: float | None, **changes: Any) -> Any:
+    run.train(10).end(
+        "succeeded", 0, "", sample="irst tten", **({} if bits is None else {"bits_per_byte": bits})
+    )
+    record = json.loads(run.layout.run_file.read_text()) | changes
+    run.layout.run_file.write_text(json.dumps(record))
+    return read_facts(run.path)
+
+
+# A quarter of a bit on each side of what letters have left once the one before is known.
+@pytest.mark.parametrize(
+    ("bits", "early"), [(8.0, True), (3.55, True), (3.3, False), (3.05, False), (None, False)]
+)
+def test_a_sample_that_is_noise_still_is_called_so(new_run: NewRun, bits: float | None, early: bool) -> None:
+    facts = ended_with(new_run(), bits)
+    ((phase, text),) = sample_lines(facts, one_line=True)
+    assert (phase, text.startswith("too early: at"), text == "irst tten") == ("sample", early, not early)
+    for report in (markdown_report(facts), html_report([facts])):
+        assert ("Too early" in report, "irst tten" in report) == (early, True)
+
+
+def test_a_model_that_started_from_weights_is_never_called_too_early(new_run: NewRun) -> None:
+    facts = ended_with(new_run(), 6.0, model={"path": "good.safetensors", "sha256": "0"})
+    assert list(sample_lines(facts, one_line=True)) == [("sample", "irst tten")]

@@ -18,10 +18,12 @@ def test_tensorboard_is_that_of_this_environment(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     program = tmp_path / ".venv" / "bin" / "tensorboard"
     monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
-    assert commands.tensorboard_command(Path("r")) == "tensorboard --logdir r/tensorboard"
+    assert commands.tensorboard_command(Path("r"), run_id="x") == "tensorboard --logdir r/tensorboard"
     program.parent.mkdir(parents=True)
     program.touch()
-    assert commands.tensorboard_command(Path("r")) == ".venv/bin/tensorboard --logdir r/tensorboard"
+    assert (
+        commands.tensorboard_command(Path("r"), run_id="x") == ".venv/bin/tensorboard --logdir r/tensorboard"
+    )
     monkeypatch.chdir("/")
     monkeypatch.setattr(Path, "cwd", lambda: Path("/elsewhere"))
-    assert commands.tensorboard_command(Path("r")) == f"{program} --logdir r/tensorboard"
+    assert commands.tensorboard_command(Path("r"), run_id="x") == f"{program} --logdir r/tensorboard"

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.run.commands import again_command, is_command, resume_command, script_command, sync_command
+from trainyard.run.commands import (
+    again_command,
+    changed_command,
+    is_command,
+    made_by,
+    resume_command,
+    script_command,
+    sync_command,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ["runs/a", "/mnt/my runs/it's; rm -rf $HOME", "--resume auto"]
@@ -26,6 +34,37 @@ def test_a_checkpoint_of_any_name_stays_one_word(name: str) -> None:
     checkpoint = Path(name) / "checkpoints" / "step-00000500"
     words = shlex.split(resume_command(Path(name), checkpoint=checkpoint))
     assert words[-4:] == ["--run-dir", name, "--resume", str(checkpoint)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_make_started_goes_on_with_make_and_with_the_store_it_was_given(name: str) -> None:
+    store = "STORE=file:///my store/it's"
+    words = shlex.split(resume_command(Path(name), started_with=["make", store]))
+    assert words == ["make", "resume", f"RUN_DIR={name}", store]
+    text = changed_command(Path(name), {"a.b": 1e-05, "c": 8}, started_with=["make", store])
+    assert shlex.split(text) == ["make", "train", f"CONFIG={name}/config.yaml", "SET=a.b=1e-05 c=8", store]
+    assert is_command(text)
+
+
+def test_a_changed_run_is_one_of_its_own_that_can_begin_from_a_checkpoint() -> None:
+    text = changed_command(Path("runs/a"), {"a.b": 0.5}, checkpoint=Path("runs/a/checkpoints/step-00000010"))
+    words = shlex.split(text)
+    assert words[-4:] == ["--set", "a.b=0.5", "--resume", "runs/a/checkpoints/step-00000010"]
+    assert "--run-dir" not in words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, []),
+        ({"TRAINYARD_STARTED_WITH": "make "}, ["make"]),
+        ({"TRAINYARD_STARTED_WITH": "make 'STORE=s3://a/b c'"}, ["make", "STORE=s3://a/b c"]),
+        ({"TRAINYARD_STARTED_WITH": "rm -rf /"}, []),
+        ({"TRAINYARD_STARTED_WITH": "make 'STORE=open"}, []),
+    ],
+)
+def test_only_make_can_say_that_make_started_a_run(given: dict[str, str], words: list[str]) -> None:
+    assert made_by(given) == words
 
 
 def test_a_script_is_called_plainly_where_python3_is_this_interpreter(

@@ -12,7 +12,7 @@ import torch
 from trainyard.config.schema import Config
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.cpu_peak import cpu_peak_flops
+from trainyard.training.cpu_peak import Peak, cpu_peak_flops
 from trainyard.training.timing import GpuClock, HostClock
 
 PARTS = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
@@ -120,6 +120,23 @@ def test_the_peak_of_a_cpu_is_measured_once_in_the_precision_of_the_run(
     assert measured == [getattr(torch, dtype)]
     for row in read_rows(tmp_path / "run" / "metrics.jsonl"):
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
+
+
+def test_a_measurement_that_others_slowed_down_is_taken_again_and_the_best_counts() -> None:
+    measured = iter([4.0, 2.0, 8.0])
+    peak = Peak(None, lambda: next(measured))
+    assert peak.share(3.0) == 0.75
+    assert peak.share(6.0) == 0.75, "4 and then 2 were too low, 8 is not"
+    assert peak.share(8.0) == 1.0
+
+
+@pytest.mark.parametrize("known", [None, 1.0])
+def test_no_mfu_is_above_1_or_0(known: float | None) -> None:
+    asked = []
+    peak = Peak(known, None if known else lambda: asked.append(1) or 1.0)  # type: ignore[func-returns-value]
+    assert [peak.share(flops) for flops in (2.0, 3.0, 0.5)] == [None, None, 0.5]
+    assert len(asked) == (0 if known else 5), "a machine that is that busy is not measured for ever"
+    assert Peak(None).share(1.0) is None
 
 
 def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,13 +167,14 @@ def test_wandb_keeps_hyperparameters_and_sample_offline(
 
 def records_of(file: Path) -> list[Any]:
     """By W&B's own reader."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2 as messages
     from wandb.sdk.internal.datastore import DataStore
 
-    store, records = DataStore(), []
+    store: Any = DataStore()
+    records: list[Any] = []
     store.open_for_scan(str(file))
     while (data := store.scan_data()) is not None:
-        record = Record()
+        record = messages.Record()  # type: ignore[attr-defined]  # generated when it is imported
         record.ParseFromString(data)
         records.append(record)
     store.close()

@@ -1,0 +1,163 @@
+"""`make train` and `make resume` when a step fails or is interrupted: real make, real shell, real signals.
+
+The steps themselves are stood in for, so that each can fail in each way; `test_make_train.py` has real ones.
+"""
+
+import itertools
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+STEPS = ("check_environment", "prepare_data", "train", "training_artifact_sync", "prove_run")
+STAND_IN = """#!{python}
+import os, pathlib, shlex, signal, sys, time
+folder = pathlib.Path({folder!r})
+name = pathlib.Path(sys.argv[1]).stem
+with (folder / "calls").open("a") as calls:
+    calls.write(shlex.join([name, *sys.argv[2:]]) + "\\n")
+(folder / "started_with").write_text(os.environ.get("TRAINYARD_STARTED_WITH", "none"))
+if name == "train":
+    run = pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1])
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "run.json").write_text("{{}}")
+plan = folder / name
+how = plan.read_text() if plan.exists() else "0"
+if how == "waits":
+    def stopped(number, frame):
+        time.sleep(0.3)  # the save
+        (folder / "saved").touch()
+        os._exit(75)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopped)
+    (folder / "waiting").touch()
+    time.sleep(60)
+sys.exit(int(how))
+"""
+
+
+class Stage:
+    """Where make runs the stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run = folder, folder / "runs" / "one run"
+        (folder / "python").write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        (folder / "python").chmod(0o755)
+        for name in ("training.stamp", "development.stamp"):
+            (folder / name).touch()
+
+    def line(self, target: str, *words: str) -> list[str]:
+        stand_in = [f"RUN={self.folder}/python", f"VENV={self.folder}", "-o", f"{self.folder}/training.stamp"]
+        return ["make", "-C", str(HOUSE), target, *stand_in, f"RUN_DIR={self.run}", *words]
+
+    @property
+    def calls(self) -> list[str]:
+        """The scripts that were called, in order."""
+        return [line.split()[0] for line in (self.folder / "calls").read_text().splitlines()]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    return Stage(folder)
+
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+TELLING = ["training_dashboard", "notify_slack"]
+
+
+@pytest.mark.parametrize(
+    ("step", "code"), [*itertools.product(STEPS, (1, 75)), ("train", 137), ("training_artifact_sync", 4)]
+)
+def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
+    stage: Stage, step: str, code: int
+) -> None:
+    (stage.folder / step).write_text(str(code))
+    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, "of make, whatever fails"
+    assert f"train] Error {code}\n" in done.stderr
+    before = list(STEPS[: STEPS.index(step) + 1])
+    if step in STEPS[:2]:  # there is no run to report on yet
+        assert stage.calls == before
+        return
+    judged = ["prove_run"] if step in ("train", "training_artifact_sync") and code != 75 else []
+    assert stage.calls == [*before, *judged, *TELLING]
+    said = (stage.folder / "calls").read_text().splitlines()[-1]
+    assert said.startswith(f"notify_slack {'stopped' if code == 75 else 'failed'} ")
+
+
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
+    stage: Stage, step: str
+) -> None:
+    stage.run.mkdir(parents=True)
+    (stage.run / "run.json").write_text("{}")
+    (stage.run / "config.yaml").touch()
+    (stage.folder / step).write_text("2")
+    done = subprocess.run(stage.line("resume"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert "resume] Error 2\n" in done.stderr
+    assert stage.calls == [*STEPS[: STEPS.index(step) + 1], *TELLING]
+
+
+def test_a_report_that_fails_after_a_failure_does_not_hide_it(stage: Stage) -> None:
+    (stage.folder / "train").write_text("4")
+    for name in ("prove_run", *TELLING):
+        (stage.folder / name).write_text("3")
+    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert "train] Error 4\n" in done.stderr
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
+def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage) -> None:
+    (stage.folder / "train").write_text("waits")
+    process, terminal = pty.fork()
+    if not process:
+        os.execvpe("make", stage.line("train"), ENVIRONMENT)
+    wait_for(stage.folder / "waiting")
+    os.write(terminal, b"\x03")
+    _, status = os.waitpid(process, 0)
+    os.close(terminal)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 2
+    assert (stage.folder / "saved").exists()
+    assert stage.calls == [*STEPS[:3], *TELLING]
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
+    stage: Stage, group: bool
+) -> None:
+    """Of make alone, as `kill` sends it, and of all that it started, as systemd and `timeout` do."""
+    (stage.folder / "train").write_text("waits")
+    process = subprocess.Popen(
+        stage.line("train"), env=ENVIRONMENT, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    wait_for(stage.folder / "waiting")
+    (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
+    assert process.wait(30) in (-signal.SIGTERM, 2)
+    assert (stage.folder / "saved").exists()
+    assert stage.calls == [*STEPS[:3], *TELLING]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "make "), (("STORE=file:///my/store",), "make 'STORE=file:///my/store'")]
+)
+def test_make_says_that_it_started_the_run_and_with_which_store(
+    stage: Stage, words: tuple[str, ...], said: str
+) -> None:
+    plain = {name: value for name, value in ENVIRONMENT.items() if name != "STORE"}
+    subprocess.run(stage.line("train", *words), env=plain, check=True, capture_output=True, timeout=60)
+    assert (stage.folder / "started_with").read_text() == said
+    assert stage.calls == [*STEPS, *TELLING]

@@ -1,0 +1,141 @@
+"""Class of failure x advice: what came from the configuration is never told to run the same again."""
+
+import itertools
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    RecordError,
+    ServiceError,
+    StoppedError,
+    TrainingFailedError,
+)
+from trainyard.run.failure import (
+    BY_CONFIGURATION,
+    Failure,
+    Kind,
+    failure_of,
+    next_command,
+    read_failure,
+    short_reason,
+    where_it_ended,
+    with_advice,
+)
+
+HOW: tuple[list[str], ...] = ([], ["make"], ["make", "STORE=s3://mine"])
+
+
+def run_with(failure: Failure | None, started_with: list[str]) -> dict[str, Any]:
+    outcome: dict[str, Any] = {"status": "failed", "steps": 7}
+    if failure is not None:
+        outcome["failure"] = failure.to_json()
+    return {"run_id": "r", "outcome": outcome} | ({"started_with": started_with} if started_with else {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "started_with", "from_step"), list(itertools.product(Kind, HOW, (None, 500)))
+)
+def test_only_a_failure_that_heals_is_answered_with_the_same_run(
+    kind: Kind, started_with: list[str], from_step: int | None
+) -> None:
+    changes = {"training.learning_rate": 3e-4} if kind in BY_CONFIGURATION else {}
+    run = run_with(Failure(kind, 8, "Mend it", changes, from_step), started_with)
+    words = shlex.split(next_command(run, Path("runs/a")))
+    changed = any("training.learning_rate=0.0003" in word for word in words)
+    same = "resume" in words or words[-2:] == ["--resume", "auto"]
+    assert (changed, same) == ((True, False) if kind in BY_CONFIGURATION else (False, True))
+    assert (words[0] == "make") == bool(started_with)
+    assert [word for word in words if word.startswith("STORE=")] == started_with[1:]
+    if changed and not started_with:
+        begins = ["--resume", "runs/a/checkpoints/step-00000500"] if from_step else []
+        assert words[words.index("training.learning_rate=0.0003") + 1 :] == begins
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (CheckpointError("x"), Kind.STORAGE),
+        (RecordError("x"), Kind.STORAGE),
+        (DataError("x"), Kind.DATA),
+        (ConfigError("x"), Kind.CONFIGURATION),
+        (ServiceError("x"), Kind.SERVICE),
+        (TrainingFailedError("x"), Kind.UNKNOWN),
+        (StoppedError("x"), Kind.UNKNOWN),
+        (KeyboardInterrupt(), Kind.INTERRUPTED),
+        (ZeroDivisionError("x"), Kind.BUG),
+    ],
+)
+def test_an_error_that_does_not_know_its_class_has_that_of_its_type(error: BaseException, kind: Kind) -> None:
+    found = failure_of(error)
+    assert (found.kind, found.changes) == (kind, {})
+
+
+def test_what_the_raiser_knows_counts_more_than_the_type() -> None:
+    error = TrainingFailedError("x")
+    error.failure = Failure(Kind.HANG, 3)
+    assert failure_of(error) == Failure(Kind.HANG, 3)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_failure_is_read_as_it_was_recorded(kind: Kind) -> None:
+    failure = Failure(kind, 3, "Do this", {"a.b": 1}, 2)
+    assert read_failure({"failure": failure.to_json()}) == failure
+    assert read_failure({"failure": Failure(kind).to_json()}) == Failure(kind)
+
+
+@pytest.mark.parametrize("value", [None, 3, "nan", [], {}, {"class": 3}])
+def test_a_record_that_is_no_failure_is_none(value: object) -> None:
+    assert read_failure({"failure": value}) is None
+
+
+@pytest.mark.parametrize("value", [{"class": "nan", "step": "x", "set": 3, "mend": [], "from_step": True}])
+def test_parts_of_a_wrong_type_are_unknown(value: object) -> None:
+    assert read_failure({"failure": value}) == Failure("nan")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "where", "reason"),
+    [
+        (
+            {"steps": 1, "reason": "Step 2: loss nan", "failure": {"class": "nan", "step": 2}},
+            "in step 2",
+            "loss nan",
+        ),
+        (
+            {"steps": 20, "reason": "Step 20: bad", "failure": {"class": "nan", "step": 20}},
+            "at step 20",
+            "bad",
+        ),
+        ({"steps": 120, "reason": "Step 121: loss nan"}, "in step 121", "loss nan"),
+        (
+            {"steps": 12, "reason": "Stopped at step 12 of 40: SIGINT received. x"},
+            "at step 12",
+            "SIGINT received. x",
+        ),
+        (
+            {"steps": 10, "reason": "No space. Step 10 was not saved"},
+            "at step 10",
+            "No space. Step 10 was not saved",
+        ),
+    ],
+)
+def test_headline_and_text_name_one_step(outcome: dict[str, Any], where: str, reason: str) -> None:
+    assert where_it_ended(outcome, 40) == f"{where} of 40"
+    assert short_reason(outcome) == reason
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert (where_it_ended({}, 40), short_reason({})) == ("", "")
+
+
+def test_advice_follows_the_reason_only_where_something_has_to_change() -> None:
+    nan = {"failure": Failure(Kind.NOT_FINITE, 2, "Lower it", {"a": 1}).to_json()}
+    assert with_advice("loss nan.", nan) == "loss nan. Lower it."
+    assert with_advice("full", {"failure": Failure(Kind.STORAGE, 2, "Free space").to_json()}) == "full"
+    assert with_advice("full", {}) == "full"
