@@ -64,7 +64,7 @@ def line_chart(
     rows = round_ticks(min(values), max(values), 5 if frame.height > 200 else 4)
     first, last = min(point.step for point in points), max(point.step for point in points)
     first = 0.0 if 0 <= first <= last / 10 else first
-    columns = round_ticks(first, last, max(4, frame.width // 110))
+    columns = [tick for tick in round_ticks(first, last, max(4, frame.width // 110)) if tick == round(tick)]
     x = _Axis(first, _above(first, last), frame.left, frame.width - frame.right)
     y = _Axis(rows[0], rows[-1], frame.height - frame.bottom, frame.top)
     body = [

@@ -144,8 +144,8 @@ def _proof(facts: RunFacts) -> str:
 
 
 def _next_step(part: PartRecord, proof: ProofRecord) -> str:
-    """What would make the part hold; that of the first failing part stands above all figures already."""
-    if not part.next_step or part == proof.failing[0]:
+    """What would make the part hold, unless it is what stands above all figures already."""
+    if not part.next_step or part.next_step == proof.failing[0].next_step:
         return ""
     return f'<pre class="command">{escape(part.next_step)}</pre>'
 

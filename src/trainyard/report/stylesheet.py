@@ -27,7 +27,6 @@ pre {
   margin: 8px 0 0; padding: 12px 14px; background: var(--code); border: 1px solid var(--edge);
   border-radius: 8px; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere;
 }
-pre.command { white-space: pre; }
 .kicker, .sub { color: var(--muted); font-size: 14px; overflow-wrap: anywhere; }
 .badge {
   display: inline-block; padding: 1px 10px; border-radius: 999px; border: 1.5px solid var(--edge);
@@ -53,7 +52,7 @@ pre.command { white-space: pre; }
 .proof li + li { border-top: 1px solid var(--edge); }
 .proof .mark { font-weight: 700; }
 .proof .name { font-weight: 600; }
-.proof .evidence { overflow-wrap: anywhere; }
+.proof .evidence { min-width: 0; overflow-wrap: anywhere; }
 .chart { display: block; width: 100%; height: auto; }
 .chart text { fill: var(--muted); font-size: 12px; font-variant-numeric: tabular-nums; }
 .chart .grid { stroke: var(--edge); stroke-width: 1; }

@@ -128,9 +128,9 @@ def _place(relative: str) -> float:
 
 def _advice(key: str) -> str:
     kinds = ", ".join(SUFFIXES[:-1])
-    if key == "data.validation_path":
-        return f"Put {kinds} or .bin files there, or set it to null to hold out part of the training files: --set data.validation_path=null"
-    return f"Put {kinds} or .bin files there, or set it to null to train on Python's standard library: --set data.train_path=null"
+    held_out = key == "data.validation_path"
+    instead = "hold out part of the training files" if held_out else "train on Python's standard library"
+    return f"Put {kinds} or .bin files there, or set it to null to {instead}: --set {key}=null"
 
 
 def _paths_below(root: Path, *, is_pruned: Callable[[Path], bool], skips: SkipTally) -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """The axes of the charts."""
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -49,3 +50,19 @@ def test_long_steps_are_written_short() -> None:
     assert ">200k<" in text
     assert ">1M<" in text
     assert "1,000,0" not in text
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 7, 15, 25, 40, 99])
+def test_a_step_stands_under_its_own_tick(last: int) -> None:
+    """No tick is between two steps: it would be labelled with one of them."""
+    frame = Frame(900, 320)
+    points = [Point(float(step), 1.0) for step in range(1, last + 1)]
+    text = line_chart([Layer("mean", points)], frame, label="Loss", written=str)
+    bottom = frame.height - frame.bottom + 18
+    labels = re.findall(rf'<text x="([\d.]+)" y="{bottom}"[^>]*>(\d+)</text>', text)
+    left, right = frame.left, frame.width - frame.right
+    first = 0 if last >= 10 else 1
+    assert labels
+    for at, label in labels:
+        share = (int(label) - first) / (max(last, 1.1) - first)
+        assert float(at) == pytest.approx(left + share * (right - left), abs=0.06)
