@@ -24,6 +24,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "schema": _SCHEMA,
         "status": str(facts.state.status),
         "status_detail": facts.state.detail or None,
+        "failure": facts.outcome.get("failure"),
         "timestamp": None if facts.timestamp is None else utc(facts.timestamp),
         "run_id": facts.name,
         "run_number": facts.run_number,

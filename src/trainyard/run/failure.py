@@ -52,7 +52,7 @@ BY_CONFIGURATION = frozenset({Kind.NOT_FINITE, Kind.GPU_MEMORY, Kind.HOST_MEMORY
 """What the same configuration would run into again."""
 PROCESS_LOST = "The message of the process that ended stands in the log; once its cause is mended"
 _MENDING = {
-    Kind.STORAGE: "Once it can be written there",
+    Kind.STORAGE: "Once that is mended",
     Kind.DATA: "Once the data is mended",
     Kind.CONFIGURATION: "Once that is mended",
     Kind.SERVICE: "Once the service answers",

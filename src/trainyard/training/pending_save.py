@@ -154,7 +154,7 @@ class PendingSave:
             return failed(what, self._not_finite(), directory)
         free, needed = shutil.disk_usage(directory.path).free / 1e6, self._shares.own_bytes / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        mend = "Once it can be written there"
+        mend = "Once that is mended"
         if free < needed or any(sign in cause for sign in _FULL):
             room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
             cause = f"No space left on {directory.checkpoints} ({room})"
