@@ -281,7 +281,7 @@ def test_weights_that_are_not_finite_are_not_written_behind_training_either(
         training={"learning_rate": 3e38, "warmup_steps": 0, "validation_steps": None},
         checkpointing={"mode": "async", "save_steps": 1},
     )
-    with pytest.raises(TrainingFailedError, match="--set training.learning_rate=0.001"):
+    with pytest.raises(TrainingFailedError, match=r"--set training\.learning_rate=0\.001"):
         run_training(poison)
     assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
 
