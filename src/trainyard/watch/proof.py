@@ -173,8 +173,8 @@ def _network(hardware: Facts, place: Place) -> Part:
 
 
 def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -> Part:
-    nothing_there = found.verification is None and not found.taken
-    if nothing_there and section(run, "outcome").get("status") == "failed":
+    nothing_there = found.trouble is not None or found.verification is None
+    if nothing_there and not found.taken and section(run, "outcome").get("status") == "failed":
         kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
         return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:

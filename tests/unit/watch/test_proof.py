@@ -520,6 +520,8 @@ def test_a_run_that_failed_is_not_said_to_lack_credentials_for_a_store_that_it_n
     assert not stored.holds
     assert stored.evidence == "a run that failed is not stored; what it saved is in runs/a"
     assert "scripts/train.py" in str(stored.next_step)
+    nothing = part(judge(failed, found=Found(None)), "stored")
+    assert (nothing.evidence, nothing.next_step) == (stored.evidence, stored.next_step)
     taken = part(judge(failed, found=Found(trouble="number 7 is another run's", taken=True)), "stored")
     assert taken.evidence == "number 7 is another run's"
 
@@ -533,7 +535,7 @@ def test_without_a_store_the_next_step_leaves_its_address_to_be_filled_in() -> N
 def test_the_proposed_commands_can_be_pasted_whatever_the_names() -> None:
     directory, store = "/mnt/my runs/it's; rm -rf $HOME", "file:///my store"
     place = Place(directory, store, 7)
-    run = changed("outcome", "status", to="failed")
+    run = changed("outcome", "status", to="stopped")
     run["history"] = [{"until": 100, "commit": "0" * 40}]
     proof = prove(run, whole_rows(), EVENTS, Found(None), place=place)
     config = ["--config", f"{directory}/config.yaml"]
