@@ -183,7 +183,7 @@ def data_bytes(data: "DataConfig") -> int:
     if data.train_path is None:
         return EMBEDDED_CORPUS_BYTES * PREPARED_BYTES_PER_BYTE
     paths = (data.train_path, data.validation_path)
-    return sum(size_of(Path(path)) for path in paths if path) * PREPARED_BYTES_PER_BYTE
+    return sum(size_of(Path(path).expanduser()) for path in paths if path) * PREPARED_BYTES_PER_BYTE
 
 
 if __name__ == "__main__":

@@ -97,8 +97,9 @@ def prepared_text(data: "PreparedData") -> str:
     from trainyard.report.quantities import data_files
 
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
-    files = data_files(data.to_json())
-    return f"{data.name}: {files}, {amount(data.train)} train, {validation}"
+    if data.validation and data.validation_split == "within":
+        validation += " (a part of each file)"
+    return f"{data.name}: {data_files(data.to_json())}, {amount(data.train)} train, {validation}"
 
 
 def amount(file: "TokenFile") -> str:
@@ -120,9 +121,10 @@ def prepared_facts(data: "PreparedData") -> dict[str, Any]:
 
 
 def planned_text(plan: "Preparation") -> str:
-    counts = (
-        f"{len(plan.train):,} files to train on, {len(plan.validation):,} held out, {plan.size / 1e6:,.1f} MB"
-    )
+    from trainyard.report.quantities import counted, size
+
+    held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"
+    counts = f"{counted(len(plan.train), 'file')} to train on, {held_out} held out, {size(plan.size)}"
     return f"{plan.name}: {counts} → {plan.directory}"
 
 

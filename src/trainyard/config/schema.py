@@ -172,9 +172,11 @@ class DataConfig(Section):
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null takes Python's standard library."""
     validation_path: Name | None = None
-    """null holds out part of the training files, chosen by a hash of each file's path."""
+    """null holds out part of what is trained on, as validation_split says."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of the files held out when validation_path is null."""
+    """Share held out when validation_path is null."""
+    validation_split: Literal["auto", "files", "within"] = "auto"
+    """files: whole files; within: the end of each file, or some of its rows; auto: files if they suffice."""
     text_field: Name = "text"
     """The field of .jsonl rows and the column of .parquet files that holds the text."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"

@@ -20,6 +20,11 @@ from trainyard.training.megatron_index import index_beside
 from trainyard.training.skipped import SkipTally, passed_over
 
 OTHER_SUFFIX = "files with another suffix"
+NOT_UTF8 = "files that are not UTF-8"
+_FIXES = {
+    NOT_UTF8: " Save it as UTF-8 (iconv -f latin1 -t utf-8 OLD.txt > NEW.txt).",
+    OTHER_SUFFIX: " Convert PDF and Word documents to .txt first.",
+}
 SUFFIXES = (".txt", ".py", ".md", ".jsonl", ".parquet", ".bin")
 # Distributors (Debian, the official container images) leave the tests out, so the corpus does too: the same
 # Python version then gives the same tokens on more machines. The other names hold no library source.
@@ -105,7 +110,9 @@ def _of_megatron(path: Path) -> Path:
 
 def nothing_usable(key: str, path: Path | str, skips: SkipTally) -> str:
     """The message for a path where nothing is left to read."""
-    return f"{key}: {path} has no usable data.{passed_over(skips.summary())} {_advice(key)}"
+    reasons = [skipped.reason for skipped in skips.summary()]
+    fix = next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
+    return f"{key}: {path} has no usable data.{passed_over(skips.summary())}{fix} {_advice(key)}"
 
 
 def hold_out(

@@ -13,6 +13,7 @@ from trainyard.training.batches import Places
 from trainyard.training.corpus import CorpusFile
 from trainyard.training.documents import Piece
 from trainyard.training.megatron_index import read_index
+from trainyard.training.portion import WHOLE, Portion
 from trainyard.training.preparation import Preparation
 from trainyard.training.token_files import places_after
 from trainyard.training.vocabulary import TokenArray, Vocabulary
@@ -36,11 +37,23 @@ def encoded(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[T
         yield tokens, begins.popleft()
 
 
-def starts_in(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
-    """The places of a `.bin` file that begin a document, rising, in parts.
+def starts_in(plan: Preparation, file: CorpusFile, portion: Portion = WHOLE) -> Iterator[Places]:
+    """The places of a `.bin` file that begin a document, rising, in parts; `portion` counts from its start.
 
     Raises ConfigError when nothing tells them.
     """
+    if portion.is_whole:
+        yield from _starts_of_file(plan, file)
+        return
+    dtype = read_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
+    first, end = portion.span(file.size // np.dtype(dtype).itemsize)
+    if first < end:
+        yield np.zeros(1, np.int64)  # the rest of the document that the cut goes through
+    for places in _starts_of_file(plan, file):
+        yield places[(places > first) & (places < end)] - first
+
+
+def _starts_of_file(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
     if file.index is not None:
         yield from read_index(file.index, file.path).document_starts()
         return

@@ -6,10 +6,12 @@ A document arrives as pieces, so that a long text file is never in memory as a w
 
 import codecs
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainyard.training.corpus import CorpusFile
+from trainyard.training.corpus import NOT_UTF8, CorpusFile
+from trainyard.training.portion import WHOLE, Portion
 from trainyard.training.skipped import SkipTally
 
 Piece = bytes | None
@@ -18,46 +20,76 @@ _PIECE_BYTES = 1 << 20
 _PARQUET_ROWS = 1024
 
 
-def read_pieces(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
-    """The documents of `file` as pieces; `text_field` names the text in rows of JSON lines and Parquet."""
-    readers: dict[str, Callable[[CorpusFile, str, SkipTally], Iterator[Piece]]] = {
-        ".jsonl": _json_lines,
-        ".parquet": _parquet,
-    }
-    return readers.get(file.suffix, _text)(file, text_field, skips)
+def read_pieces(
+    file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion = WHOLE
+) -> Iterator[Piece]:
+    """The documents of `file` as pieces; `text_field` names the text in rows of JSON lines and Parquet.
+
+    With a `portion` only one side of the file's split is read.
+    """
+    if file.suffix == ".jsonl":
+        return _json_lines(file, text_field, skips, portion)
+    if file.suffix == ".parquet":
+        return _parquet(file, text_field, skips, portion)
+    return _text(file, skips, portion)
 
 
-def _text(file: CorpusFile, _text_field: str, skips: SkipTally) -> Iterator[Piece]:
+def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     problem = _text_problem(file.path)
     if problem is not None:
         skips.add(problem, file.relative)
         return
-    yield from _text_pieces(file.path)
+    if portion.is_whole:
+        yield from _text_pieces(file.path)
+    else:
+        size = file.path.stat().st_size
+        start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
+        if start == end:
+            return
+        yield from _text_pieces(file.path, start, end)
     yield None
+
+
+def _place_to_cut(path: Path, cut: int, size: int) -> int:
+    """The first beginning of a line from `cut` on in the first half of what follows, else of a character."""
+    with path.open("rb") as file:
+        file.seek(cut - 1)  # the line may begin at `cut` itself
+        text = file.read(min((size - cut) // 2 + 1, _PIECE_BYTES))
+    if line_end := text.find(b"\n") + 1:
+        return cut - 1 + line_end
+    return cut + next((n for n, byte in enumerate(text[1:]) if byte & 0xC0 != 0x80), size - cut)
 
 
 def _text_problem(path: Path) -> str | None:
     """Why `path` is not taken for text, or None. Read to the end first, so that no half file is learnt."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder, is_first = codecs.getincrementaldecoder("utf-8")(), True
     try:
         with path.open("rb") as file:
             while chunk := file.read(_PIECE_BYTES):
+                if is_first and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    return "files in UTF-16 (save as UTF-8)"
+                is_first = False
                 if b"\0" in chunk:
                     return "binary files"
                 decoder.decode(chunk)
             decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        return "files that are not UTF-8"
+        return NOT_UTF8
     except OSError:
         return "unreadable files"
     return None
 
 
-def _text_pieces(path: Path) -> Iterator[bytes]:
-    """The text of `path`: whole if short, else cut at the end of lines, or between characters."""
-    rest = b""
+def _text_pieces(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The text of `path`, or its bytes from `start` to `end`: cut at the end of lines or between characters.
+
+    A short text is one piece.
+    """
+    rest, left = b"", sys.maxsize if end is None else end - start
     with path.open("rb") as file:
-        while chunk := file.read(_PIECE_BYTES):
+        file.seek(start)
+        while chunk := file.read(min(_PIECE_BYTES, left)):
+            left -= len(chunk)
             text = rest + chunk
             if len(chunk) < _PIECE_BYTES:
                 rest = text
@@ -77,14 +109,23 @@ def _character_end(text: bytes) -> int:
     return cut or len(text)
 
 
-def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
+def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     try:
+        count, row = 0 if portion.is_whole else _row_count(file.path), -1
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
+                if not line.strip():
+                    continue
+                row += 1
+                if portion.is_whole or portion.has_row(row, count):
                     yield from _json_row(line, text_field, _Place(file.relative, number, skips))
     except OSError:
         skips.add("unreadable files", file.relative)
+
+
+def _row_count(path: Path) -> int:
+    with path.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
 
 
 class _Place:
@@ -122,7 +163,7 @@ def _row_pieces(text: str, place: _Place) -> Iterator[Piece]:
     return None
 
 
-def _parquet(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
+def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     import pyarrow
     import pyarrow.parquet
 
@@ -131,16 +172,26 @@ def _parquet(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Pi
             if text_field not in table.schema_arrow.names:
                 skips.add(f"files without the column {text_field!r} (data.text_field)", file.relative)
                 return
-            yield from _parquet_rows(table.iter_batches(_PARQUET_ROWS, columns=[text_field]), file, skips)
+            count = table.metadata.num_rows
+
+            def is_read(row: int) -> bool:
+                return portion.is_whole or portion.has_row(row, count)
+
+            batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field])
+            yield from _parquet_rows(batches, file, skips, is_read=is_read)
     except (pyarrow.ArrowException, OSError):
         skips.add("unreadable files", file.relative)
 
 
-def _parquet_rows(batches: Iterator[object], file: CorpusFile, skips: SkipTally) -> Iterator[Piece]:
+def _parquet_rows(
+    batches: Iterator[object], file: CorpusFile, skips: SkipTally, *, is_read: Callable[[int], bool]
+) -> Iterator[Piece]:
     number = 0
     for batch in batches:
         for text in batch.column(0).to_pylist():  # type: ignore[attr-defined]  # pyarrow has no types
             number += 1
+            if not is_read(number - 1):
+                continue
             place = _Place(file.relative, number, skips)
             if isinstance(text, str):
                 yield from _row_pieces(text, place)

@@ -6,7 +6,7 @@ Making the token files is the affair of `tokens`.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from trainyard.training.corpus import (
     nothing_usable,
     standard_library,
 )
+from trainyard.training.portion import WHOLE, Portion
 from trainyard.training.skipped import Skipped, SkipTally
 from trainyard.training.vocabulary import Vocabulary, load_vocabulary
 
@@ -44,11 +45,21 @@ class Preparation:
     vocabulary: Vocabulary
     validation_skipped: tuple[Skipped, ...] = ()
     """In data.validation_path."""
+    split: str | None = None
+    """How validation is held out of the files to train on, `files` or `within`; None: it is not."""
+
+    @property
+    def portions(self) -> tuple[Portion, Portion]:
+        """What is read of each file to train on, and of each file to validate on."""
+        if self.split != "within":
+            return WHOLE, WHOLE
+        fraction = self.data.validation_fraction
+        return Portion(fraction), Portion(fraction, held_out=True)
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(file.size for file in self.train + self.validation)
+        return sum(file.size for file in set(self.train + self.validation))
 
     def to_json(self) -> dict[str, Any]:
         """For `--dry-run`."""
@@ -58,56 +69,78 @@ class Preparation:
             "validation_files": len(self.validation),
             "bytes": self.size,
             "directory": str(self.directory),
+            **({} if self.split is None else {"validation_split": self.split}),
         }
 
 
 def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
-    """Find the files and decide which are held out; nothing is read but the tokenizer, nothing is written.
+    """The first of `plans`: what is prepared unless its validation part turns out to be too short."""
+    return next(plans(data, model))
 
-    Raises DataError when a path is missing or has nothing to read, ConfigError when the tokenizer is
-    unusable.
+
+def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
+    """Find the files and decide what is held out; nothing is read but the tokenizer, nothing is written.
+
+    There are several with `data.validation_split: auto`, where whole files may leave too little to validate
+    on: how many tokens they have is only known once they are prepared. Raises DataError when a path is
+    missing or has nothing to read, ConfigError when the tokenizer is unusable.
     """
     vocabulary = load_vocabulary(model)
     skips, validation_skips = SkipTally(), SkipTally()
     corpus = _train_corpus(data, skips)
-    if data.validation_path is None:
-        train, validation = hold_out(corpus.files, data.validation_fraction)
+    held_out = _validation_corpus(data, validation_skips).files if data.validation_path is not None else ()
+
+    def planned(split: str | None) -> Preparation:
+        train, validation = corpus.files, held_out
+        if split == "files":
+            train, validation = hold_out(corpus.files, data.validation_fraction)
+        elif split == "within":
+            validation = corpus.files
+        vocab_size = model.architecture.vocab_size
+        key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation), split=split)
+        return Preparation(
+            name=corpus.name,
+            train=train,
+            validation=validation,
+            skipped=skips.summary(),
+            directory=Path(data.prepared_directory).expanduser() / key,
+            data=data,
+            vocab_size=vocab_size,
+            vocabulary=vocabulary,
+            validation_skipped=validation_skips.summary(),
+            split=split,
+        )
+
+    if data.validation_path is not None or data.validation_fraction == 0:
+        yield planned(None)
+    elif data.validation_split != "auto":
+        yield planned(data.validation_split)
     else:
-        train, validation = corpus.files, _validation_corpus(data, validation_skips).files
-    vocab_size = model.architecture.vocab_size
-    key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation))
-    directory = Path(data.prepared_directory) / key
-    return Preparation(
-        corpus.name,
-        train,
-        validation,
-        skips.summary(),
-        directory,
-        data,
-        vocab_size,
-        vocabulary,
-        validation_skips.summary(),
-    )
+        by_files = planned("files")
+        if by_files.validation:
+            yield by_files
+        yield planned("within")
+        yield by_files  # a text that is too short to be split is trained on whole
 
 
 def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
     if data.train_path is None:
         return standard_library()
-    without = [Path(data.prepared_directory)]
+    without = [Path(data.prepared_directory).expanduser()]
     if data.validation_path is not None:
-        without.append(Path(data.validation_path))
+        without.append(Path(data.validation_path).expanduser())
     return _corpus("data.train_path", data.train_path, data=data, without=without, skips=skips)
 
 
 def _validation_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
     assert data.validation_path is not None
-    without = [Path(data.prepared_directory)]
+    without = [Path(data.prepared_directory).expanduser()]
     return _corpus("data.validation_path", data.validation_path, data=data, without=without, skips=skips)
 
 
 def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], skips: SkipTally) -> Corpus:
     """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
-    corpus = corpus_at(key, Path(path), without=without, skips=skips)
+    corpus = corpus_at(key, Path(path).expanduser(), without=without, skips=skips)
     width = np.dtype(data.bin_dtype).itemsize
     files = []
     for file in corpus.files:
@@ -126,12 +159,15 @@ def _key(
     *,
     vocab_size: int,
     parts: tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]],
+    split: str | None,
 ) -> str:
     """A digest of all that decides the tokens. A file counts as unchanged while its size and time are."""
     files = [[_state(file) for file in part] for part in parts]
     facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
     if data.packing == "separate":
         facts.append(data.packing)
+    if split == "within":
+        facts.append([split, data.validation_fraction])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

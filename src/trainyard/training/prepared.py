@@ -40,6 +40,8 @@ class PreparedData:
     """That preparing or finding it took."""
     reused: bool
     """It was there from an earlier run."""
+    validation_split: str | None = None
+    """How validation was held out of the files to train on (data.validation_split); None: it was not."""
 
     @property
     def skipped_files(self) -> int:
@@ -58,10 +60,12 @@ class PreparedData:
             facts["skipped_files"] = self.skipped_files
         if self.validation is None:
             return facts
+        split = {} if self.validation_split is None else {"validation_split": self.validation_split}
         return {
             **facts,
             "validation_tokens": self.validation.tokens,
             "validation_files": self.validation_files,
+            **split,
         }
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
@@ -86,8 +90,13 @@ class PreparedData:
         return [int(token) for token in (self.validation or self.train).open()[:count]]
 
     def pinned(self, config: Config) -> Config:
-        """`config` as it is: the fingerprint says which data it was."""
-        return config
+        """`config` with how validation was held out, so that a resume does the same."""
+        return config if self.validation_split is None else with_split(config, self.validation_split)
+
+
+def with_split(config: Config, split: str) -> Config:
+    """`config` with `data.validation_split` set."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})
 
 
 def write_index(prepared: PreparedData, folder: Path) -> None:
@@ -105,6 +114,7 @@ def write_index(prepared: PreparedData, folder: Path) -> None:
 
 def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
     name = file.path.name if file.path.parent == folder else str(file.path)
+    part = {} if file.part_of is None else {"part_of": list(file.part_of)}
     return {
         "path": name,
         "dtype": file.dtype,
@@ -112,6 +122,7 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
         "sha256": file.sha256,
         "seen": file.seen,
         "documents": file.documents and _described(file.documents, folder),
+        **part,
     }
 
 
@@ -122,14 +133,22 @@ def read_prepared(directory: Path) -> PreparedData | None:
         train = _token_file_of(index["train"], directory)
         validation = None if index["validation"] is None else _token_file_of(index["validation"], directory)
         skipped = tuple(Skipped(reason, count, tuple(names)) for reason, count, names in index["skipped"])
-        counts = int(index["train_files"]), int(index["validation_files"])
+        train_files, validation_files = int(index["train_files"]), int(index["validation_files"])
         name, schema = str(index["name"]), int(index["schema"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if schema != _SCHEMA or not train.is_whole or not (validation is None or validation.is_whole):
         return None
     return PreparedData(
-        name, fingerprint_of(train, validation), train, validation, *counts, skipped, seconds=0.0, reused=True
+        name,
+        fingerprint_of(train, validation),
+        train,
+        validation,
+        train_files=train_files,
+        validation_files=validation_files,
+        skipped=skipped,
+        seconds=0.0,
+        reused=True,
     )
 
 
@@ -137,7 +156,9 @@ def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
     path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
     seen = FileState(*value["seen"]) if value.get("seen") else None
     documents = _token_file_of(value["documents"], directory) if value.get("documents") else None
-    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, documents)
+    first, of = value.get("part_of") or (None, None)
+    part_of = None if first is None or of is None else (int(first), int(of))
+    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, documents, part_of)
 
 
 def _places(file: TokenFile) -> Places | None:
@@ -148,6 +169,8 @@ def _places(file: TokenFile) -> Places | None:
 def _identity(file: TokenFile) -> list[str | int]:
     """What is the same wherever the tokens, and the documents where they count, are the same."""
     identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
+    if file.part_of is not None:
+        identity += ["from", file.part_of[0]]
     return identity if file.documents is None else [*identity, file.documents.sha256]
 
 

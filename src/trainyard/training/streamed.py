@@ -18,6 +18,7 @@ from trainyard.errors import DataError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.batches import first_windows, plain_ids
 from trainyard.training.hugging_face import Origin, TextStream, find_origin
+from trainyard.training.prepared import with_split
 from trainyard.training.stream_batches import StreamBatches
 from trainyard.training.token_stream import Tokens, TokenStream
 from trainyard.training.vocabulary import load_vocabulary
@@ -102,18 +103,29 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
 
 
 def as_begun(config: Config, run_directory: Path | None) -> Config:
-    """`config` with the commit that the run in `run_directory` began to read, where it names none itself.
+    """`config` with what the run in `run_directory` decided when it began, where it leaves that open.
 
-    The dataset may have a newer one since: what goes on goes on with the same.
+    That is the commit of a dataset, which may have a newer one since, and how validation is held out of the
+    files: what goes on goes on with the same.
     """
-    wanted = config.data.hugging_face
     file = RunDirectory(run_directory).config_file if run_directory else None
-    if wanted.dataset is None or wanted.revision is not None or file is None or not file.is_file():
+    if file is None or not file.is_file():
         return config
-    begun = load_config(file).config.data.hugging_face
-    if begun.dataset != wanted.dataset or begun.revision is None:
+    begun = load_config(file).config.data
+    wanted = config.data.hugging_face
+    if wanted.dataset is None:
+        return _with_split_of(begun, config)
+    if wanted.revision is not None or begun.hugging_face.dataset != wanted.dataset:
         return config
-    return _with_revision(config, begun.revision)
+    return _with_revision(config, begun.hugging_face.revision)
+
+
+def _with_split_of(begun: DataConfig, config: Config) -> Config:
+    """A run that was begun before files were split has whole files held out, or none."""
+    held_out = config.data.validation_path is None and config.data.validation_fraction > 0
+    if not held_out or config.data.validation_split != "auto":
+        return config
+    return with_split(config, "files" if begun.validation_split == "auto" else begun.validation_split)
 
 
 def _with_revision(config: Config, revision: str | None) -> Config:

@@ -20,6 +20,7 @@ from trainyard.errors import DataError
 from trainyard.run.commands import script_command
 from trainyard.run.files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.training.portion import WHOLE, Portion
 from trainyard.training.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
@@ -54,10 +55,16 @@ class TokenFile:
     """How the file was when its bytes last had that hash."""
     documents: "TokenFile | None" = None
     """The places of the first tokens of documents, rising, where they are asked for."""
+    part_of: tuple[int, int] | None = None
+    """The first token and how many the file has, where only a part of it is meant; the hash is of all."""
+
+    @property
+    def _file_tokens(self) -> int:
+        return self.part_of[1] if self.part_of else self.tokens
 
     @property
     def is_large(self) -> bool:
-        return self.tokens * np.dtype(self.dtype).itemsize >= LARGE_BYTES
+        return self._file_tokens * np.dtype(self.dtype).itemsize >= LARGE_BYTES
 
     @property
     def is_whole(self) -> bool:
@@ -66,7 +73,9 @@ class TokenFile:
             found = self.path.stat()
         except OSError:  # another process may be putting a new one in its place
             return False
-        whole = stat.S_ISREG(found.st_mode) and found.st_size == self.tokens * np.dtype(self.dtype).itemsize
+        whole = (
+            stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
+        )
         return whole and (self.documents is None or self.documents.is_whole)
 
     def verified(self, progress: Progress = UNSEEN) -> "TokenFile | None":
@@ -85,14 +94,20 @@ class TokenFile:
         except FileNotFoundError:  # gone since
             return None
 
-    def open(self) -> "np.memmap[Any, np.dtype[np.integer[Any]]]":
+    def open(self) -> TokenArray:
         """The tokens `[tokens]`, memory-mapped, read only. Raises DataError when the file is not whole."""
         if not self.is_whole:
             raise DataError(
-                f"{self.path}: missing, or no longer {self.tokens:,} {self.dtype} tokens. "
+                f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
                 f"Run {script_command('prepare_data.py')} again."
             )
-        return np.memmap(self.path, dtype=_stored(self.dtype), mode="r")
+        tokens = np.memmap(self.path, dtype=_stored(self.dtype), mode="r")
+        first = self.part_of[0] if self.part_of else 0
+        return tokens[first : first + self.tokens]
+
+    def part(self, first: int, end: int) -> "TokenFile":
+        """The tokens from `first` to before `end` of a file that is used where it lies."""
+        return replace(self, tokens=end - first, part_of=(first, self._file_tokens))
 
 
 class TokenWriter:
@@ -132,11 +147,20 @@ class TokenWriter:
 
 
 def copy_tokens(
-    path: Path, writer: TokenWriter, *, dtype: str, vocab_size: int, progress: Progress = UNSEEN
+    path: Path,
+    writer: TokenWriter,
+    *,
+    dtype: str,
+    vocab_size: int,
+    portion: Portion = WHOLE,
+    progress: Progress = UNSEEN,
 ) -> None:
     """Append the pre-tokenised file at `path` to `writer`, checking each id as `check_tokens` does."""
+    first, end = portion.span(path.stat().st_size // np.dtype(dtype).itemsize)
+    place = 0
     for chunk in _checked_chunks(path, dtype, vocab_size):
-        writer.write(chunk)
+        writer.write(chunk[max(0, first - place) : max(0, end - place)])
+        place += chunk.size
         progress.advance(chunk.nbytes)
 
 

@@ -10,9 +10,10 @@ Drawing samples is the affair of `batches`.
 
 import contextlib
 import logging
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,16 @@ from trainyard.training.document_starts import encoded, starts_in
 from trainyard.training.documents import Piece, read_pieces
 from trainyard.training.folders import make_folder, wait_for_maker
 from trainyard.training.megatron_index import read_index
-from trainyard.training.preparation import Preparation, plan_preparation
+from trainyard.training.portion import Portion
+from trainyard.training.preparation import Preparation, plans
 from trainyard.training.prepared import PreparedData, fingerprint_of, read_prepared, write_index
 from trainyard.training.skipped import Skipped, SkipTally, passed_over
 from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
 _OTHERS_SECONDS = 5.0
 """How long the other processes of a machine wait for the first to begin, before each prepares for itself."""
+_MOST_HELD_OUT = 0.5
+"""No larger share of a text is advised to be held out."""
 _STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
@@ -46,26 +50,13 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
     """
     start = time.monotonic()
     progress.begin("finding files")
-    plan = plan_preparation(data, model)
-    prepared = _find(plan.directory, progress)
-    if prepared is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
-        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the first process of this machine
-        prepared = _find(plan.directory, progress)
-    reused = prepared is not None
-    if not reused:
-        progress.begin("reading", plan.size)
-        _make(plan, progress)
-        prepared = read_prepared(plan.directory)
-    if prepared is None:
-        raise DataError(
-            f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
-        )
-    if not reused:
+    prepared = _chosen(data, model, lambda plan: _made_or_found(plan, progress))
+    assert prepared is not None
+    if not prepared.reused:
         for skipped in prepared.skipped:
             level = logging.INFO if skipped.reason == OTHER_SUFFIX else logging.WARNING
             _logger.log(level, "passed over %s", skipped)
-    prepared = replace(prepared, reused=reused, seconds=time.monotonic() - start)
-    return _long_enough(prepared, data)
+    return replace(prepared, seconds=time.monotonic() - start)
 
 
 def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None:
@@ -73,8 +64,49 @@ def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None
 
     Raises what `prepare_data` raises.
     """
-    prepared = read_prepared(plan_preparation(data, model).directory)
-    return None if prepared is None else _long_enough(prepared, data)
+    return _chosen(data, model, lambda plan: read_prepared(plan.directory))
+
+
+def _chosen(
+    data: DataConfig, model: ModelConfig, found: Callable[[Preparation], PreparedData | None]
+) -> PreparedData | None:
+    """What is `found` of the first plan whose validation part is long enough, else of the last one."""
+    shortest: PreparedData | None = None
+    prepared: PreparedData | None = None
+    for plan in plans(data, model):
+        prepared = found(plan)
+        if prepared is None:
+            return None
+        prepared = replace(prepared, validation_split=plan.split)
+        if _can_validate(prepared, data.sequence_length) or data.validation_split != "auto":
+            break
+        if plan.split == "within":
+            shortest = prepared
+    assert prepared is not None
+    return _long_enough(prepared, data, shortest)
+
+
+def _can_validate(prepared: PreparedData, length: int) -> bool:
+    parts = (prepared.train, prepared.validation)
+    return all(part is not None and part.tokens > length for part in parts)
+
+
+def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
+    prepared = _find(plan.directory, progress)
+    if prepared is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the first process of this machine
+        prepared = _find(plan.directory, progress)
+    if prepared is not None:
+        return replace(prepared, reused=True)
+    passes = (*plan.train, *plan.validation)  # a file that is split is read for each of its parts
+    progress.begin("reading", sum(file.size for file in passes))
+    _make(plan, progress)
+    prepared = read_prepared(plan.directory)
+    if prepared is None:
+        raise DataError(
+            f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
+        )
+    return replace(prepared, reused=False)
 
 
 def _find(directory: Path, progress: Progress) -> PreparedData | None:
@@ -118,19 +150,23 @@ def _make(plan: Preparation, progress: Progress) -> None:
 
 def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
-    skips = SkipTally(plan.skipped)
-    held_out = skips if plan.data.validation_path is None else SkipTally(plan.validation_skipped)
+    skips, held_out = SkipTally(plan.skipped), SkipTally(plan.validation_skipped)
+    if plan.split == "files":
+        held_out = skips
+    to_train, to_validate = plan.portions
+    path = folder / "train.bin"
     train, train_files = _token_file(
-        plan, plan.train, path=folder / "train.bin", skips=skips, progress=progress
+        plan, plan.train, path=path, skips=skips, portion=to_train, progress=progress
     )
+    path = folder / "validation.bin"
     validation, files = _token_file(
-        plan, plan.validation, path=folder / "validation.bin", skips=held_out, progress=progress
+        plan, plan.validation, path=path, skips=held_out, portion=to_validate, progress=progress
     )
     if train is None:
         raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
         raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, held_out))
-    if held_out is not skips:
+    if plan.split is None:
         skips.include(held_out.summary())
     prepared = PreparedData(
         plan.name,
@@ -147,7 +183,13 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
 
 
 def _token_file(
-    plan: Preparation, files: tuple[CorpusFile, ...], *, path: Path, skips: SkipTally, progress: Progress
+    plan: Preparation,
+    files: tuple[CorpusFile, ...],
+    *,
+    path: Path,
+    skips: SkipTally,
+    portion: Portion,
+    progress: Progress,
 ) -> tuple[TokenFile | None, int]:
     """The tokens of `files`, or None if they have none, and how many files they are of.
 
@@ -155,15 +197,29 @@ def _token_file(
     """
     bins = [file for file in files if file.suffix == ".bin"]
     if len(files) == len(bins) == 1:
-        found = check_tokens(bins[0].path, _stored_type(plan, bins[0]), plan.vocab_size, progress)
-        return replace(found, documents=_write_starts(plan, bins[0], path)), 1
+        found = _where_it_lies(plan, bins[0], path=path, portion=portion, progress=progress)
+        return found, int(found is not None)
     types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
     if not types:
         return None, 0
     with TokenWriter(path, str(np.result_type(*types))) as writer, _starts_writer(plan, path) as starts:
-        used = _write_files(plan, files, writers=(writer, starts), skips=skips, progress=progress)
+        used = _write_files(
+            plan, files, writers=(writer, starts), skips=skips, portion=portion, progress=progress
+        )
         result = replace(writer.finish(), documents=None if starts is None else starts.finish())
     return (result, used) if result.tokens else (None, 0)
+
+
+def _where_it_lies(
+    plan: Preparation, file: CorpusFile, *, path: Path, portion: Portion, progress: Progress
+) -> TokenFile | None:
+    found = check_tokens(file.path, _stored_type(plan, file), plan.vocab_size, progress)
+    if not portion.is_whole:
+        first, end = portion.span(found.tokens)
+        if first == end:
+            return None
+        found = found.part(first, end)
+    return replace(found, documents=_write_starts(plan, file, path, portion))
 
 
 def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[TokenWriter | None]:
@@ -172,12 +228,12 @@ def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[Toke
     return TokenWriter(path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
 
 
-def _write_starts(plan: Preparation, file: CorpusFile, path: Path) -> TokenFile | None:
+def _write_starts(plan: Preparation, file: CorpusFile, path: Path, portion: Portion) -> TokenFile | None:
     """Where the documents of a `.bin` file that is used where it lies begin, beside `path`."""
     with _starts_writer(plan, path) as writer:
         if writer is None:
             return None
-        for places in starts_in(plan, file):
+        for places in starts_in(plan, file, portion):
             writer.write(places)
         return writer.finish()
 
@@ -188,6 +244,7 @@ def _write_files(
     *,
     writers: tuple[TokenWriter, TokenWriter | None],
     skips: SkipTally,
+    portion: Portion,
     progress: Progress,
 ) -> int:
     """Write the tokens of `files`, and where documents begin if there is a second writer.
@@ -200,12 +257,18 @@ def _write_files(
         before = writer.tokens
         if file.suffix == ".bin":
             if starts is not None:
-                for places in starts_in(plan, file):
+                for places in starts_in(plan, file, portion):
                     starts.write(places + writer.tokens)
-            stored = _stored_type(plan, file)
-            copy_tokens(file.path, writer, dtype=stored, vocab_size=plan.vocab_size, progress=progress)
+            copy_tokens(
+                file.path,
+                writer,
+                dtype=_stored_type(plan, file),
+                vocab_size=plan.vocab_size,
+                portion=portion,
+                progress=progress,
+            )
         else:
-            pieces = _told(read_pieces(file, plan.data.text_field, skips), file.size, progress)
+            pieces = _told(read_pieces(file, plan.data.text_field, skips, portion), file.size, progress)
             for tokens, begins in encoded(plan.vocabulary, pieces):
                 if starts is not None and begins:
                     starts.write(np.array([writer.tokens]))
@@ -237,8 +300,11 @@ def _is_whole(directory: Path) -> bool:
     return prepared.validation is None or prepared.validation.verified() is not None
 
 
-def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:
-    """`prepared`, without a validation part that was held out but is shorter than a sequence."""
+def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData | None) -> PreparedData:
+    """`prepared`, without a validation part that was held out but is shorter than a sequence.
+
+    `split` is the attempt to hold out a part of each file, where there was one that left too little.
+    """
     length = data.sequence_length
     if prepared.train.tokens <= length:
         what = f"data.train_path: {prepared.name} has {prepared.train.tokens:,} tokens"
@@ -247,19 +313,32 @@ def _long_enough(prepared: PreparedData, data: DataConfig) -> PreparedData:
         if data.validation_path is not None:
             what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
             raise DataError(_too_short(what, (), length))  # what was passed over may be training data
+        split = split or prepared
         prepared = replace(prepared, validation=None, validation_files=0)
     if prepared.validation is None and data.validation_fraction > 0:
-        _logger.warning(
-            "no validation: what could be held out of the %s files of %s is shorter than a sequence; "
-            "set data.validation_path",
-            f"{prepared.train_files:,}",
-            prepared.name,
-        )
+        _logger.warning("%s", _no_validation(prepared, data, split or prepared))
     return prepared
+
+
+def _no_validation(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
+    """Why nothing is held out, in numbers, and what to do."""
+    length, share = data.sequence_length, f"data.validation_fraction {data.validation_fraction:g}"
+    held_out = split.validation.tokens if split.validation else 0
+    total = split.train.tokens + held_out
+    needed = math.ceil(100 * (length + 2) / total) / 100
+    fixes = ["Add text", "set data.validation_path"]
+    if needed <= _MOST_HELD_OUT:
+        fixes.append(f"set data.validation_fraction to {needed:g}")
+    fixes.append("lower data.sequence_length")
+    return (
+        f"no validation: {prepared.name} has {total:,} tokens, {share} holds out {held_out:,} of them, and "
+        f"one sequence takes {length + 1:,} (data.sequence_length and the token after it). "
+        f"{', '.join(fixes[:-1])} or {fixes[-1]}."
+    )
 
 
 def _too_short(what: str, skipped: tuple[Skipped, ...], length: int) -> str:
     return (
-        f"{what}, less than one sequence (data.sequence_length {length:,} and the token after it)."
-        f"{passed_over(skipped)} Add data, or lower data.sequence_length."
+        f"{what}, less than one sequence, which takes {length + 1:,} (data.sequence_length {length:,} and "
+        f"the token after it).{passed_over(skipped)} Add data, or lower data.sequence_length."
     )

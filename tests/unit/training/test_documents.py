@@ -49,7 +49,7 @@ def test_a_text_file_is_one_document(tmp_path: Path, suffix: str) -> None:
     ("content", "reason"),
     [
         (b"GIF89a\0\xff\xff", "binary files"),
-        ("utf-16".encode("utf-16"), "binary files"),
+        ("utf-16".encode("utf-16"), "files in UTF-16 (save as UTF-8)"),
         ("Käse".encode("latin-1"), "files that are not UTF-8"),
         ("Käse".encode()[:2], "files that are not UTF-8"),
     ],

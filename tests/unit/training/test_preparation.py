@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
+from trainyard.config.load import dump_yaml
+from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
 from trainyard.training.preparation import Preparation, plan_preparation
+from trainyard.training.streamed import as_begun
+from trainyard.training.tokens import prepare_data
 
 MODEL = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=300))
 
@@ -83,3 +86,51 @@ def test_what_is_passed_over_is_counted_where_it_lies(folder: Path) -> None:
     found = plan(folder, validation_path=str(folder / "validation"))
     assert [str(skipped) for skipped in found.skipped] == ["1 file with another suffix (a.exe)"]
     assert [str(skipped) for skipped in found.validation_skipped] == ["1 file with another suffix (b.exe)"]
+
+
+def begun_with(folder: Path, **data: object) -> Config:
+    """What a run of `folder`, whose own configuration says `data`, goes on with."""
+    run = folder / "run"
+    run.mkdir()
+    values = {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"train_path": "a.txt", **data}}
+    loaded = Config.model_validate(values)
+    text = dump_yaml(loaded).replace("  validation_split: auto\n", "")
+    (run / "config.yaml").write_text(text)
+    asked = loaded.data.model_copy(update={"validation_split": "auto"})
+    return as_begun(loaded.model_copy(update={"data": asked}), run)
+
+
+@pytest.mark.parametrize(
+    ("begun", "goes_on"),
+    [
+        ({}, "files"),  # a run of the time before files were split
+        ({"validation_split": "files"}, "files"),
+        ({"validation_split": "within"}, "within"),
+        ({"validation_fraction": 0.0}, "auto"),
+        ({"validation_path": "b.txt"}, "auto"),
+    ],
+)
+def test_a_run_goes_on_with_the_split_it_was_begun_with(
+    folder: Path, begun: dict[str, object], goes_on: str
+) -> None:
+    assert begun_with(folder, **begun).data.validation_split == goes_on
+
+
+def test_what_was_decided_is_pinned_in_the_configuration(folder: Path) -> None:
+    (folder / "one.txt").write_text("a line of text\n" * 200)
+    for path, split in ((folder / "train", "files"), (folder / "one.txt", "within")):
+        values = {"train_path": str(path), "prepared_directory": str(folder / "p"), "sequence_length": 4}
+        data = DataConfig.model_validate({**values, "validation_fraction": 0.2})
+        whole = Config.model_validate({"model": {"name": "m"}}).model_copy(update={"data": data})
+        pinned = prepare_data(data, MODEL).pinned(whole)
+        assert pinned.data == data.model_copy(update={"validation_split": split})
+
+
+def test_a_home_folder_and_a_relative_path_are_understood(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    names = [file.relative for file in plan(folder).train]
+    for path in ("~/train", "train", "./train/"):
+        assert [file.relative for file in plan(folder, train_path=path).train] == names

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from trainyard.run.files import sha256_of_file
 from trainyard.training import prepared, token_files, tokens
 from trainyard.training.preparation import plan_preparation
 from trainyard.training.prepared import PreparedData
-from trainyard.training.tokens import prepare_data
+from trainyard.training.tokens import prepare_data, prepared_before
 
 LONG = "a line of text that is long enough\n" * 5
 
@@ -435,25 +436,139 @@ def test_asked_for_validation_that_is_too_short_or_unusable_is_an_error(folder: 
         prepare(folder, validation_path=str(path))
 
 
-def test_held_out_validation_that_is_too_short_is_left_out_and_said(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def small_files(folder: Path) -> None:
     for number in range(30):
         (folder / "train" / f"{number}.txt").write_text("x")
-    prepared = prepare(folder, validation_fraction=0.1, sequence_length=100)
+
+
+def test_whole_files_that_are_too_short_to_validate_on_are_left_out_and_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_files(folder)
+    prepared = prepare(folder, validation_fraction=0.1, sequence_length=100, validation_split="files")
     assert prepared.validation is None
     assert prepared.validation_files == 0
     assert caplog.text.count("no validation") == 1
 
 
-def test_a_single_file_has_no_validation_which_is_said(
+def test_where_whole_files_are_too_short_each_file_is_split(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    small_files(folder)
+    prepared = prepare(folder, validation_fraction=0.3, sequence_length=100)
+    assert prepared.validation is not None
+    assert prepared.validation_split == "within"
+    everything = prepare(folder)
     assert (
-        prepare(folder, train_path=str(folder / "train" / "b.txt"), validation_fraction=0.9).validation
-        is None
+        prepared.train.tokens + prepared.validation.tokens == everything.train.tokens + 3
+    )  # their separators
+    assert "no validation" not in caplog.text
+    assert prepared_before(config(folder, validation_fraction=0.3, sequence_length=100), model()) == replace(
+        prepared, seconds=0.0, reused=True
     )
-    assert "set data.validation_path" in caplog.text
+
+
+SINGLE = "".join(f"{number:04} a line of the only file\n" for number in range(200))
+
+
+@pytest.mark.parametrize("name", ["Größe der Welt.txt", "a.md", "b.py"])
+def test_the_end_of_a_single_text_is_held_out(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_text(SINGLE)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.05)
+    assert prepared.validation is not None
+    train, held_out = text(prepared), prepared.validation.open().tobytes()
+    assert (train[:-1] + held_out[:-1]).decode() == SINGLE
+    assert held_out.startswith(b"0190 ")
+    assert prepared.to_json() | {"fingerprint": ""} == {
+        "name": str(path),
+        "fingerprint": "",
+        "train_tokens": len(train),
+        "train_files": 1,
+        "validation_tokens": len(held_out),
+        "validation_files": 1,
+        "validation_split": "within",
+    }
+    again = prepare(folder, train_path=str(path), validation_fraction=0.05)
+    assert (again.fingerprint, again.reused) == (prepared.fingerprint, True)
+    assert prepare(folder, train_path=str(path), validation_fraction=0.1).fingerprint != prepared.fingerprint
+
+
+def test_a_file_that_is_added_moves_no_text_to_the_other_side(folder: Path) -> None:
+    def held_out() -> bytes:
+        prepared = prepare(folder, validation_fraction=0.2, validation_split="within")
+        assert prepared.validation is not None
+        return prepared.validation.open().tobytes()
+
+    before = held_out().split(b"\0")[:-1]
+    (folder / "train" / "b2.txt").write_text(LONG)
+    assert set(before) < set(held_out().split(b"\0"))
+
+
+def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.arange(1000, dtype="<u2").tofile(path)
+    prepared = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
+    assert prepared.validation is not None
+    assert prepared.train.open().tolist() == list(range(950))
+    assert prepared.validation.open().tolist() == list(range(950, 1000))
+    assert prepared.train.path == prepared.validation.path == path
+    whole = prepare(folder, 1000, train_path=str(path))
+    assert whole.train.tokens == 1000
+    assert whole.fingerprint != prepared.fingerprint
+    found = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
+    assert (found.reused, found.fingerprint) == (True, prepared.fingerprint)
+    np.arange(999, -1, -1, dtype="<u2").tofile(path)
+    os.utime(path, ns=(prepared.train.seen.modified_ns,) * 2 if prepared.train.seen else None)
+    assert not prepare(folder, 1000, train_path=str(path), validation_fraction=0.05).reused
+
+
+def test_the_ends_of_several_token_files_are_held_out(folder: Path) -> None:
+    shutil.rmtree(folder / "train")
+    (folder / "train").mkdir()
+    for name, first in (("1.bin", 0), ("0.bin", 500)):
+        np.arange(first, first + 300, dtype="<u2").tofile(folder / "train" / name)
+    prepared = prepare(folder, 1000, validation_fraction=0.1, validation_split="within")
+    assert prepared.validation is not None
+    assert prepared.train.open().tolist() == [*range(500, 770), *range(270)]
+    assert prepared.validation.open().tolist() == [*range(770, 800), *range(270, 300)]
+
+
+def test_documents_of_a_split_token_file_are_kept_apart_on_both_sides(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.frombuffer(b"abcdefghi\0" * 20, "u1").astype("<u2").tofile(path)
+    changes = {"train_path": str(path), "validation_fraction": 0.475, "packing": "separate"}
+    prepared = prepare(folder, **changes)
+    assert prepared.validation is not None
+    assert prepared.train.documents is not None
+    assert prepared.validation.documents is not None
+    assert prepared.train.open().size == 105
+    assert prepared.train.documents.open().tolist() == list(range(0, 110, 10))
+    assert prepared.validation.documents.open().tolist() == [0, *range(5, 95, 10)]
+
+
+def test_a_text_that_is_too_short_to_be_split_is_trained_on_whole_and_told_in_numbers(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "small.txt"
+    path.write_text("0123456 9\n" * 90)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.05, sequence_length=256)
+    assert prepared.validation is None
+    assert text(prepared) == path.read_bytes() + b"\0"
+    assert caplog.messages == [
+        f"no validation: {path} has 902 tokens, data.validation_fraction 0.05 holds out 41 of them, and one "
+        "sequence takes 257 (data.sequence_length and the token after it). Add text, set "
+        "data.validation_path, set data.validation_fraction to 0.29 or lower data.sequence_length."
+    ]
+    advised = prepare(folder, train_path=str(path), validation_fraction=0.29, sequence_length=256)
+    assert advised.validation is not None
+
+
+def test_tokens_that_were_prepared_before_files_were_split_are_found_again(folder: Path) -> None:
+    path = folder / "train" / "b.txt"
+    before = prepare(folder, train_path=str(path), validation_fraction=0.0)
+    found = prepare(folder, train_path=str(path), validation_fraction=0.5, validation_split="files")
+    assert (found.reused, found.fingerprint, found.validation) == (True, before.fingerprint, None)
 
 
 def test_no_validation_asked_for_is_nothing_to_say(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
