@@ -61,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with shown(display):
         from trainyard.cluster.preflight import Verdict, judge, worst
         from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
-        from trainyard.config.load import load_config
+        from trainyard.training.pretrained import load_with_weights
 
-        config = load_config(args.config, args.set).config
+        config = load_with_weights(args.config, args.set).config
         facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
     findings = judge(config, facts)
     verdict, line = worst(findings), summary(config, facts)

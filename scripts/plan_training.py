@@ -61,13 +61,13 @@ def share(text: str) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
     from trainyard.plan.cost import Rented
     from trainyard.plan.instances import find_instance
     from trainyard.plan.training_plan import plan_training
     from trainyard.report.plan_text import lines
+    from trainyard.training.pretrained import load_with_weights
 
-    config = load_config(args.config, args.set).config
+    config = load_with_weights(args.config, args.set).config
     instance = find_instance(args.instance_type) if args.instance_type else None
     device, devices = rented_device(config, instance) if instance else device_here(config)
     rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)

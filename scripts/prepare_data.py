@@ -66,9 +66,9 @@ class Found:
 
 def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
     """Prepare the data, open the stream, or only plan it; each imports no more than it needs."""
-    from trainyard.config.load import load_config
+    from trainyard.training.pretrained import load_with_weights
 
-    config = load_config(args.config, args.set).config
+    config = load_with_weights(args.config, args.set).config
     if config.recipe == "grpo":
         from trainyard.training.grpo.questions import questions_of
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Print the resolved configuration: every value, after extending files and --set.
 
-Reads:  the configuration file, the files it extends, --set.
+Reads:  the configuration file, the files it extends, --set; config.json or the header of model.path, for the
+        keys of the model that are left to it.
 Writes: YAML (JSON with --json) to stdout; with --explain a line a value, with where it came from.
 Exit codes: 0 printed; 2 the configuration cannot be used, every error named by file, line and key.
 
@@ -30,9 +31,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
+    from trainyard.training.pretrained import load_with_weights
 
-    sys.stdout.write(rendered(load_config(args.config, args.set), explain=args.explain, as_json=args.json))
+    loaded = load_with_weights(args.config, args.set)
+    sys.stdout.write(rendered(loaded, explain=args.explain, as_json=args.json))
     return 0
 
 

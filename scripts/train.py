@@ -61,11 +61,13 @@ def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level if IS_MAIN else "error")
     if args.nproc_per_node and not args.dry_run and "WORLD_SIZE" not in os.environ:
-        from trainyard.config.launch import require_launchable
+        from trainyard.config.launch import require_processes
         from trainyard.gateways.torchrun import launch
         from trainyard.run.identity import choose_run_id
+        from trainyard.training.pretrained import load_with_weights
 
-        require_launchable(args.config, args.set, args.nproc_per_node)
+        config = load_with_weights(args.config, args.set, args.run_dir).config
+        require_processes(config, args.nproc_per_node)
         return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
     from trainyard.report.progress import ProgressDisplay, summary_line
     from trainyard.terminal import draws, shown
@@ -89,12 +91,12 @@ def trained(
     from trainyard.training.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
-    from trainyard.config.load import load_config
+    from trainyard.training.pretrained import load_with_weights
     from trainyard.training.recipe import ready_data, rehearse, trainer_of
     from trainyard.training.stop import StopRequest
     from trainyard.training.streamed import as_begun
 
-    config = as_begun(load_config(args.config, args.set).config, args.run_dir)
+    config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
     stop = StopRequest.after(args.deadline, gone=command.job_seconds())
     display.begin("importing torch")
     asked = requested(args, config, digest_of)

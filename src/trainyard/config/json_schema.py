@@ -24,6 +24,7 @@ _EXTENDS: Fragment = {
 def configuration_schema() -> Fragment:
     """The schema that is published beside the configuration files."""
     plain = _simplified(Config.model_json_schema())
+    _allow_null(plain["$defs"]["ModelConfig"]["properties"], "architecture")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Trainyard configuration",
@@ -33,6 +34,13 @@ def configuration_schema() -> Fragment:
         "properties": {"extends": _EXTENDS, **plain["properties"]},
         "$defs": plain["$defs"],
     }
+
+
+def _allow_null(properties: dict[str, Fragment], name: str) -> None:
+    """A section that a file may leave to the weights as a whole (`from_weights`)."""
+    section = properties[name]
+    kept = {key: section.pop(key) for key in list(section) if key not in ("description", "default")}
+    section["anyOf"] = [kept, {"type": "null"}]
 
 
 @cache

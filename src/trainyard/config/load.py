@@ -1,8 +1,9 @@
 """Load a configuration: files, what they extend and single values from the command line, checked as a whole.
 
-    file -> documents -> layers -> overrides -> validation -> Config and the origin of each value
+    file -> documents -> layers -> overrides -> (weights) -> validation -> Config and the origin of each value
 
-Everything that is wrong is found in one go and raised as one ConfigError. The environment is not read here.
+Everything that is wrong is found in one go and raised as one ConfigError. The environment is not read here,
+nor are weights: who can read them hands that in.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from trainyard.config.problems import DEFAULT, Origin, error_of
 
 if TYPE_CHECKING:
+    from trainyard.config.from_weights import ReadWeights
     from trainyard.config.schema import Config
 
 __all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config"]
@@ -30,11 +32,16 @@ class LoadedConfig:
     """By dotted key, in the order of the schema; every value is in it."""
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+def load_config(
+    path: Path, overrides: Sequence[str] = (), *, read_weights: "ReadWeights | None" = None
+) -> LoadedConfig:
     """The configuration in `path`, over the files it extends, under `overrides` (`key=value`).
 
-    Raises ConfigError that lists every problem with its file, line and key.
+    `read_weights` tells what the weights of model.path declare of the keys that are left open
+    (`from_weights`); without it they have the values of the files or their defaults. Raises ConfigError that
+    lists every problem with its file, line and key.
     """
+    from trainyard.config.from_weights import fill, null_architecture, open_keys
     from trainyard.config.keys import leaf_keys
     from trainyard.config.layers import LayerReader
     from trainyard.config.overrides import apply_overrides
@@ -42,8 +49,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
     reader = LayerReader()
     document = reader.read(path)
+    null_architecture(document)
     apply_overrides(document, overrides)
-    config, problems = validate(document, os.path.normpath(path))
+    readable = read_weights if document.whole and not document.problems else None
+    unknown = fill(document, readable) if readable else open_keys(document)
+    config, problems = validate(document, os.path.normpath(path), unknown=unknown)
     problems = [*document.problems, *problems]
     if problems or config is None:
         raise error_of(problems, [*reader.files, *overrides])

@@ -15,8 +15,13 @@ from trainyard.config.schema import Config
 from trainyard.config.section import Section
 
 
-def validate(document: Document, file: str) -> tuple[Config | None, list[Problem]]:
-    """Check the values of `document`; `file` is to blame for what is nowhere."""
+def validate(
+    document: Document, file: str, *, unknown: frozenset[str] = frozenset()
+) -> tuple[Config | None, list[Problem]]:
+    """Check the values of `document`; `file` is to blame for what is nowhere.
+
+    Combinations are not judged by the keys that are `unknown`: the weights decide them.
+    """
     values = _with_all_sections(document.values, Config)
     try:
         config: Config | None = Config.model_validate(values)
@@ -27,7 +32,8 @@ def validate(document: Document, file: str) -> tuple[Config | None, list[Problem
         problems = [_problem(detail, document, file) for detail in details if _counts(detail, document)]
         config = _without(values, wrong)
     if config and document.whole:
-        problems += _combination_problems(config, document, wrong, file)
+        doubtful = wrong | {tuple(key.split(".")) for key in unknown}
+        problems += _combination_problems(config, document, doubtful, file)
     return (None if wrong else config), problems
 
 

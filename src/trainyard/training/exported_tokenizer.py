@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 from trainyard.config.schema import ModelConfig
+from trainyard.training.pretrained import TOKENIZER_NAME, tokenizer_file
 
-TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
 _COMPANIONS = (CONFIG_NAME, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 _PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -20,7 +20,7 @@ def write_tokenizer(folder: Path, model: ModelConfig) -> None:
     if model.tokenizer is None:
         (folder / TOKENIZER_NAME).write_text(byte_tokenizer(), encoding="utf-8")
     else:
-        source = Path(model.tokenizer)
+        source = tokenizer_file(model.tokenizer)
         shutil.copyfile(source, folder / TOKENIZER_NAME)
         for name in _COMPANIONS:
             if (companion := source.with_name(name)).is_file():

@@ -42,6 +42,8 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+VOCABULARY_KEY = "trainyard.vocabulary"
+"""`bytes` in a file that was exported from a run on bytes."""
 _FREQUENCIES = "rope_freqs.weight"
 """What the rotary frequencies are divided by: how llama.cpp's converter writes Llama 3's scaling."""
 
@@ -83,6 +85,9 @@ class GgufWeights:
         self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
         self._frequencies = self._tensors.pop(_FREQUENCIES, None)
         self.declared: Mapping[str, Any] = self._declared(reader)
+        self._longest = _value(reader, "context_length", 2048)
+        vocabulary = reader.get_field(VOCABULARY_KEY)
+        self.has_byte_vocabulary = vocabulary is not None and vocabulary.contents() == "bytes"
         self._turned = _value(reader, "rope.dimension_count", 0)
         self._heads = {
             "attn_q": self.declared["num_attention_heads"],
@@ -100,6 +105,23 @@ class GgufWeights:
             "tie_word_embeddings": "lm_head.weight" not in self._tensors,
             **_other_scaling(reader),
         }
+
+    def architecture(self) -> dict[str, Any]:
+        """All of `model.architecture` that the header tells; sizes are those of the tensors."""
+        vocabulary, width = self.shape("model.embed_tokens.weight")
+        found = {
+            "vocab_size": vocabulary,
+            "hidden_size": width,
+            "intermediate_size": self.shape("model.layers.0.mlp.gate_proj.weight")[0],
+            "max_position_embeddings": self._longest,
+            **self.declared,
+        }
+        if self._frequencies is not None:
+            # The divisors alone are stored. The other values are those of every Llama 3 with scaling, and
+            # `contradictions` compares what follows from them with the file.
+            factor = float(_frequency_divisors(self._frequencies).max())
+            found["rope_scaling"] = {"rope_type": "llama3", "factor": factor}
+        return found
 
     def names(self) -> Collection[str]:
         return self._tensors.keys()

@@ -48,6 +48,20 @@ def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def architecture_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All of `model.architecture`; defaults are those of LlamaConfig."""
+    sizes = {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.02,
+    }
+    given = {key: config.get(key) for key in sizes}
+    known = {key: default if given[key] is None else given[key] for key, default in sizes.items()}
+    return known | declared_architecture(config)
+
+
 def _declared_scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `RopeScalingConfig` that have an effect; all there are of a kind that our model lacks."""
     kind = rope.get("rope_type", rope.get("type", "default"))

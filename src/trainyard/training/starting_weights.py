@@ -1,6 +1,6 @@
 """The weights that a fresh run starts from: `model.path` opened, judged, and read into the model.
 
-    .gguf | .safetensors | Hugging Face folder | checkpoint --> WeightSource --tensor by tensor--> parameters
+    .gguf | .safetensors | folder | Hub | checkpoint --> WeightSource --tensor by tensor--> parameters
 
 A run that is resumed does not come here: its weights are those of its checkpoint.
 """
@@ -12,20 +12,16 @@ from torch import nn
 
 from trainyard.config.schema import Config, ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoints import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.checkpoints import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.gguf_weights import GgufWeights
 from trainyard.training.native_dequantization import DEFAULT_TILE_BYTES
 from trainyard.training.placement import place
+from trainyard.training.pretrained import FORMS, is_checkpoint, missing, weights_place
 from trainyard.training.safetensors_weights import SafetensorsWeights
 from trainyard.training.weight_fit import require_fit
 from trainyard.training.weight_source import WeightSource
-
-_FORMS = (
-    "a .gguf file, a .safetensors file, a Hugging Face folder with .safetensors files, or a checkpoint "
-    "(…/checkpoints/step-00000500)"
-)
 
 
 def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource | None:
@@ -38,7 +34,7 @@ def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_
     """
     if model.path is None:
         return None
-    source = open_weights(Path(model.path), tile_bytes=tile_bytes)
+    source = open_weights(weights_place(model.path), tile_bytes=tile_bytes)
     require_fit(source, model.architecture)
     return source
 
@@ -50,17 +46,14 @@ def require_weights(config: Config, directory: RunDirectory, resume: str) -> Non
     """
     path = config.model.path
     fresh = resume == "none" or (resume == "auto" and not directory.run_file.exists())
-    if fresh and path is not None and not _is_checkpoint(Path(path)):
+    if fresh and path is not None and not is_checkpoint(Path(path).expanduser()):
         open_starting_weights(config.model)
 
 
 def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource:
     """The reader for the form of `path`."""
     if not path.exists():
-        raise ConfigError(
-            f"model.path: {path} does not exist. Put {_FORMS} there, or start from random weights with "
-            "--set model.path=null. Nothing was started."
-        )
+        raise missing(path)
     if path.is_dir():
         return _open_folder(path)
     if path.suffix == ".gguf":
@@ -71,7 +64,7 @@ def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightS
 
 
 def _open_folder(path: Path) -> WeightSource:
-    if _is_checkpoint(path):
+    if is_checkpoint(path):
         try:
             verify_checkpoint(path)
             return CheckpointWeights(path)
@@ -84,13 +77,9 @@ def _open_folder(path: Path) -> WeightSource:
     raise _unknown(path)
 
 
-def _is_checkpoint(path: Path) -> bool:
-    return (path / MANIFEST_NAME).exists() or (path / ".metadata").exists()
-
-
 def _unknown(path: Path) -> ConfigError:
     return ConfigError(
-        f"model.path: {path} is of no known form. Name {_FORMS}, or start from random weights with "
+        f"model.path: {path} is of no known form. Name {FORMS}, or start from random weights with "
         "--set model.path=null. Nothing was started."
     )
 

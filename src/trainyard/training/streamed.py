@@ -111,20 +111,21 @@ def as_begun(config: Config, run_directory: Path | None) -> Config:
     file = RunDirectory(run_directory).config_file if run_directory else None
     if file is None or not file.is_file():
         return config
-    begun = load_config(file).config.data
     wanted = config.data.hugging_face
     if wanted.dataset is None:
-        return _with_split_of(begun, config)
-    if wanted.revision is not None or begun.hugging_face.dataset != wanted.dataset:
+        return _with_split_of(file, config)
+    if wanted.revision is not None:
         return config
-    return _with_revision(config, begun.hugging_face.revision)
+    begun = load_config(file).config.data.hugging_face
+    return _with_revision(config, begun.revision) if begun.dataset == wanted.dataset else config
 
 
-def _with_split_of(begun: DataConfig, config: Config) -> Config:
+def _with_split_of(file: Path, config: Config) -> Config:
     """A run that was begun before files were split has whole files held out, or none."""
     held_out = config.data.validation_path is None and config.data.validation_fraction > 0
     if not held_out or config.data.validation_split != "auto":
         return config
+    begun = load_config(file).config.data
     return with_split(config, "files" if begun.validation_split == "auto" else begun.validation_split)
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import ConfigError
 from trainyard.training.documents import Piece
+from trainyard.training.pretrained import tokenizer_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -58,7 +59,7 @@ def load_vocabulary(model: ModelConfig) -> Vocabulary:
     """The vocabulary of `model.tokenizer`, or bytes. Raises ConfigError when it is unusable or too large."""
     if model.tokenizer is None:
         return ByteVocabulary()
-    vocabulary = TokenizerVocabulary(Path(model.tokenizer))
+    vocabulary = TokenizerVocabulary(tokenizer_file(model.tokenizer))
     if vocabulary.size > model.architecture.vocab_size:
         raise ConfigError(
             f"model.tokenizer: {model.tokenizer} has {vocabulary.size:,} tokens, more than "

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config.launch import require_launchable
+from trainyard.config.launch import require_processes
+from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
 
 SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
@@ -24,9 +25,9 @@ def test_what_every_process_would_refuse_is_refused_before_them(
     overrides: list[str], processes: int, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        require_launchable(SMOKE, overrides, processes)
+        require_processes(load_config(SMOKE, overrides).config, processes)
 
 
 @pytest.mark.parametrize(("overrides", "processes"), [([], 1), (HSDP, 4), (["recipe=grpo"], 1)])
 def test_what_they_can_do_is_not(overrides: list[str], processes: int) -> None:
-    require_launchable(SMOKE, overrides, processes)
+    require_processes(load_config(SMOKE, overrides).config, processes)

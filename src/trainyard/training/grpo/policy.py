@@ -4,7 +4,6 @@ Its parameters are called as those of `training.model`, so that checkpoints, exp
 the same for both. How it is trained is not known here.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from trainyard.errors import ConfigError
 from trainyard.training.exported_tokenizer import byte_tokenizer
 from trainyard.training.hugging_face_config import hugging_face_config
 from trainyard.training.model import build_model
+from trainyard.training.pretrained import tokenizer_file
 from trainyard.training.starting_weights import load_weights
 from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.weight_source import WeightSource
@@ -61,7 +61,7 @@ def build_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerFast":
     if config.tokenizer is None:
         tokenizer = Tokenizer.from_str(byte_tokenizer())
     else:
-        tokenizer = Tokenizer.from_file(str(Path(config.tokenizer)))
+        tokenizer = Tokenizer.from_file(str(tokenizer_file(config.tokenizer)))
     sign = tokenizer.id_to_token(end_of_answer(config))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=sign, pad_token=sign)
 

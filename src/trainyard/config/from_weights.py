@@ -1,0 +1,112 @@
+"""Model keys that are left open, taken from the weights that `model.path` names.
+
+    document + what the weights declare -> document whose open keys have the weights' values
+
+A key is open when it is set nowhere. With `--set model.path=…` the keys of the configuration files are open
+too: they describe the model that the files had in mind. `model: {architecture: null}` in a file opens the
+architecture. Other keys stay; whether the weights fit them is judged when the weights are opened. This module
+reads no weights: what they declare is handed in.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.documents import Document, KeyPath
+from trainyard.config.keys import leaf_keys
+from trainyard.config.problems import SET, Origin
+
+ARCHITECTURE = ("model", "architecture")
+PATH = ("model", "path")
+TOKENIZER = "model.tokenizer"
+NAME = "model.name"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What weights say of their model."""
+
+    source: str
+    """Where it stands: `config.json of ~/models/SmolLM2-135M`."""
+    values: Mapping[str, Any]
+    """By dotted key; a key of the architecture that is not in it has its default."""
+    path: str
+    """What to start from, with the commit where there is one."""
+
+
+ReadWeights = Callable[[str, frozenset[str]], Declared | None]
+"""Asked for what `model.path` declares of the open keys; None when that is not known."""
+
+
+def null_architecture(document: Document) -> None:
+    """Take `architecture: null` for a section without keys, whatever the files below say."""
+    model = document.values.get("model")
+    if isinstance(model, dict) and "architecture" in model and model["architecture"] is None:
+        model["architecture"] = {}
+        for path in [path for path in document.places if path[:2] == ARCHITECTURE]:
+            del document.places[path]
+
+
+def open_keys(document: Document) -> frozenset[str]:
+    """The keys that the weights decide; none without weights."""
+    if _path(document) is None:
+        return frozenset()
+    by_command = document.places.get(PATH, Origin("")).file == SET
+    return frozenset(
+        key for key in leaf_keys() if _may_be_open(key) and _is_open(document, key, by_command=by_command)
+    )
+
+
+def fill(document: Document, read: ReadWeights) -> frozenset[str]:
+    """Lay what `read` tells of the open keys into `document`; returns those that stay unknown."""
+    path, unknown = _path(document), open_keys(document)
+    if path is None:
+        return unknown
+    declared = read(path, unknown)
+    if declared is None:
+        return unknown
+    document.values["model"]["path"] = declared.path
+    origin = Origin(declared.source)
+    for key in unknown:
+        if key in declared.values:
+            _put(document, tuple(key.split(".")), declared.values[key], origin)
+        elif key.startswith(".".join(ARCHITECTURE)):
+            _remove(document, tuple(key.split(".")))
+    return frozenset()
+
+
+def _path(document: Document) -> str | None:
+    model = document.values.get("model")
+    path = model.get("path") if isinstance(model, dict) else None
+    return path if isinstance(path, str) and path else None
+
+
+def _may_be_open(key: str) -> bool:
+    return key.startswith(f"{'.'.join(ARCHITECTURE)}.") or key in (TOKENIZER, NAME)
+
+
+def _is_open(document: Document, key: str, *, by_command: bool) -> bool:
+    path = tuple(key.split("."))
+    origin = document.places.get(path)
+    if key == NAME and not by_command:
+        return False
+    return origin is None or (by_command and origin.file != SET)
+
+
+def _put(document: Document, path: KeyPath, value: Any, origin: Origin) -> None:
+    section = document.values
+    for name in path[:-1]:
+        if not isinstance(section.get(name), dict):
+            section[name] = {}
+        section = section[name]
+    section[path[-1]] = value
+    document.places[path] = origin
+
+
+def _remove(document: Document, path: KeyPath) -> None:
+    section: Any = document.values
+    for name in path[:-1]:
+        section = section.get(name) if isinstance(section, dict) else None
+    if isinstance(section, dict):
+        section.pop(path[-1], None)
+    document.places.pop(path, None)

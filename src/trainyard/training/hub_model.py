@@ -1,0 +1,166 @@
+"""A model on the Hugging Face Hub: its files in the local cache, at a commit that goes on record.
+
+    owner/name[@revision] --huggingface_hub--> ~/.cache/huggingface/hub/…/snapshots/<commit>/
+
+Only config.json, the tokenizer and the safetensors files are fetched. HF_TOKEN, HF_ENDPOINT, HF_HOME and
+HF_HUB_OFFLINE are huggingface_hub's own. What the files mean is not known here.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import ConfigError, ServiceError
+
+_FORM = re.compile(
+    r"(?P<repository>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[\w./-]+))?"
+)
+_FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DESCRIPTION = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+_WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
+_OFFLINE = ("1", "ON", "YES", "TRUE")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model on the Hub."""
+
+    repository: str
+    revision: str | None
+    """Commit, branch or tag; None is the newest commit."""
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
+
+    @property
+    def name(self) -> str:
+        return self.repository.rpartition("/")[2]
+
+
+def hub_model(path: str) -> HubModel | None:
+    """The model on the Hub that `path` names; None where it is, or can only be, a path on this machine."""
+    match = _FORM.fullmatch(path)
+    if match is None or path.endswith(_FILE_SUFFIXES) or Path(path).exists():
+        return None
+    return HubModel(match["repository"], match["revision"])
+
+
+def description_of(model: HubModel) -> tuple[Path, HubModel]:
+    """The folder with config.json and tokenizer, fetched if need be, and the model at the commit found.
+
+    Raises ConfigError when the Hub has no such model, or not for this user, ServiceError when it cannot be
+    reached and nothing is in the cache.
+    """
+    folder = _fetched(model, _DESCRIPTION)
+    return folder, HubModel(model.repository, folder.name)
+
+
+def weights_of(model: HubModel) -> Path:
+    """The folder with the weights too, fetched if need be. Raises what `description_of` raises."""
+    _logger.info("weights of %s: fetched from the Hugging Face Hub, or found in its cache", model)
+    folder = _fetched(model, (*_DESCRIPTION, *_WEIGHTS))
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"model.path: {model} has no .safetensors files on the Hugging Face Hub. Name a model that has, "
+            "or fetch its .gguf file and name that. Nothing was started."
+        )
+    return folder
+
+
+def _fetched(model: HubModel, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    with _explained(model):
+        found = snapshot_download(
+            model.repository,
+            revision=model.revision,
+            allow_patterns=list(patterns),
+            ignore_patterns=["*/*"],  # other forms of the same weights, in folders such as original/
+        )
+    return Path(found)
+
+
+@contextmanager
+def _explained(model: HubModel) -> Iterator[None]:
+    """What huggingface_hub raises, as errors that say what to do."""
+    from huggingface_hub import errors
+
+    page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{model.repository}"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise _refused(
+            model,
+            f"is gated: accept its terms at {page}, and set HF_TOKEN to a token of the account that did",
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise _refused(
+            model,
+            f"has no revision {model.revision!r}: name a commit, branch or tag from {page}/commits/main",
+        ) from None
+    except errors.RepositoryNotFoundError as error:
+        raise _refused(model, _not_found(error.response.status_code, page)) from None
+    except errors.LocalEntryNotFoundError as error:
+        status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
+        if status == 403:
+            raise _refused(model, "is forbidden (403) for this HF_TOKEN: give it read access") from None
+        raise _unreachable(model, error.__cause__ or error) from None
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise _refused(model, _not_found(status, page)) from None
+        raise _unreachable(model, error) from None
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # of its HTTP client
+        raise _unreachable(model, error) from None
+
+
+def _not_found(status: int, page: str) -> str:
+    if status == 401 and os.environ.get("HF_TOKEN"):
+        return f"is not to be had with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
+    if status == 401:
+        return (
+            f"does not exist on the Hub, or is private (401): check {page}, and set HF_TOKEN if it is private"
+        )
+    if status == 403:
+        return "is forbidden (403) for this HF_TOKEN: give it read access"
+    return f"does not exist on the Hub (404): check the spelling at {page}"
+
+
+def _refused(model: HubModel, why: str) -> ConfigError:
+    return ConfigError(
+        f"model.path: {model} is no path on this machine, and on the Hugging Face Hub it {why}. "
+        "Nothing was started."
+    )
+
+
+def _unreachable(model: HubModel, error: BaseException) -> ServiceError:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in _OFFLINE:
+        why, fix = "HF_HUB_OFFLINE is set and it is not in the cache", "Unset HF_HUB_OFFLINE"
+    else:
+        why, fix = _first_line(error), "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+    return ServiceError(
+        f"model.path: {model} is no path on this machine, and cannot be read from the Hugging Face Hub "
+        f"({why}).\n"
+        f"{fix}, or fetch the model elsewhere and set model.path to the folder. Nothing was started."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
