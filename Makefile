@@ -70,6 +70,7 @@ INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$
   sh scripts/install_environment.sh
 RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
+LLAMA_CPP := tests/llama_cpp
 CONFIGURATION := --config "$(CONFIG)" $(SETTINGS)
 
 .PHONY: help install install-dev train resume test coverage lint docs native lock clean
@@ -144,7 +145,7 @@ lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 
 clean: ## remove environments, runs, prepared data, the local store, kernels
 	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized \
-	  "$(EXPRESSIONS)/node_modules"
+	  "$(EXPRESSIONS)/node_modules" "$(LLAMA_CPP)/node_modules"
 
 # Whether something is to be done is judged by content, not by time stamps; nothing is said when nothing is.
 $(VENV)/training.stamp: FORCE

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Export a run's model as a Hugging Face folder, which transformers.AutoModelForCausalLM loads.
+"""Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp.
 
-The checkpoint is verified first. The folder holds safetensors (several files above 2 GiB), config.json and
-the run's tokenizer; that of a run on bytes maps each byte of UTF-8 to its own number, and 0 ends a document.
+The checkpoint is verified first. The folder holds safetensors (several files above 2 GiB) and config.json, or
+with --format gguf one model.gguf that has the tokenizer inside; and the run's tokenizer files. That of a run
+on bytes maps each byte of UTF-8 to its own number, and 0 ends a document.
 
 Reads:   the run directory (config.yaml, checkpoints/) and the tokenizer that its model.tokenizer names.
 Writes:  the folder --to, whole or not at all; nothing with --dry-run; with --json what it holds, on stdout.
 Exit codes: 0 exported; 1 no checkpoint verifies, or the folder cannot be written; 2 the run, the step or the
-         tokenizer is not there, or --to exists.
+         tokenizer is not there, llama.cpp has no tokenizer like it, or --to exists; 4 the tokenizer is on the
+         Hugging Face Hub, which cannot be reached.
 Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to exported
 """
 
@@ -35,6 +37,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--to", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("safetensors", "gguf"),
+        default="safetensors",
+        help="safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors",
     )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
@@ -72,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.step,
             dtype=args.dtype,
             tokenizer=not args.no_tokenizer,
+            gguf=args.format == "gguf",
             progress=display,
         )
     facts = {"to": str(args.to), **export.to_json()}

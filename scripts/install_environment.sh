@@ -21,7 +21,7 @@ set -eu
 target=$1 # training, or development: the same and the tools that judge the code
 uv=$UV_HOME/bin/uv
 run=$VENV/bin/python
-node_tools=tests/workflows/expressions
+node_tools='tests/workflows/expressions tests/llama_cpp' # for tests only; without npm those are skipped
 pinned=$(sed -n 's/^uv==//p' requirements-uv.in)
 fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 # The interpreter behind a virtual environment: VENV may be the active one, and is about to be cleared.
@@ -172,7 +172,8 @@ state() { # of the clone, of what decides what is installed, and of what is inst
   pwd -P
   # shellcheck disable=SC2046 # names of files without spaces
   cksum $(locks) pyproject.toml
-  if [ "$target" = development ]; then cksum "$node_tools/package-lock.json"; fi
+  # shellcheck disable=SC2086 # names of folders without spaces
+  if [ "$target" = development ]; then (for folder in $node_tools; do cksum "$folder/package-lock.json"; done); fi
   packages
 }
 
@@ -202,8 +203,10 @@ install_packages() {
   "$uv" pip sync $quiet --python "$run" --require-hashes $(locks) || no_packages
   "$uv" pip install --quiet --python "$run" --no-deps --no-build-isolation --editable . || no_packages
   if [ "$target" = development ]; then
-    npm ci --prefix $node_tools --ignore-scripts --no-audit --no-fund --silent ||
-      echo "npm could not install $node_tools: the tests of if: conditions will be skipped" >&2
+    for folder in $node_tools; do
+      npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund --silent ||
+        echo "npm could not install $folder: the tests that need it will be skipped" >&2
+    done
   fi
   write_stamps
   seconds=$(($(date +%s) - started))

@@ -1,4 +1,4 @@
-"""A run's model as a Hugging Face folder: verified checkpoint in, safetensors and `config.json` out.
+"""A run's model in a folder: verified checkpoint in, safetensors and `config.json` or one GGUF file out.
 
     checkpoint --verify, tensor by tensor--> .NAME.tmp/ --fsync, rename--> NAME/
 
@@ -29,6 +29,8 @@ from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.checkpoint import newest_good_checkpoint
 from trainyard.training.checkpoint_weights import CheckpointWeights
 from trainyard.training.exported_tokenizer import write_tokenizer
+from trainyard.training.gguf_export import GGUF_NAME, write_gguf
+from trainyard.training.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
 from trainyard.training.hugging_face_config import CONFIG_NAME, hugging_face_config
 from trainyard.training.safetensors_weights import INDEX_NAME, WEIGHTS_NAME
 from trainyard.training.vocabulary import load_vocabulary
@@ -65,6 +67,10 @@ class Export:
     shards: tuple[Shard, ...]
     tokenizer: bool
     """Whether tokenizer files are written too."""
+    gguf: bool = False
+    """One GGUF file for llama.cpp instead of safetensors and config.json."""
+    gguf_tokenizer: GgufTokenizer | None = None
+    """The tokenizer as it is in the GGUF file."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,6 +81,7 @@ class Export:
             "dtype": self.dtype,
             "parameters": sum(self.sizes.values()) // DTYPES[self.dtype].itemsize,
             "bytes": sum(self.sizes.values()),
+            "format": "gguf" if self.gguf else "safetensors",
             "weights": [shard.name for shard in self.shards],
             "tokenizer": self.tokenizer,
         }
@@ -86,13 +93,14 @@ def plan_export(
     *,
     dtype: str = "float32",
     tokenizer: bool = True,
+    gguf: bool = False,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = UNSEEN,
 ) -> Export:
     """What exporting the checkpoint of `step` (None: the newest that verifies) would write.
 
-    Raises ConfigError when the directory holds no run or the tokenizer is gone, CheckpointError when there is
-    no checkpoint that verifies.
+    Raises ConfigError when the directory holds no run, the tokenizer is gone, or llama.cpp has none like it,
+    CheckpointError when there is no checkpoint that verifies.
     """
     if not directory.config_file.is_file():
         raise ConfigError(f"{directory.path} is no run directory: {directory.config_file} does not exist")
@@ -114,8 +122,10 @@ def plan_export(
         eos=load_vocabulary(model).eos if tokenizer else None,
         dtype=dtype,
         sizes=sizes,
-        shards=tuple(_shards(sizes, shard_bytes)),
+        shards=(Shard(GGUF_NAME, tuple(sizes)),) if gguf else tuple(_shards(sizes, shard_bytes)),
         tokenizer=tokenizer,
+        gguf=gguf,
+        gguf_tokenizer=gguf_tokenizer(model) if gguf and tokenizer else None,
     )
 
 
@@ -187,9 +197,32 @@ def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> t
 
 
 def _write_files(export: Export, folder: Path, progress: Progress) -> None:
+    progress.begin("writing", sum(export.sizes.values()))
+    if export.gguf:
+        origin = {
+            "run_id": export.run_id,
+            "step": str(export.step),
+            "manifest_sha256": export.weights.digest(),
+        }
+        write_gguf(
+            folder / GGUF_NAME,
+            export.model,
+            export.weights,
+            names=list(export.sizes),
+            dtype=export.dtype,
+            tokenizer=export.gguf_tokenizer,
+            origin=origin,
+            progress=progress,
+        )
+    else:
+        _write_safetensors(export, folder, progress)
+    if export.tokenizer:
+        write_tokenizer(folder, export.model)
+
+
+def _write_safetensors(export: Export, folder: Path, progress: Progress) -> None:
     from safetensors.torch import save_file
 
-    progress.begin("writing", sum(export.sizes.values()))
     origin = {"format": "pt", "run_id": export.run_id, "step": str(export.step)}
     for shard in export.shards:
         kind, tensors = DTYPES[export.dtype], {}
@@ -202,8 +235,6 @@ def _write_files(export: Export, folder: Path, progress: Progress) -> None:
         index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": names}
         _write_json(folder / INDEX_NAME, index)
     _write_json(folder / CONFIG_NAME, _config(export))
-    if export.tokenizer:
-        write_tokenizer(folder, export.model)
 
 
 def _config(export: Export) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 The tokenizer that such a file also carries is not read; `model.tokenizer` names one.
 """
 
+import json
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,9 +43,11 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+SCALING_KEY = "trainyard.rope_scaling"
+"""`model.architecture.rope_scaling` as JSON in a file that we exported."""
 VOCABULARY_KEY = "trainyard.vocabulary"
 """`bytes` in a file that was exported from a run on bytes."""
-_FREQUENCIES = "rope_freqs.weight"
+FREQUENCIES = "rope_freqs.weight"
 """What the rotary frequencies are divided by: how llama.cpp's converter writes Llama 3's scaling."""
 
 
@@ -83,11 +86,13 @@ class GgufWeights:
         self._tile_bytes = tile_bytes
         reader = _open(path)
         self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
-        self._frequencies = self._tensors.pop(_FREQUENCIES, None)
+        self._frequencies = self._tensors.pop(FREQUENCIES, None)
         self.declared: Mapping[str, Any] = self._declared(reader)
         self._longest = _value(reader, "context_length", 2048)
         vocabulary = reader.get_field(VOCABULARY_KEY)
         self.has_byte_vocabulary = vocabulary is not None and vocabulary.contents() == "bytes"
+        scaling = reader.get_field(SCALING_KEY)
+        self._scaling: dict[str, Any] | None = json.loads(scaling.contents()) if scaling else None
         self._turned = _value(reader, "rope.dimension_count", 0)
         self._heads = {
             "attn_q": self.declared["num_attention_heads"],
@@ -116,7 +121,9 @@ class GgufWeights:
             "max_position_embeddings": self._longest,
             **self.declared,
         }
-        if self._frequencies is not None:
+        if self._scaling is not None:
+            found["rope_scaling"] = self._scaling
+        elif self._frequencies is not None:
             # The divisors alone are stored. The other values are those of every Llama 3 with scaling, and
             # `contradictions` compares what follows from them with the file.
             factor = float(_frequency_divisors(self._frequencies).max())
@@ -151,7 +158,7 @@ class GgufWeights:
         if theirs.shape != ours.shape or not torch.allclose(theirs, ours, rtol=1e-4):
             yield (
                 f"model.architecture.rope_scaling: the file divides the rotary frequencies by "
-                f"{theirs.min():g} to {theirs.max():g} ({_FREQUENCIES}), the configuration by {ours.min():g} "
+                f"{theirs.min():g} to {theirs.max():g} ({FREQUENCIES}), the configuration by {ours.min():g} "
                 f"to {ours.max():g}"
             )
 

@@ -9,8 +9,10 @@ HF_HUB_OFFLINE are huggingface_hub's own. What the files mean is not known here.
 import logging
 import os
 import re
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +76,11 @@ def description_of(model: HubModel) -> tuple[Path, HubModel]:
 
 def weights_of(model: HubModel) -> Path:
     """The folder with the weights too, fetched if need be. Raises what `description_of` raises."""
-    _logger.info("weights of %s: fetched from the Hugging Face Hub, or found in its cache", model)
-    folder = _fetched(model, (*_DESCRIPTION, *_WEIGHTS))
+    _logger.info("weights of %s: fetching from the Hugging Face Hub what is not in its cache", model)
+    start = time.monotonic()
+    folder = _fetched(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    _logger.info("weights of %s: %.1f MB in %.1f s", model, size / 1e6, time.monotonic() - start)
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"model.path: {model} has no .safetensors files on the Hugging Face Hub. Name a model that has, "
@@ -84,10 +89,10 @@ def weights_of(model: HubModel) -> Path:
     return folder
 
 
-def _fetched(model: HubModel, patterns: tuple[str, ...]) -> Path:
+def _fetched(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
-    with _explained(model):
+    with _explained(model), nullcontext() if shows_progress else _without_bars():
         found = snapshot_download(
             model.repository,
             revision=model.revision,
@@ -95,6 +100,25 @@ def _fetched(model: HubModel, patterns: tuple[str, ...]) -> Path:
             ignore_patterns=["*/*"],  # other forms of the same weights, in folders such as original/
         )
     return Path(found)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """In a log progress bars are noise; HF_HUB_DISABLE_PROGRESS_BARS of the user stays as it is."""
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if are_progress_bars_disabled() or os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS"):
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 @contextmanager
@@ -135,12 +159,10 @@ def _not_found(status: int, page: str) -> str:
     if status == 401 and os.environ.get("HF_TOKEN"):
         return f"is not to be had with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
     if status == 401:
-        return (
-            f"does not exist on the Hub, or is private (401): check {page}, and set HF_TOKEN if it is private"
-        )
+        return f"does not exist, or is private (401): check {page}, and set HF_TOKEN if it is private"
     if status == 403:
         return "is forbidden (403) for this HF_TOKEN: give it read access"
-    return f"does not exist on the Hub (404): check the spelling at {page}"
+    return f"does not exist (404): check the spelling at {page}"
 
 
 def _refused(model: HubModel, why: str) -> ConfigError:

@@ -69,8 +69,9 @@ def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
         raise ConfigError(
             f"model.path: {source.path} does not fit model.architecture:\n"
             + "".join(f"  {line}\n" for line in found)
-            + "Extend the preset of this model (configs/models), set the keys above, or start from random "
-            "weights with --set model.path=null. Nothing was started."
+            + "To take these keys from the weights: model.architecture: null in the file, or "
+            "--set model.path=… on the command line. To start from random weights: --set model.path=null. "
+            "Nothing was started."
         )
 
 

@@ -519,7 +519,8 @@ def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None
     found = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
     assert (found.reused, found.fingerprint) == (True, prepared.fingerprint)
     np.arange(999, -1, -1, dtype="<u2").tofile(path)
-    os.utime(path, ns=(prepared.train.seen.modified_ns,) * 2 if prepared.train.seen else None)
+    assert prepared.train.seen is not None
+    os.utime(path, ns=(prepared.train.seen.modified_ns, prepared.train.seen.modified_ns))
     assert not prepare(folder, 1000, train_path=str(path), validation_fraction=0.05).reused
 
 
@@ -537,8 +538,7 @@ def test_the_ends_of_several_token_files_are_held_out(folder: Path) -> None:
 def test_documents_of_a_split_token_file_are_kept_apart_on_both_sides(folder: Path) -> None:
     path = folder / "tokens.bin"
     np.frombuffer(b"abcdefghi\0" * 20, "u1").astype("<u2").tofile(path)
-    changes = {"train_path": str(path), "validation_fraction": 0.475, "packing": "separate"}
-    prepared = prepare(folder, **changes)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.475, packing="separate")
     assert prepared.validation is not None
     assert prepared.train.documents is not None
     assert prepared.validation.documents is not None
