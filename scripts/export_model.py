@@ -2,8 +2,8 @@
 """Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp.
 
 The checkpoint is verified first. The folder holds safetensors (several files above 2 GiB) and config.json, or
-with --format gguf one model.gguf that has the tokenizer inside; and the run's tokenizer files. That of a run
-on bytes maps each byte of UTF-8 to its own number, and 0 ends a document.
+with --format gguf one weights.gguf that has the tokenizer inside; and the run's tokenizer files. That of a
+run on bytes maps each byte of UTF-8 to its own number, and 0 ends a document.
 
 Reads:   the run directory (config.yaml, checkpoints/) and the tokenizer that its model.tokenizer names.
 Writes:  the folder --to, whole or not at all; nothing with --dry-run; with --json what it holds, on stdout.

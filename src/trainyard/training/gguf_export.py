@@ -21,7 +21,7 @@ from trainyard.training.model import rotary_frequencies
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
-GGUF_NAME = "model.gguf"
+GGUF_NAME = "weights.gguf"
 
 
 class Weights(Protocol):

@@ -32,6 +32,8 @@ _DESCRIPTION = (
     "chat_template.jinja",
 )
 _WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
+_IGNORED = ["*/*"]
+"""Other forms of the same weights lie in folders such as original/."""
 _OFFLINE = ("1", "ON", "YES", "TRUE")
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ def description_of(model: HubModel) -> tuple[Path, HubModel]:
 
 def weights_of(model: HubModel) -> Path:
     """The folder with the weights too, fetched if need be. Raises what `description_of` raises."""
+    if (cached := _cached(model)) is not None:
+        return cached
     _logger.info("weights of %s: fetching from the Hugging Face Hub what is not in its cache", model)
     start = time.monotonic()
     folder = _fetched(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
@@ -89,6 +93,26 @@ def weights_of(model: HubModel) -> Path:
     return folder
 
 
+def _cached(model: HubModel) -> Path | None:
+    """The folder of a commit whose weights are all in the cache."""
+    from huggingface_hub import errors, snapshot_download
+
+    if not model.is_pinned:
+        return None
+    try:
+        patterns = [*_DESCRIPTION, *_WEIGHTS]
+        found = snapshot_download(
+            model.repository,
+            revision=model.revision,
+            allow_patterns=patterns,
+            ignore_patterns=_IGNORED,
+            local_files_only=True,
+        )
+    except errors.LocalEntryNotFoundError:
+        return None
+    return Path(found) if any(Path(found).glob("*.safetensors")) else None
+
+
 def _fetched(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
@@ -97,7 +121,7 @@ def _fetched(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool
             model.repository,
             revision=model.revision,
             allow_patterns=list(patterns),
-            ignore_patterns=["*/*"],  # other forms of the same weights, in folders such as original/
+            ignore_patterns=_IGNORED,
         )
     return Path(found)
 

@@ -217,7 +217,7 @@ def test_every_form_of_our_own_is_started_from_without_a_key(
     if form != "checkpoint":
         path = tmp_path / "exported"
         write_export(plan_export(RunDirectory(tmp_path / "run"), gguf=form == "gguf"), path)
-        path = path / "model.gguf" if form == "gguf" else path
+        path = path / "weights.gguf" if form == "gguf" else path
     found = loaded(f"model.path={path}", "data.sequence_length=16").config.model
     expected = config.model.architecture.model_dump()
     for key, value in found.architecture.model_dump().items():
