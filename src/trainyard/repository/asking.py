@@ -97,7 +97,7 @@ def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
     if found.get("fork"):
         parent = (found.get("parent") or {}).get("full_name") or "another repository"
         raise ConfigError(
-            f"{about.name} is a fork of {parent}, and the workflows do nothing in a fork. Make a copy: "
+            f"{about.name} is a fork of {parent}, where pushes and the schedule train nothing. Make a copy: "
             f"gh repo create OWNER/NAME --private --source . --push, then --repository OWNER/NAME."
         )
     if found.get("archived"):
