@@ -59,7 +59,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    watched = command.on_terminal() and not args.follow  # a live line says there what a log gets in lines
+    command.configure_logging(args.log_level or ("warning" if watched else "info"))
     from trainyard.artifacts import numbers, preview, sync
     from trainyard.gateways import github, signing
     from trainyard.report.phase import PhaseDisplay

@@ -43,7 +43,8 @@ def parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentP
         result.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
         how = "change one value; may be repeated"
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
-    result.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="how much to log on stderr")
+    level = "how much to log on stderr, default info"
+    result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
     return result
 
 
@@ -204,13 +205,16 @@ class _ToStderr(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def configure_logging(level: str) -> None:
-    """Send the library's records to stderr, one plain line each: `21:45:01 INFO  message`."""
+def configure_logging(level: str | None) -> None:
+    """Send the library's records from `level` on (None: info) to stderr, one plain line each.
+
+    `21:45:01 INFO  message`.
+    """
     handler = _ToStderr(sys.stderr)
     handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("trainyard")
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    root.setLevel((level or "info").upper())
     root.propagate = False
 
 

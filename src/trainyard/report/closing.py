@@ -11,6 +11,7 @@ from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Verdict, headline
 from trainyard.report.quantities import size
 from trainyard.run.commands import again_command
+from trainyard.run.failure import started_with
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100
@@ -93,7 +94,7 @@ def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     if head.verdict is Verdict.PROVEN:
         digest = facts.weights_sha256
         same = f"  (same digest: {digest[:4]}…)" if digest else ""
-        yield "again", again_command(facts.directory) + same, ""
+        yield "again", again_command(facts.directory, started_with=started_with(facts.run)) + same, ""
     elif head.next_step:
         yield "next", head.next_step, ""
 

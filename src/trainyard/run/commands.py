@@ -81,8 +81,14 @@ def _setting(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def again_command(directory: Path) -> str:
-    """Train the configuration of the run in `directory` once more, as a new run."""
+def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
+    """Train the configuration of the run in `directory` once more, as a new run.
+
+    By make where that started it (`made_by`), so that the new run is stored and proven too.
+    """
+    if started_with:
+        config = f"CONFIG={from_here(directory / 'config.yaml')}"
+        return shlex.join(["make", "train", config, *started_with[1:]])
     return f"{script_command('train.py')} --config {shlex.quote(str(directory / 'config.yaml'))}"
 
 

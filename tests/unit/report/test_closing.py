@@ -89,6 +89,14 @@ def test_a_proven_run_can_be_looked_at_beside_others_and_repeated(new_run: NewRu
     assert set(lines) == {"report", "look", "again"}
 
 
+def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    record = json.loads(run.layout.run_file.read_text())
+    run.layout.run_file.write_text(json.dumps({**record, "started_with": ["make", "STORE=s3://a/b c"]}))
+    again = last_lines(run)["again"]
+    assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
+
+
 def test_a_run_under_another_name_is_looked_at_alone(new_run: NewRun, tmp_path: Path) -> None:
     run = new_run().train().succeed().prove()
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
