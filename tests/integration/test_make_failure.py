@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).resolve().parents[2]
-STEPS = ("check_environment", "prepare_data", "train", "training_artifact_sync", "prove_run")
+BEFORE = ("check_environment", "check_readiness", "prepare_data")
+"""Before there is a run to report on."""
+STEPS = (*BEFORE, "train", "training_artifact_sync", "prove_run")
 STAND_IN = """#!{python}
 import os, pathlib, shlex, signal, sys, time
 folder = pathlib.Path({folder!r})
@@ -47,13 +49,14 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.run = folder, folder / "runs" / "one run"
-        (folder / "python").write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
-        (folder / "python").chmod(0o755)
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        (folder / "bin" / "python").chmod(0o755)
         for name in ("training.stamp", "development.stamp"):
             (folder / name).touch()
 
     def line(self, target: str, *words: str) -> list[str]:
-        stand_in = [f"RUN={self.folder}/python", f"VENV={self.folder}", "-o", f"{self.folder}/training.stamp"]
+        stand_in = [f"VENV={self.folder}", "-o", f"{self.folder}/training.stamp"]
         return ["make", "-C", str(HOUSE), target, *stand_in, f"RUN_DIR={self.run}", *words]
 
     @property
@@ -84,7 +87,7 @@ def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
     assert done.returncode == 2, "of make, whatever fails"
     assert f"train] Error {code}\n" in done.stderr
     before = list(STEPS[: STEPS.index(step) + 1])
-    if step in STEPS[:2]:  # there is no run to report on yet
+    if step in BEFORE:
         assert stage.calls == before
         return
     judged = ["prove_run"] if step in ("train", "training_artifact_sync") and code != 75 else []
@@ -93,7 +96,7 @@ def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
     assert said.startswith(f"notify_slack {'stopped' if code == 75 else 'failed'} ")
 
 
-@pytest.mark.parametrize("step", STEPS[:2])
+@pytest.mark.parametrize("step", BEFORE)
 def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
     stage: Stage, step: str
 ) -> None:
@@ -132,7 +135,7 @@ def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage
     os.close(terminal)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 2
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*STEPS[:3], *TELLING]
+    assert stage.calls == [*BEFORE, "train", *TELLING]
 
 
 @pytest.mark.parametrize("group", [False, True])
@@ -148,7 +151,7 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
     assert process.wait(30) in (-signal.SIGTERM, 2)
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*STEPS[:3], *TELLING]
+    assert stage.calls == [*BEFORE, "train", *TELLING]
 
 
 @pytest.mark.parametrize(

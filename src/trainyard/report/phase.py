@@ -48,6 +48,11 @@ class PhaseDisplay:
             self._work = _Work(what, total, unit, now)
             self._next_line = now + _FIRST_SECONDS
 
+    def keep_quiet(self, seconds: float) -> None:
+        """Tell a log nothing of what has begun for so long."""
+        with self._lock:
+            self._next_line = self._work.began + seconds
+
     def advance(self, count: int) -> None:
         with self._lock:
             self._work.advance(count, self._clock())

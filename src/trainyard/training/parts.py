@@ -32,9 +32,13 @@ class Listener(Protocol):
         ...
 
 
-def show_work(listener: Listener, what: str) -> None:
-    """Tell people what is done now beside the steps ("loading the model"): it may take long."""
-    listener.on_event("working", {"what": what})
+def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:
+    """Tell people what is done now beside the steps ("loading the model"): it may take long.
+
+    A log hears of it after `quiet_seconds`, if these are given.
+    """
+    patience = {} if quiet_seconds is None else {"quiet_seconds": quiet_seconds}
+    listener.on_event("working", {"what": what, **patience})
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[st
     device = prepare_device(request.config)
     keep_nccl_log(request.directory.logs, device.type)
     strategy, asked = request.config.compute.strategy, lambda: stop.reason is not None
-    show_work(listener, "waiting for the other processes")
+    # One that failed has said why, and its launcher ends this one within seconds: nothing is said after it.
+    show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
     with joined(device.type, strategy, told_to_end=asked) as world, ExitStack() as held:
         show_work(listener, "opening the data")
         session = _Session(request, world, device)
