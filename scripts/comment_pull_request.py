@@ -12,7 +12,6 @@ Example: scripts/comment_pull_request.py --comparison comparison.json --pull-req
 """
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import command
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 
 _logger = logging.getLogger("trainyard.comment_pull_request")
 
@@ -56,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(path: Path) -> Any:
+    from trainyard.run.outside import read_json
+
     try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not readable as JSON ({error})") from None
+        return read_json(path)
+    except (FileNotFoundError, DamagedFileError) as error:
+        raise ConfigError(str(error)) from None
 
 
 def put(pull_request: int, body: str) -> str:

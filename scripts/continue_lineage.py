@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.watch.lineage import dispatch_once
 
     plan = read_handover(args.plan)
-    step = int(args.step) if args.step.isdecimal() else None
+    step = command.step(args.step)
     ended = Ended(plan.segment, args.exit_code, step, stored=args.stored == "true" and bool(args.manifest))
     decision = next_segment(ended, most=plan.most_segments)
     if args.json:

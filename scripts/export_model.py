@@ -57,9 +57,9 @@ def step(text: str) -> int | None:
     """A step's number; None for `newest`."""
     if text == "newest":
         return None
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is neither a step nor newest")
+    if (found := command.step(text)) is not None:
+        return found
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is neither a step nor newest")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

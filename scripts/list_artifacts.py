@@ -32,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="USD",
         help="of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1",
     )
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read, 30")
+    parser.add_argument("--call-seconds", type=command.seconds, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     if args.price_per_gb_month is not None and not 0 <= args.price_per_gb_month < float("inf"):

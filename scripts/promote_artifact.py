@@ -36,7 +36,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
     parser.add_argument("--depth", choices=DEPTHS, default="full", help="how much to read back before, full")
     parser.add_argument("--by", help="who promotes; default: the actor of the workflow, else the user")
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument(
+        "--call-seconds", type=command.seconds, default=30, help="limit of a read or write, 30"
+    )
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, and change nothing")
     args = parser.parse_args(argv)
@@ -59,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if number is None:
         raise ConfigError("--run-number auto: which run? Give its number")
     if args.step != "newest":
-        if not (args.step.isascii() and args.step.isdecimal()):
-            raise ConfigError(f"--step {args.step}: neither a step nor newest")
-        step = int(args.step)
+        step = command.step(args.step)
+        if step is None:
+            raise ConfigError(f"--step {args.step[:80]}: neither a step nor newest")
     require_name(args.name)
     store, depth = open_store(args.store, call_seconds=args.call_seconds), Depth(args.depth)
     run_id, checkpoint = promotable(store, number, step, depth=depth)

@@ -12,12 +12,12 @@ Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://m
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard import command
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceError, VerificationError
 
 if TYPE_CHECKING:
     from trainyard.artifacts.inspection import Inspection
@@ -41,30 +41,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
 
-    from trainyard.report.resolved_config import config_digests, config_settings
-    from trainyard.run.directory import RunDirectory, make_run_folder
-    from trainyard.run.files import write_json_atomically
-    from trainyard.run.identity import read_run
-    from trainyard.run.records import iterate_lines
-    from trainyard.watch.proof import Configuration, Place, prove
+    from trainyard.report.resolved_config import config_digests, settings_of_config
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.judged import JudgedRecords
+    from trainyard.watch.proof import Configuration, Place, Recomputed, prove
 
     directory = RunDirectory(args.run_dir)
-    run = read_run(directory.run_file)
-    store, config_file = store_of(args), directory.config_file
+    records, store = JudgedRecords(directory), store_of(args)
+    run, rows, events = records.run, records.rows(), list(records.events())
     found = look_into_store(store, str(run["run_id"]), directory=directory, args=args)
     proof = prove(
         run,
-        iterate_lines(directory.metrics_file),
-        iterate_lines(directory.events_file),
+        rows,
+        events,
         found,
         place=Place(str(args.run_dir), store, found.run_number),
-        configuration=Configuration(config_digests(config_file), config_settings(config_file)),
+        configuration=Configuration(
+            config_digests(directory.config_file), settings_of_config(records.config)
+        ),
+        recomputed=Recomputed(records.digests, *final_state(run, directory, found, store), data(directory)),
     )
-    where = {"run_number": found.run_number, "store": store}
+    for _ in rows:  # a verdict that came early is of the whole file, too
+        pass
+    where = {"run_number": found.run_number, "store": store, "records": records.digests()}
     record = proof.to_json() | {key: value for key, value in where.items() if value is not None}
     if not args.dry_run:
-        make_run_folder(directory.report)
-        write_json_atomically(directory.report / "proof.json", record)
+        save(record, directory)
     tell(proof, directory)
     if args.json:
         print(json.dumps(record, indent=2, ensure_ascii=False))
@@ -107,6 +109,75 @@ def look_into_store(
             depth=depth,
             progress=display,
         )
+
+
+def final_state(
+    run: Mapping[str, Any], directory: "RunDirectory", found: "Inspection", store: str | None
+) -> tuple[Mapping[str, str] | None, str | None]:
+    """The digests of the tensors in the last checkpoint, or why they cannot be read.
+
+    Neither where not every byte of the store was read, or another trainer wrote them in a form of its own.
+    """
+    from tempfile import TemporaryDirectory
+
+    from trainyard.artifacts.fetching import fetch_checkpoint
+    from trainyard.artifacts.verify import Depth
+    from trainyard.gateways import open_store
+
+    verified, step = found.verification, run.get("outcome", {}).get("steps")
+    if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
+        return None, None
+    checkpoint = directory.checkpoint(step)
+    try:
+        if checkpoint.exists():
+            return digests_of_tensors(run, checkpoint), None
+        with TemporaryDirectory(prefix="trainyard-") as folder:
+            if fetch_checkpoint(open_store(str(store)), found.run_number or 0, step, Path(folder)):
+                return digests_of_tensors(run, Path(folder)), None
+    except (CheckpointError, VerificationError) as error:
+        return None, str(error)
+    except (OSError, ServiceError) as error:
+        sys.stderr.write(f"The tensors of the last checkpoint were not read: {error}\n")
+    return None, None
+
+
+def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path) -> Mapping[str, str] | None:
+    """None for a checkpoint of another trainer."""
+    if not (checkpoint / ".metadata").exists() and "version" not in run:
+        return None
+    from trainyard.training.stored_state import state_digests
+
+    return state_digests(checkpoint)
+
+
+def data(directory: "RunDirectory") -> str | None:
+    """The fingerprint of the prepared data of the run's configuration, where they are on this machine."""
+    from trainyard.config.load import load_config
+
+    try:
+        config = load_config(directory.config_file).config
+    except ConfigError:
+        return None
+    if not Path(config.data.prepared_directory).is_dir():
+        return None
+    from trainyard.training.tokens import fingerprint_at_hand
+
+    return fingerprint_at_hand(config)
+
+
+def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
+    """Write `report/proof.json`. Where that cannot be, the verdict stands all the same, and it is said."""
+    from trainyard.run.directory import make_run_folder
+    from trainyard.run.files import write_json_atomically
+
+    path = directory.report / "proof.json"
+    try:
+        make_run_folder(directory.report)
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: something else than a file stands there. Move it away.")
+        write_json_atomically(path, record)
+    except (OSError, ConfigError) as error:
+        sys.stderr.write(f"{path} was not written, and no report will show this proof: {error}\n")
 
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:

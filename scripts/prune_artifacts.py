@@ -41,7 +41,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--even-promoted", action="store_true", help="promoted ones may go too")
     parser.add_argument("--even-parents", action="store_true", help="what other runs started from, too")
     parser.add_argument("--by", help="who removes; default: the actor of the workflow, else the user")
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument(
+        "--call-seconds", type=command.seconds, default=30, help="limit of a read or write, 30"
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="remove what the plan names")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")

@@ -31,7 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
     parser.add_argument("--to", type=Path, required=True, help="the new run directory")
     parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read, 30")
+    parser.add_argument("--call-seconds", type=command.seconds, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, write nothing")
     return parser.parse_args(argv)

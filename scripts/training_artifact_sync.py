@@ -54,7 +54,7 @@ def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     from trainyard.artifacts.sync_options import parse_sync_options as parse
 
-    return parse(command.parser(__doc__), argv, command.duration)
+    return parse(command.parser(__doc__), argv, command.duration, seconds=command.seconds)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,7 +35,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
     parser.add_argument("--seed", type=int, help="draw the sample that this number draws; default: anew")
     parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument(
+        "--call-seconds", type=command.seconds, default=30, help="limit of a read or write, 30"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     if args.store is None and args.run_dir is None:
@@ -77,8 +79,6 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
-    from trainyard.artifacts.chain import newest_manifest
-    from trainyard.artifacts.inspection import compared
     from trainyard.artifacts.lineage import walk_lineage
     from trainyard.artifacts.numbers import find_run_number
     from trainyard.artifacts.verify import Depth, verify_run
@@ -104,7 +104,7 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     verdict = (
         f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
     )
-    words = compared(Depth(args.depth), newest_manifest(store, number)[1], directory)
+    words = found.compared if found.ok else "not equal"
     signature = _verify_signature(args.public_key, store, number)
     display = PhaseDisplay("lineage")
     display.begin("reading the parent checkpoints")

@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from trainyard import command
-from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
     from trainyard.watch.rounds import Dead
@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
     parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
     parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
-    parser.add_argument("--again", type=float, default=0, metavar="SECONDS", help=AGAIN)
+    parser.add_argument("--again", type=command.amount, default=0, metavar="SECONDS", help=AGAIN)
     parser.add_argument("--dry-run", action="store_true", help="say what is wrong, and change nothing")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     return parser.parse_args(argv)
@@ -76,12 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def labels_of(text: str) -> frozenset[str]:
     """The labels; none where the repository has no runner of its own."""
+    from trainyard.run.outside import parse_json
+
     if not text:
         command.announce("watch", "no labels are given: your own runners are not looked after", "degraded")
         return frozenset()
     try:
-        labels = json.loads(text)
-    except ValueError:
+        labels = parse_json(text, "--labels")
+    except DamagedFileError:
         labels = None
     if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
         raise ConfigError(f'--labels: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]')

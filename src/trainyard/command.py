@@ -6,8 +6,10 @@ It knows no pipeline step and starts nothing; `scripts/` hold the steps.
 import argparse
 import contextlib
 import errno
+import io
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -29,6 +31,12 @@ _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """No space left: the machine's trouble and no bug, wherever it is met."""
 _FLUSH_SECONDS = 3.0
+_DAY_SECONDS = 86400.0
+_STEP_DIGITS = 18
+_WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+"""A name that leads to no such thing: whoever gave it is told."""
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+"""What the machine may refuse at any file."""
 _logger = logging.getLogger("trainyard")
 Answer = TypeVar("Answer")
 
@@ -74,6 +82,30 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) == int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """A time limit in seconds: above 0, and at most a day."""
+    value = amount(text)
+    if not 0 < value <= _DAY_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds above 0, at most a day")
+    return value
+
+
+def amount(text: str) -> float:
+    """A finite number from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from 0")
+    return value
+
+
+def step(text: str) -> int | None:
+    """The step that `text` says in digits; None for any other text, as `newest`."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _STEP_DIGITS else None
 
 
 def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
@@ -248,12 +280,27 @@ def exit_code_of(main: Callable[[], int]) -> int:
     A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be taken for a "no". The answer
     of `main` holds even if the reader of our output (`| head`) has gone; a `main` cut short by it is a "no".
     """
+    if threading.current_thread() is threading.main_thread():  # another one might wait for a stream here
+        _have_streams()
     code = _answer_of(main)
     for stream in (sys.stdout, sys.stderr):
         if (problem := _flush(stream)) is not None:
             _say(f"The output could not be written: {problem}\n")
             code = code or ExitCode.NO
     return code
+
+
+def _have_streams() -> None:
+    """Let output be possible: a stream that was closed leads nowhere, and any character can be written."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a file would get its number
+            pass
+        os.close(descriptor)
+        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def end_at_once(answer: Callable[[], int]) -> NoReturn:
@@ -287,6 +334,10 @@ def _answer_of(main: Callable[[], int]) -> int:
             _logger.debug("where the space ran out:", exc_info=True)
             _say(f"The output could not be written: {error}\n")
             return ExitCode.NO
+        if isinstance(error, OSError) and error.errno in (*_WRONG_NAMES, *_REFUSED):
+            _logger.debug("where the file was refused:", exc_info=True)
+            _say(f"{str(error.filename or '')[:300]}: {error.strerror}\n")
+            return ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
         _say(traceback.format_exc())
         return ExitCode.BUG
 

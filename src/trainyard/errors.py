@@ -65,6 +65,10 @@ class RecordError(TrainyardError):
     """A record of the run could not be written, for example because the disk is full."""
 
 
+class DamagedFileError(TrainyardError):
+    """A file that was written elsewhere is not what it should be: cut, of another form, no regular file."""
+
+
 class CheckpointError(TrainyardError):
     """A checkpoint could not be written or does not verify."""
 

@@ -131,6 +131,10 @@ def test_a_store_without_the_run_is_not_proven(
 ) -> None:
     done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
+    assert "store does not exist" in done.stderr
+    Path(store.removeprefix("file://")).mkdir()
+    done = program("prove_run.py", "--run-dir", finished_run.path, "--store", store)
+    assert done.returncode == 1
     assert f"stored: {store} holds nothing of this run" in done.stderr
 
 

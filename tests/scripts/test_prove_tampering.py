@@ -270,7 +270,6 @@ def with_another_byte_before_the_last(yard: Yard) -> None:
 REPLACED = [
     (of_another_run, "is of run id-of-b"),
     (of_another_run_under_this_name, "of step 20 is not the one that the run wrote"),
-    (of_an_older_step, "of step 20 is a copy of step 15"),
     (with_another_byte, "of step 20 is not the one that the run wrote"),
     (with_another_byte_before_the_last, "of step 15 is not the one that the run wrote"),
 ]
@@ -286,6 +285,15 @@ def test_a_checkpoint_that_is_not_the_runs_is_not_proven(
     assert failing(proof) == ["stored"]
     assert words in evidence(proof)
     assert next_steps(proof).endswith("config.yaml"), "neither disk nor store has what the run wrote"
+
+
+def test_a_folder_of_another_steps_name_is_not_stored(yard: Yard) -> None:
+    of_an_older_step(yard)
+    report = sync_run(open_store(yard.store), yard.run(), None)
+    assert ["checkpoint-20 was not uploaded" in problem for problem in report.problems] == [True]
+    proof = yard.prove()
+    assert failing(proof) == ["stored"]
+    assert "the copy on this disk is damaged" in evidence(proof)
 
 
 @pytest.mark.parametrize(("replace", "words"), REPLACED, ids=lambda value: getattr(value, "__name__", ""))

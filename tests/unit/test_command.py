@@ -1,6 +1,7 @@
 """What scripts share: exit codes, durations, the time that a job of CI has been going, one line a phase."""
 
 import argparse
+import errno
 import os
 import pty
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trainyard import errors
+from trainyard import command, errors
 from trainyard.command import duration, exit_code_of, job_seconds, positive, steps
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
@@ -81,6 +82,7 @@ CODES = {
     errors.IncompatibleCheckpointError: 2,
     errors.CheckFailedError: 1,
     errors.TrainingFailedError: 1,
+    errors.DamagedFileError: 1,
     errors.CheckpointError: 1,
     errors.RecordError: 1,
     errors.VerificationError: 1,
@@ -375,3 +377,53 @@ def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_p
     while "ended" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.01)
     assert log.read_text() == "begun\nended\n"
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "-1", "0", "9" * 5000, "1e9", "x", ""])
+def test_a_time_limit_is_a_number_of_seconds_that_somebody_could_wait(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="not a number"):
+        command.seconds(text)
+    assert command.seconds("0.5") == 0.5
+
+
+@pytest.mark.parametrize(("text", "number"), [("7", 7), ("newest", None), ("9" * 5000, None), ("٣", None)])
+def test_a_step_is_told_from_a_name(text: str, number: int | None) -> None:
+    assert command.step(text) == number
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENAMETOOLONG, 2), (errno.EISDIR, 2), (errno.EACCES, 1), (errno.EIO, 1)]
+)
+def test_a_file_that_the_machine_refuses_is_named_and_no_bug(
+    capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    def main() -> int:
+        raise OSError(number, os.strerror(number), "the file")
+
+    assert command.exit_code_of(main) == code
+    assert capsys.readouterr().err == f"the file: {os.strerror(number)}\n"
+
+
+SAY = "import sys; from trainyard import command; sys.exit(command.exit_code_of(lambda: {}))"
+
+
+@pytest.mark.parametrize("closed", ["", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_the_answer_holds_with_streams_that_were_closed(closed: str) -> None:
+    program = SAY.format("command.announce('a', '→') or print('×') or sys.stderr.write('x') and 1")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -c "$0" {closed}', program],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso8859-9", "utf-8"])
+def test_the_answer_holds_where_a_character_cannot_be_written(encoding: str) -> None:
+    program = SAY.format("print('→ × \\udcff') or 1")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, env=environment, timeout=60
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == b""

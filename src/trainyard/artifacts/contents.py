@@ -8,6 +8,7 @@ stored).
 import contextlib
 import json
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -15,15 +16,17 @@ from typing import Any
 
 from trainyard.artifacts.claims import claim_of
 from trainyard.artifacts.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
-from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoints import MANIFEST_NAME, ManifestFile, read_described_manifest
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
+from trainyard.run.checkpoints import MANIFEST_NAME, ManifestFile, read_described_manifest, size_of
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
+from trainyard.run.outside import open_regular, read_bytes
 from trainyard.run.records import iterate_rows
 from trainyard.run.settings import read_settings
 
 RECORDS = "records"
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -112,12 +115,13 @@ def contents_of(
 
     `version` is that of the manifest that will list a run that is still going: its records then lie where no
     later sync replaces them, and are those that going on needs, without logs and the metrics' second form.
-    Raises ConfigError when it is no run directory, TrainyardError when its `run.json` is torn.
+    Raises ConfigError when it is no run directory, TrainyardError when its `run.json` is torn or one of its
+    records is no file of its own: a link, a pipe, a folder.
     """
     run = read_run(directory.run_file)
     files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
     if version is None:
-        files += sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
+        files += _logs(directory)
     prefix = run_prefix(run_number) if version is None else records_prefix(run_number, version)
     records = tuple(_records(directory, files, prefix=prefix, scratch=scratch))
     if (copied := scratch / directory.run_file.name).exists():
@@ -162,7 +166,12 @@ def checkpoint_group(
     is not readable, or a file is missing or of another size.
     """
     manifest, described = read_described_manifest(path)
-    step = manifest.step if step is None else step
+    if step is None:
+        step = manifest.step
+    elif step != manifest.step:
+        raise CheckpointError(
+            f"{path}: its {MANIFEST_NAME} is of step {manifest.step}, its name of step {step}"
+        )
     keys = checkpoint_prefix(run_number, step)
     vouched = described.sha256 in named
     items = tuple(_checkpoint_item(path, keys, file, vouched=vouched) for file in manifest.files)
@@ -172,17 +181,30 @@ def checkpoint_group(
 
 def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int) -> None:
     """Write the rows of a JSON-lines file as one JSON document, in constant memory."""
+    with target.open("wb") as file:
+        for chunk in metrics_chunks(source, run_id=run_id, run_number=run_number):
+            file.write(chunk)
+
+
+def metrics_chunks(source: Path, *, run_id: str, run_number: int) -> Iterator[bytes]:
+    """The bytes of that document, row by row."""
     head = json.dumps({"run_id": run_id, "run_number": run_number})[:-1]
-    with target.open("w", encoding="utf-8") as file:
-        file.write(f'{head}, "rows": [')
-        for index, row in enumerate(iterate_rows(source)):
-            file.write(("," if index else "") + "\n" + json.dumps(row, ensure_ascii=False))
-        file.write("\n]}\n")
+    yield f'{head}, "rows": ['.encode()
+    for index, row in enumerate(iterate_rows(source)):
+        yield (("," if index else "") + "\n" + json.dumps(row, ensure_ascii=False)).encode()
+    yield b"\n]}\n"
+
+
+def link_within(root: Path, path: Path) -> Path | None:
+    """The first symbolic link on the way from `root` down to `path`; None where there is none."""
+    below = path.relative_to(root).parts
+    steps = (root.joinpath(*below[: count + 1]) for count in range(len(below)))
+    return next((step for step in steps if step.is_symlink()), None)
 
 
 def _manifests_named(events: Path) -> frozenset[str]:
     """The SHA-256 of the manifest of each checkpoint that the trainer says it saved."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, DamagedFileError):
         return frozenset(
             str(row["manifest_sha256"]) for row in iterate_rows(events) if "manifest_sha256" in row
         )
@@ -190,6 +212,9 @@ def _manifests_named(events: Path) -> frozenset[str]:
 
 
 def _look_at_checkpoint(path: Path, step: int, found: _Found) -> None:
+    if (link := link_within(path.parents[1], path / MANIFEST_NAME)) is not None:
+        found.problems.append(f"checkpoint-{step} was not uploaded: {link} is a symbolic link")
+        return
     if not (path / MANIFEST_NAME).exists():
         found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
         return
@@ -203,27 +228,38 @@ def _checkpoint_item(directory: Path, keys: str, file: ManifestFile, *, vouched:
     relative, path = PurePosixPath(file.path), directory / file.path
     if relative.is_absolute() or ".." in relative.parts:
         raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
-    if not path.is_file():
-        raise CheckpointError(f"{path}: missing")
-    if (size := path.stat().st_size) != file.size:
+    if (size := size_of(path)) != file.size:
         raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
     return Item(keys + file.path, path, file, is_vouched_for=vouched)
 
 
 def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scratch: Path) -> Iterator[Item]:
     for path in files:
-        if path.is_file() and not path.is_symlink():
-            relative = path.relative_to(directory.path)
-            copy = scratch / relative
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
+        relative = path.relative_to(directory.path)
+        copy = scratch / relative
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError), open_regular(path, links=False) as source:
+            with copy.open("wb") as target:
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
             yield Item(prefix + relative.as_posix(), copy)
+
+
+def _logs(directory: RunDirectory) -> list[Path]:
+    """The regular files below `logs/`. Links and sockets that trackers keep there are not stored."""
+    found = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
+    return [path for path in found if link_within(directory.path, path) is None and _is_regular(path)]
+
+
+def _is_regular(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
 
 
 def _config(scratch: Path) -> dict[str, Any]:
     path = scratch / "config.yaml"
-    with contextlib.suppress(ConfigError):
-        return read_settings(path.read_bytes()) if path.is_file() else {}
+    with contextlib.suppress(ConfigError, FileNotFoundError):
+        return read_settings(read_bytes(path))
     return {}
 
 

@@ -10,15 +10,19 @@ from hashlib import sha256
 from pathlib import Path
 
 from trainyard.artifacts.chain import newest_manifest
-from trainyard.artifacts.layout import checkpoint_prefix, checkpoint_step_of
+from trainyard.artifacts.layout import checkpoint_prefix, checkpoint_step_of, identity_key
 from trainyard.artifacts.manifest import RunManifest
 from trainyard.artifacts.numbers import number_of_run, owner_of
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.verify import Depth, Verification, verify_run
-from trainyard.errors import CheckpointError, ServiceError, TrainyardError
-from trainyard.run.checkpoints import MANIFEST_NAME, parse_manifest, verify_checkpoint
+from trainyard.errors import CheckpointError, ServiceError, TrainyardError, VerificationError
+from trainyard.run.checkpoints import (
+    MANIFEST_NAME,
+    parse_manifest,
+    read_described_manifest,
+    verify_checkpoint,
+)
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 
 _READ_BACK_BYTES = 10_000_000_000
@@ -73,6 +77,7 @@ def inspect_run(
     try:
         number = number_of_run(store, run_id) if number is None else number
         if number is None:
+            require_there(store)
             return Inspection()
         owner = owner_of(store, number)
         if owner not in (None, run_id):
@@ -80,7 +85,16 @@ def inspect_run(
             return Inspection(number, trouble=f"{trouble}; this is run {run_id}", taken=True)
         return _inspect(store, run_id, directory, number=number, depth=depth, progress=progress)
     except TrainyardError as error:
-        return Inspection(number, trouble=str(error), unreachable=isinstance(error, ServiceError))
+        is_service = isinstance(error, ServiceError)
+        return Inspection(number, trouble=str(error), unreachable=is_service)
+
+
+def require_there(store: Store) -> None:
+    """Raise VerificationError when the store is a folder that does not exist: it is not an empty one."""
+    try:
+        next(iter(store.list_objects(identity_key(0))), None)
+    except ServiceError as error:
+        raise VerificationError(str(error)) from None
 
 
 def _inspect(
@@ -109,16 +123,21 @@ def _inspect(
         run_number=number,
         verification=verification,
         checkpoints=checkpoints,
-        compared=compared(deep, manifest, directory),
+        compared=verification.compared,
         on_disk=on_disk,
         damaged=damaged,
     )
 
 
 def _manifests_of(directory: RunDirectory) -> dict[int, str]:
-    """An empty digest is that of a manifest that is missing."""
-    paths = {step: directory.checkpoint(step) / MANIFEST_NAME for step in directory.checkpoint_steps()}
-    return {step: sha256_of_file(path) if path.is_file() else "" for step, path in paths.items()}
+    """An empty digest is that of a manifest that is missing, or cannot be read."""
+    found = {}
+    for step in directory.checkpoint_steps():
+        try:
+            found[step] = read_described_manifest(directory.checkpoint(step))[1].sha256
+        except CheckpointError:
+            found[step] = ""
+    return found
 
 
 def _is_whole(directory: RunDirectory, step: int, run_id: str) -> bool:
@@ -151,25 +170,6 @@ def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> 
     other = [file.path for file in manifest.files if listed.get(prefix + file.path) != file.sha256]
     problem = f"has other bytes in {other[0]} than its {MANIFEST_NAME} says" if other else None
     return StoredCheckpoint(sha256(content).hexdigest(), manifest.run_id, manifest.step, problem)
-
-
-def compared(depth: Depth, manifest: RunManifest | None, directory: RunDirectory | None) -> str:
-    """What a verification to `depth` compares with what; without a directory no disk is looked at.
-
-    Checkpoints that retention has removed from the disk cannot be compared with it, and it is said so.
-    """
-    if directory is None:
-        return _compared(depth, "in the store and in the manifest", "the manifest")
-    gone = _steps(manifest) - set(directory.checkpoint_steps())
-    words = _compared(depth, "on disk, in the store and in the manifest", "disk and manifest")
-    return words + (f" ({len(gone)} of the checkpoints are no longer on disk)" if gone else "")
-
-
-def _compared(depth: Depth, places: str, others: str) -> str:
-    if depth is Depth.FULL:
-        return f"SHA-256 equal {places}"
-    sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
-    return f"the store's own checksums equal {others}{sampled}"
 
 
 def _depth_for(manifest: RunManifest | None) -> Depth:

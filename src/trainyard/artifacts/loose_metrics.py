@@ -4,13 +4,12 @@ Files of other trainers are read strictly: what is not understood is refused by 
 something else. Storing is the affair of `loose_files`.
 """
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
-from trainyard.errors import CheckpointError, ConfigError
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.run.checkpoints import MANIFEST_NAME, read_manifest
+from trainyard.run.outside import parse_json, parse_json_line, read_bytes
 from trainyard.run.records import Row
 
 _STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", re.ASCII | re.IGNORECASE)
@@ -22,14 +21,14 @@ def read_metrics(path: Path) -> list[Row]:
     The last line may be cut off. Raises ConfigError when the file is missing or anything else.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file or directory") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: the metrics cannot be read ({error.strerror})") from None
+    except DamagedFileError as error:
+        raise ConfigError(f"the metrics cannot be read: {error}") from None
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
+        value = parse_json(content, str(path))
+    except DamagedFileError:
         return _lines(path, content)
     rows = value.get("rows", [value]) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -56,7 +55,7 @@ def _lines(path: Path, content: bytes) -> list[Row]:
     lines = content.splitlines()
     rows = []
     for number, line in enumerate(lines, start=1):
-        row = _row(line)
+        row = parse_json_line(line)
         if row is not None:
             rows.append(row)
         elif line.strip() and (number < len(lines) or not rows):
@@ -64,11 +63,3 @@ def _lines(path: Path, content: bytes) -> list[Row]:
     if not rows:
         raise ConfigError(f"{path}: is empty, so these are no metrics")
     return rows
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

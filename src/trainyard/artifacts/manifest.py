@@ -12,16 +12,23 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainyard.artifacts.layout import (
+    belongs_to_checkpoint,
     checkpoint_step_of,
     manifest_key,
     manifest_version_of,
+    records_prefix,
     records_version_of,
     run_prefix,
 )
 from trainyard.artifacts.store import Store, StoredObject
-from trainyard.errors import VerificationError
+from trainyard.errors import DamagedFileError, VerificationError
+from trainyard.run.checkpoints import text_of, whole_number
+from trainyard.run.digests import require_digest
+from trainyard.run.outside import parse_json_object
 
 _SCHEMA = 1
+_END_OF_TIME = 253402300800.0
+"""The year 10000 in Unix seconds."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +109,28 @@ class RunManifest:
 
         Also to one that retention, which puts a manifest without records of its own, was faster than.
         """
+        if not self.is_open:
+            # Who follows a run that goes on again sends its records first, then the open manifest.
+            goes_on = self.outcome.get("status") != "succeeded"
+            return goes_on and records_version_of(key) == self.version + 1
         if (version := records_version_of(key)) is not None:
             return version > (records_version_of(self.records) or self.version - 1)
         step = checkpoint_step_of(key)
-        if step is None or not self.is_open:
-            return False
-        return step not in {checkpoint_step_of(entry.key) for entry in self.objects}
+        return step is not None and step not in self._steps
+
+    def may_be_left_over(self, key: str) -> bool:
+        """Whether a sync that was cut short can have sent the object: of a checkpoint that is not listed, or
+        of records up to this manifest's.
+        """
+        if (version := records_version_of(key)) is not None:
+            return version <= self.version
+        return belongs_to_checkpoint(key) and checkpoint_step_of(key) not in self._steps
+
+    @property
+    def _steps(self) -> frozenset[int | None]:
+        return frozenset(
+            checkpoint_step_of(entry.key) for entry in self.objects if belongs_to_checkpoint(entry.key)
+        )
 
     def to_json(self, prefix: str) -> dict[str, Any]:
         """Plain data; keys are written in full, as the bucket knows them. Unknown parts are left out."""
@@ -179,25 +202,75 @@ def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] 
 def parse_manifest(content: bytes, key: str) -> RunManifest:
     """Read a manifest object. Raises VerificationError naming `key` when it is not one."""
     try:
-        value = json.loads(content)
+        value = parse_json_object(content, key)
         if value["schema"] != _SCHEMA:
             raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
-        prefix = str(value.get("prefix", ""))
+        prefix = _text(value.get("prefix", ""))
+        run_number = whole_number(value["run_number"])
         return RunManifest(
-            run_id=str(value["run_id"]),
-            run_number=int(value["run_number"]),
-            created=float(value["created"]),
-            objects=tuple(_object_from_json(entry, prefix) for entry in value["objects"]),
-            provenance=dict(value.get("provenance", {})),
-            outcome=dict(value.get("outcome", {})),
-            supersedes=_key_without(value.get("supersedes", {}), prefix),
-            leftovers=tuple(str(key).removeprefix(prefix) for key in value.get("leftovers", [])),
-            records=str(value.get("records", "")).removeprefix(prefix),
-            pruned=tuple(_pruned_from_json(each) for each in value.get("pruned", [])),
-            statement=dict(value.get("statement", {})),
+            run_id=text_of(value["run_id"]),
+            run_number=run_number,
+            created=_seconds(value["created"]),
+            objects=tuple(_object_from_json(entry, prefix) for entry in _list(value["objects"])),
+            provenance=_object(value.get("provenance", {})),
+            outcome=_object(value.get("outcome", {})),
+            supersedes=_key_without(_object(value.get("supersedes", {})), prefix),
+            leftovers=tuple(_text(each).removeprefix(prefix) for each in _list(value.get("leftovers", []))),
+            records=_own_records(_text(value.get("records", "")).removeprefix(prefix), run_number),
+            pruned=tuple(_pruned_from_json(each) for each in _list(value.get("pruned", []))),
+            statement=_object(value.get("statement", {})),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except DamagedFileError as error:
+        raise VerificationError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None
+
+
+def _own_records(records: str, run_number: int) -> str:
+    """What the records of an open manifest start with: a folder of its own run, and no other place."""
+    version = records_version_of(records)
+    if records and (version is None or records != records_prefix(run_number, version)):
+        raise ValueError(f"records are in {records[:200]!r}, which is no folder of run {run_number}")
+    return records
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{str(value)[:80]!r} is no object")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{str(value)[:80]!r} is no list")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:80]!r} is no text")
+    return value
+
+
+def _seconds(value: object) -> float:
+    """A time that can be shown. Raises TypeError or ValueError for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:80]!r} is no time")
+    if not 0 <= value < _END_OF_TIME:
+        raise ValueError(f"{value} is no time in Unix seconds")
+    return float(value)
+
+
+def _checksum(value: object) -> dict[str, Any]:
+    """A store's checksum, or nothing. Raises TypeError for what is neither."""
+    found = _object(value)
+    kinds = {"algorithm": str, "type": str, "value": str, "part_size": int}
+    for name, kind in kinds.items():
+        if name in found and (not isinstance(found[name], kind) or found[name] is True):
+            raise TypeError(f"store_checksum's {name} is {str(found[name])[:80]!r}")
+    if found and ("algorithm" not in found or "value" not in found):
+        raise TypeError("store_checksum has no algorithm, or no value")
+    return found
 
 
 def _key_with(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -205,7 +278,9 @@ def _key_with(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def _key_without(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {**reference, "key": reference["key"].removeprefix(prefix)} if reference else {}
+    if not reference:
+        return {}
+    return {**reference, "key": _text(reference["key"]).removeprefix(prefix)}
 
 
 def _object_to_json(entry: ManifestObject, prefix: str) -> dict[str, Any]:
@@ -219,25 +294,23 @@ def _object_to_json(entry: ManifestObject, prefix: str) -> dict[str, Any]:
 
 def _pruned_from_json(value: Mapping[str, Any]) -> PrunedCheckpoint:
     return PrunedCheckpoint(
-        step=int(value["step"]),
-        digest=str(value["digest"]),
-        size=int(value["size"]),
-        time=float(value["time"]),
-        by=str(value["by"]),
-        reason=str(value["reason"]),
+        step=whole_number(value["step"]),
+        digest=_text(value["digest"]),
+        size=whole_number(value["size"]),
+        time=_seconds(value["time"]),
+        by=_text(value["by"]),
+        reason=_text(value["reason"]),
     )
 
 
 def _object_from_json(value: Mapping[str, Any], prefix: str) -> ManifestObject:
-    key, sha256 = str(value["key"]), str(value["sha256"])
+    key, sha256 = text_of(value["key"]), require_digest(value["sha256"])
     if not key.startswith(prefix):
         raise ValueError(f"{key} is outside the prefix {prefix}")
-    if len(bytes.fromhex(sha256)) != hashlib.sha256().digest_size:
-        raise ValueError(f"{key}: {sha256} is no SHA-256")
     return ManifestObject(
         key=key.removeprefix(prefix),
-        size=int(value["size"]),
+        size=whole_number(value["size"]),
         sha256=sha256,
-        checksum=dict(value.get("store_checksum", {})),
-        etag=str(value.get("etag", "")),
+        checksum=_checksum(value.get("store_checksum", {})),
+        etag=_text(value.get("etag", "")),
     )

@@ -10,11 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainyard.artifacts.layout import identity_key, run_number_of
+from trainyard.artifacts.manifest import read_chain
 from trainyard.artifacts.store import Store
-from trainyard.errors import ConfigError, RunConflictError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
+from trainyard.run.checkpoints import text_of
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.outside import parse_json_object
 
+_MOST_DIGITS = 15
 _RACES = 20
 """Other runs that may take "the next free number" under our nose before we give up."""
 _logger = logging.getLogger(__name__)
@@ -24,8 +28,8 @@ def parse_run_number(text: str) -> int | None:
     """A run number from a command line, None for `auto`. Raises ConfigError for anything else."""
     if text == "auto":
         return None
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"--run-number {text}: neither a whole number above 0 nor auto")
+    if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
+        raise ConfigError(f"--run-number {text[:80]}: neither a whole number above 0 nor auto")
     return int(text)
 
 
@@ -66,14 +70,18 @@ def owner_of(store: Store, number: int) -> str | None:
     if content is None:
         return None
     try:
-        return str(json.loads(content)["run_id"])
-    except (ValueError, KeyError, TypeError):
+        return text_of(parse_json_object(content, identity_key(number))["run_id"])
+    except (DamagedFileError, KeyError, TypeError):
         return ""
 
 
 def number_of_run(store: Store, run_id: str) -> int | None:
-    """The number that belongs to `run_id`; the newest numbers are looked at first."""
-    numbers = sorted(used_numbers(store), reverse=True)
+    """The number that belongs to `run_id`; the newest numbers are looked at first.
+
+    Raises VerificationError when none does, and one whose claim is damaged has a manifest of this run: a
+    second copy under a new number would hide the first.
+    """
+    numbers, damaged = sorted(used_numbers(store), reverse=True), list[int]()
     with ThreadPoolExecutor(8) as pool:
         for start in range(0, len(numbers), 64):
             block = numbers[start : start + 64]
@@ -81,7 +89,21 @@ def number_of_run(store: Store, run_id: str) -> int | None:
             for number, owner in zip(block, owners, strict=True):
                 if owner == run_id:
                     return number
+                if owner == "":
+                    damaged.append(number)
+    for number in damaged:
+        _require_of_another_run(store, number, run_id, free=numbers[0] + 1)
     return None
+
+
+def _require_of_another_run(store: Store, number: int, run_id: str, *, free: int) -> None:
+    key, chain = identity_key(number), read_chain(store, number)
+    if chain and chain[-1].manifest.run_id == run_id:
+        raise VerificationError(
+            f"{key}: damaged, and {chain[-1].key} is of this run, {run_id}. Nothing was stored. Put the "
+            f"object back from a copy, or store the run once more: --run-number {free}."
+        )
+    _logger.warning("%s: damaged, so it is not known which run has number %d", key, number)
 
 
 def runs_in_question(store: Store, text: str | None) -> list[int]:

@@ -57,14 +57,15 @@ def _place_of(key: str, run_number: int) -> PurePosixPath:
         raise VerificationError(f"{key!r}: not an object of run {run_number}")
     first, *rest = key.removeprefix(prefix).split("/")
     if rest and records_version_of(key) is not None:
-        return _safe(key, rest)
+        return safe_place(key, rest)
     step = first.removeprefix("checkpoint-")
     if rest and first != step and step.isascii() and step.isdecimal() and len(step) <= 18:
-        return PurePosixPath("checkpoints", step_name(int(step)), _safe(key, rest))
-    return _safe(key, [first, *rest])
+        return PurePosixPath("checkpoints", step_name(int(step)), safe_place(key, rest))
+    return safe_place(key, [first, *rest])
 
 
-def _safe(key: str, parts: list[str]) -> PurePosixPath:
+def safe_place(key: str, parts: list[str]) -> PurePosixPath:
+    """The path of these parts of `key`. Raises VerificationError when they lead anywhere else."""
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise VerificationError(
             f"{key!r}: no name of a file below a run directory. Nothing was written for it."

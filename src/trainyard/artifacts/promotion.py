@@ -17,7 +17,15 @@ from trainyard.artifacts.checkpoints import Checkpoint, checkpoints_of, own_mani
 from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store import Store
-from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
+from trainyard.errors import (
+    ConfigError,
+    DamagedFileError,
+    RunConflictError,
+    ServiceError,
+    VerificationError,
+)
+from trainyard.run.checkpoints import whole_number
+from trainyard.run.outside import parse_json_object
 
 _SCHEMA = 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -215,21 +223,23 @@ def require_name(name: str) -> None:
 
 def _parse(content: bytes, key: str) -> Promotion:
     try:
-        value = json.loads(content)
+        value = parse_json_object(content, key)
         if value["schema"] != _SCHEMA:
             raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
         found = Promotion(
             name=str(value["name"]),
-            run_number=int(value["run_number"]),
+            run_number=whole_number(value["run_number"]),
             run_id=str(value["run_id"]),
-            step=int(value["step"]),
+            step=whole_number(value["step"]),
             digest=str(value["digest"]),
             time=float(value["time"]),
             by=str(value["by"]),
             depth=str(value["depth"]),
             previous=dict(value.get("previous", {})),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except DamagedFileError as error:
+        raise VerificationError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise VerificationError(f"{key}: not a readable pointer ({type(error).__name__}: {error})") from None
     if promotion_key(found.name) != key:
         raise VerificationError(f"{key}: is the pointer of {found.name!r}")

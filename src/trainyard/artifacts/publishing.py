@@ -88,7 +88,7 @@ def build_manifest(
     doomed = doomed_steps(before.newest) if before.newest else frozenset()
     unlisted = {key for key in (*before.there, *sent) if key not in entries}
     known = {key for key in unlisted if checkpoint_step_of(key) not in doomed}
-    leftovers = sorted(key for key in known if belongs_to_checkpoint(key) or records_version_of(key))
+    leftovers = sorted(key for key in known if _may_be_left_over(key, before.version))
     for key in leftovers:
         _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
     newest = before.chain[-1] if before.chain else None
@@ -109,6 +109,11 @@ def build_manifest(
         pruned=pruned,
         statement=statement_of(run, number, objects, config=config, supersedes=supersedes),
     )
+
+
+def _may_be_left_over(key: str, version: int) -> bool:
+    """Whether a sync can have sent it: anything else is somebody else's, and stays extra."""
+    return belongs_to_checkpoint(key) or (records_version_of(key) or version + 1) <= version
 
 
 def put_manifest(

@@ -21,6 +21,7 @@ from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.checkpoints import Checkpoint, own_manifest
 from trainyard.artifacts.landing import Landing, require_distinct
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.owed import is_loose, missing_records
 from trainyard.artifacts.places import places_of, records_of
 from trainyard.artifacts.selection import Selection, chosen
 from trainyard.artifacts.signature import Verifier, require_signed
@@ -60,6 +61,10 @@ class RestoreReport:
     """Why newer checkpoints were not taken; only when the newest that verifies was asked for."""
     go_on: str
     """The command that trains on; empty where there is no checkpoint of the trainer."""
+    has_records: bool = True
+    """False for a checkpoint and its metrics that were stored without the directory of a run."""
+    is_open: bool = False
+    """The run was still going when it was stored: its last records are not there."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +73,10 @@ class RestoreReport:
         """One line for people."""
         kept = f", {self.kept} of them there already" if self.kept else ""
         size = f"{self.files} files, {size_text(self.bytes)}"
-        return f"run {self.run_number} → {self.directory}: {size}{kept}, digests equal, {self.seconds:.1f} s"
+        less = "" if self.has_records else "; a checkpoint alone, no record of its run is stored"
+        less += "; stored while the run was still going" if self.is_open else ""
+        what = f"{size}{kept}, digests equal, {self.seconds:.1f} s"
+        return f"run {self.run_number} → {self.directory}: {what}{less}"
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,8 @@ def restore(
         seconds=round(time.monotonic() - started, 3),
         passed_over=tuple(passed_over),
         go_on=resume_command(target) if steps and RunDirectory(target).config_file.is_file() else "",
+        has_records=not is_loose(manifest),
+        is_open=manifest.is_open,
     )
 
 
@@ -228,6 +238,7 @@ def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> 
 
 def _manifest(store: Store, run_number: int, verifier: Verifier | None) -> tuple[str, RunManifest]:
     key, manifest, problems = newest_manifest(store, run_number)
+    problems += missing_records(manifest) if manifest else []
     if manifest is None or problems:
         raise VerificationError("\n".join(problems))
     if verifier is not None:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.directory import RunDirectory
+from trainyard.run.outside import read_bytes
 from trainyard.run.settings import read_settings, setting
 
 
@@ -29,6 +30,8 @@ def _settings(run_dir: Path) -> dict[str, Any]:
         raise ConfigError(f"{run_dir}: there is no such run directory")
     path = RunDirectory(run_dir).config_file
     try:
-        return read_settings(path.read_bytes()) if path.is_file() else {}
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        return read_settings(read_bytes(path), str(path))
+    except FileNotFoundError:
+        return {}
+    except DamagedFileError as error:
+        raise ConfigError(str(error)) from None

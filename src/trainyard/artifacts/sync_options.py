@@ -8,17 +8,23 @@ _FOLLOW = "beside the trainer, at the lowest priority: each checkpoint once it i
 
 
 def parse_sync_options(
-    parser: ArgumentParser, argv: Sequence[str] | None, duration: Callable[[str], float]
+    parser: ArgumentParser,
+    argv: Sequence[str] | None,
+    duration: Callable[[str], float],
+    *,
+    seconds: Callable[[str], float] = float,
 ) -> Namespace:
-    """Read the options; `duration` reads `8h`, `25m` or `90s` as seconds."""
-    _add_options(parser, duration)
+    """Read the options; `duration` reads `8h`, `25m` or `90s` as seconds, `seconds` a time limit."""
+    _add_options(parser, duration, seconds)
     args = parser.parse_args(argv)
     if (reason := _impossible(args)) is not None:
         parser.error(reason)
     return args
 
 
-def _add_options(parser: ArgumentParser, duration: Callable[[str], float]) -> None:
+def _add_options(
+    parser: ArgumentParser, duration: Callable[[str], float], seconds: Callable[[str], float]
+) -> None:
     what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
     what.add_argument("--run-dir", type=Path, help="the run's directory")
     what.add_argument("--checkpoint", type=Path, help="a checkpoint file or directory of no run directory")
@@ -41,7 +47,7 @@ def _add_options(parser: ArgumentParser, duration: Callable[[str], float]) -> No
     parser.add_argument("--encryption", choices=("AES256", "aws:kms", "none"), help="asked of S3")
     checksums, of = ("CRC64NVME", "SHA256"), "S3's own, of files above 64 MiB: CRC64NVME"
     parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
-    parser.add_argument("--call-seconds", type=float, default=30, help="time limit of a read or write, 30")
+    parser.add_argument("--call-seconds", type=seconds, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -53,6 +59,6 @@ def _impossible(args: Namespace) -> str | None:
         return "--follow needs --run-dir: a checkpoint alone does not go on"
     if args.behind and not args.follow:
         return "--behind needs --follow: everything else ends by itself"
-    if args.max_rate <= 0:
-        return "--max-rate must be above 0"
+    if not 0 < args.max_rate < float("inf"):
+        return "--max-rate must be above 0, and no more than a number can say"
     return None

@@ -4,31 +4,30 @@ Each object is `comparison`'s affair. Nothing is changed. Reaching the store is 
 ServiceError passes through.
 """
 
-import json
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from trainyard.artifacts.chain import newest_manifest
-from trainyard.artifacts.checkpoints import checkpoints_of, doomed_steps, is_pruned, own_manifest
+from trainyard.artifacts.checkpoints import checkpoints_of, doomed_steps, own_manifest
 from trainyard.artifacts.claims import claim_of
 from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
-from trainyard.artifacts.contents import Contents, Item, contents_of
-from trainyard.artifacts.hashing import file_agrees
+from trainyard.artifacts.disk import DiskComparison, compare_disk
 from trainyard.artifacts.layout import belongs_to_checkpoint, checkpoint_step_of, metrics_key, run_prefix
-from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.manifest import RunManifest
+from trainyard.artifacts.owed import is_loose, missing_records
+from trainyard.artifacts.places import records_of
 from trainyard.artifacts.statement import statement_problems
 from trainyard.artifacts.store import Store, StoredObject
-from trainyard.errors import CheckpointError, TrainyardError
+from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.checkpoints import verify_checkpoint
 from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
+from trainyard.run.outside import parse_json_object
 from trainyard.run.progress import UNSEEN, Progress
 
 __all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
@@ -55,6 +54,12 @@ class Verification:
     depth: str = ""
     seed: int = 0
     """What the sample was drawn by."""
+    compared: str = ""
+    """What was compared with what, for people; only of what was."""
+    leftovers: tuple[str, ...] = ()
+    """Keys of objects that a sync which was cut short had sent: there, and vouched for by nobody."""
+    records: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each record that describes the run now, by its name in the run directory."""
 
     @property
     def ok(self) -> bool:
@@ -91,7 +96,7 @@ def verify_run(
     # After the manifest: what a sync adds meanwhile is then listed, and not missing.
     listed = _listed(store, run_number)
     notes = _passing(manifest, listed)
-    problems += _compare_names(manifest, listed.keys() - notes.keys())
+    problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
     own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
     wrong = compare_objects(
         store, manifest.objects, listed, depth=depth, seed=seed, parts=parts, progress=progress
@@ -99,8 +104,11 @@ def verify_run(
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
     store_whole = not problems and not wrong
+    disk = None
     if run_directory is not None:
-        problems += _compare_disk(store, run_directory, manifest, wrong=wrong, progress=progress)
+        disk = compare_disk(run_directory, manifest, store=store.url, progress=progress)
+        problems += [problem for problem in disk.problems if problem not in problems]
+        wrong = {key: f"{key}: {answer}" for key, answer in disk.wrong.items()} | wrong
     return Verification(
         objects_total=len(manifest.objects),
         objects_verified=len(manifest.objects) - len(wrong),
@@ -109,10 +117,44 @@ def verify_run(
         run_id=manifest.run_id,
         manifest_key=key,
         store_whole=store_whole,
-        notes=tuple(f"{key}: {notes[key]}" for key in sorted(notes)),
+        notes=(*(f"{key}: {notes[key]}" for key in sorted(notes)), *_notes_of(manifest)),
         depth=str(depth),
         seed=seed,
+        compared=_compared(depth, manifest, disk),
+        leftovers=tuple(sorted(set(manifest.leftovers) & listed.keys())),
+        records=_records(manifest),
     )
+
+
+def _notes_of(manifest: RunManifest) -> list[str]:
+    name = f"run-{manifest.run_number}"
+    if manifest.is_open:
+        return [f"{name}: the run was still going when it was stored; its last records are not there yet"]
+    if is_loose(manifest):
+        return [f"{name}: a checkpoint and its metrics alone; no other record of its run is stored"]
+    return []
+
+
+def _records(manifest: RunManifest) -> dict[str, str]:
+    prefix = manifest.records_prefix
+    found = records_of(manifest)
+    return {entry.key.removeprefix(prefix): entry.sha256 for entry in found if entry.key.startswith(prefix)}
+
+
+def _compared(depth: Depth, manifest: RunManifest, disk: DiskComparison | None) -> str:
+    """What was compared with what; of the disk only what was read there."""
+    if disk is None:
+        return _places_compared(depth, "in the store and in the manifest", "the manifest")
+    words = _places_compared(depth, "on disk, in the store and in the manifest", "disk and manifest")
+    rest = disk.words(manifest)
+    return words + (f" ({rest})" if rest else "")
+
+
+def _places_compared(depth: Depth, places: str, others: str) -> str:
+    if depth is Depth.FULL:
+        return f"SHA-256 equal {places}"
+    sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
+    return f"the store's own checksums equal {others}{sampled}"
 
 
 def _listed(store: Store, run_number: int) -> dict[str, StoredObject]:
@@ -153,6 +195,7 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
             whole.append(step)
         except (CheckpointError, OSError) as error:
             problems.append(str(error))
+    problems += _links_in(directory)
     if not whole:
         problems.append(f"{directory.path}: no whole checkpoint")
     return LocalVerification(tuple(whole), tuple(problems))
@@ -172,7 +215,8 @@ def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str
 def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     """Objects that nobody declared, and the lack of any checkpoint. Missing ones are found one by one."""
     known = manifest.by_key()
-    extra = sorted(listed - known.keys() - set(manifest.leftovers))
+    leftovers = {key for key in manifest.leftovers if manifest.may_be_left_over(key)}
+    extra = sorted(listed - known.keys() - leftovers)
     problems = [f"{key}: extra, the manifest does not list it" for key in extra]
     if not any(belongs_to_checkpoint(key) for key in known):
         problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
@@ -205,60 +249,21 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
     if content is None:
         return []  # missing, which is another problem's to say
     try:
-        run = json.loads(content)
-    except (ValueError, RecursionError):
-        return [f"{key}: not readable as JSON, so the manifest's provenance was compared with nothing"]
-    if not isinstance(run, dict):
-        return [f"{key}: is no JSON object, so not the record of a run"]
+        run = parse_json_object(content, key)
+    except DamagedFileError as error:
+        return [f"{error}; the manifest's provenance was compared with nothing"]
     outcome = run.pop("outcome", {})
     if run == manifest.provenance and outcome == manifest.outcome:
         return []
     return [f"run-{manifest.run_number}: the manifest's provenance is not that of the stored run.json"]
 
 
-def _compare_disk(
-    store: Store,
-    directory: RunDirectory,
-    manifest: RunManifest,
-    *,
-    wrong: dict[str, str],
-    progress: Progress,
-) -> list[str]:
-    """Compare the files that are still here; what differs goes to `wrong`, what is not stored is returned."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
-        contents = contents_of(directory, manifest.run_number, Path(scratch))
-        if contents.run["run_id"] != manifest.run_id:
-            raise TrainyardError(
-                f"{directory.path} is run {contents.run['run_id']}; "
-                f"run-{manifest.run_number} in {store.url} is run {manifest.run_id}"
-            )
-        problems = list(_unstored(contents, manifest))
-        known = manifest.by_key()
-        items = [item for group in contents.groups for item in group.all_items if item.key in known]
-        progress.begin("hashing the files on disk", sum(known[item.key].size for item in items))
-        with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
-            for item, answer in zip(
-                items, pool.map(lambda i: _compare_file(i, known[i.key], progress), items), strict=True
-            ):
-                if answer is not None and item.key not in wrong:
-                    wrong[item.key] = f"{item.key}: {answer}"
-    return problems
-
-
-def _unstored(contents: Contents, manifest: RunManifest) -> Iterator[str]:
-    known = manifest.by_key()
-    for group in contents.checkpoints:
-        if is_pruned(group, manifest):
-            continue
-        if any(item.key not in known for item in group.all_items):
-            yield f"{group.name}: on disk, but not in the store; sync again"
-    yield from (problem.replace("was not uploaded", "is not whole on disk") for problem in contents.problems)
-
-
-def _compare_file(item: Item, entry: ManifestObject, progress: Progress) -> str | None:
-    sha256 = sha256_of_file(item.path, progress)
-    if sha256 != entry.sha256:
-        return f"SHA-256 {sha256[:12]}… on disk, the manifest says {entry.sha256[:12]}…"
-    if file_agrees(entry.checksum, item.path, sha256) is False:
-        return "the manifest's store checksum is not that of the file on disk"
-    return None
+def _links_in(directory: RunDirectory) -> list[str]:
+    """What of the run is a symbolic link, and so would be judged here and not stored."""
+    files = (directory.run_file, directory.config_file, directory.metrics_file, directory.events_file)
+    folders = (directory.checkpoints, *map(directory.checkpoint, directory.checkpoint_steps()))
+    return [
+        f"{path}: a symbolic link; put the file itself there"
+        for path in (*files, *folders)
+        if path.is_symlink()
+    ]

@@ -6,6 +6,7 @@ It knows no YAML.
 import difflib
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,11 @@ def read_text(path: Path) -> str | Fault:
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it never raises
         return Fault("is a directory; name a file in it", opened=False)
     try:
-        with path.open("rb") as file:
+        # A pipe or a device would be waited for, or never end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return Fault("is no regular file; name a file", opened=False)
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         near = _nearest(path)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import parse_json
 
 GPU_SMALL = "gpu_small"
 GPU_SMALL_HARDWARE = "g5.xlarge"
@@ -107,8 +108,8 @@ def _labels(variables: Mapping[str, str]) -> tuple[str, ...]:
     if not text:
         return ()
     try:
-        labels = json.loads(text)
-    except ValueError:
+        labels = parse_json(text, "TRAINYARD_RUNNER_LABELS")
+    except DamagedFileError:
         labels = None
     good = (
         isinstance(labels, list)

@@ -3,16 +3,18 @@
 Runs lie beside each other in one folder on a runner that keeps them. Elsewhere nothing is compared.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.errors import DamagedFileError
 from trainyard.report.history import number
 from trainyard.report.resolved_config import config_settings
 from trainyard.run.directory import RunDirectory
+from trainyard.run.judged import digests_now
+from trainyard.run.outside import read_json_object
 
 _RUNS = 200
 """So many neighbours are looked at, the newest of them."""
@@ -72,19 +74,19 @@ def _neighbours(own: Path) -> list[Path]:
 
 def _proven_at(run: Path) -> float | None:
     """When a proven run finished; None for every other one."""
-    proof = _record(RunDirectory(run).report / "proof.json")
-    record = _record(RunDirectory(run).run_file)
+    layout = RunDirectory(run)
+    proof, record = _record(layout.report / "proof.json"), _record(layout.run_file)
     outcome = record.get("outcome")
     finished = number(outcome.get("finished")) if isinstance(outcome, Mapping) else None
     same = proof.get("run_id") == record.get("run_id") and proof.get("finished") == finished
-    return finished if proof.get("proven") is True and same else None
+    if proof.get("proven") is not True or not same:
+        return None
+    return finished if proof.get("records") == digests_now(layout) else None
 
 
 def _record(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        value = json.loads(path.read_bytes())
-        if isinstance(value, dict):
-            return value
+    with suppress(FileNotFoundError, DamagedFileError):
+        return read_json_object(path)
     return {}
 
 

@@ -5,7 +5,6 @@
 A run may still be going, be cut off mid-line, be empty, or lack any of these. What is not known is None.
 """
 
-import json
 import math
 import os
 import re
@@ -17,13 +16,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import CheckpointError, ConfigError
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.report.history import History, number, read_history
 from trainyard.report.proof_record import ProofRecord, read_proof
 from trainyard.report.resolved_config import read_config_text
 from trainyard.report.status import State, state_of
 from trainyard.run.checkpoints import read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.judged import digests_now
+from trainyard.run.outside import read_json_object
 from trainyard.run.records import Row, read_rows
 
 NOISE_BITS_PER_BYTE = 3.3
@@ -62,6 +63,8 @@ class RunFacts:
     state: State
     timestamp: float | None
     """Unix seconds of the newest thing on record."""
+    proof_is_outdated: bool = False
+    """There is a proof, and it is of another state of the run: it does not count."""
 
     @property
     def name(self) -> str:
@@ -226,13 +229,16 @@ def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
     run = _json_object(layout.run_file)
     history, events = read_history(metrics_file), read_rows(layout.events_file)
     newest = _newest(run, history, events)
+    proof = read_proof(layout.report / "proof.json", run, newest, lambda: digests_now(layout))
+    outdated = proof is not None and proof.is_of_another_state
     return RunFacts(
         directory=directory,
         run=run,
         history=history,
         events=events,
         checkpoints=_checkpoints(layout),
-        proof=read_proof(layout.report / "proof.json", run, newest),
+        proof=None if outdated else proof,
+        proof_is_outdated=outdated,
         config_text=read_config_text(layout.config_file),
         state=state_of(run, history, newest, now=time.time() if now is None else now),
         timestamp=newest,
@@ -310,7 +316,6 @@ def _seconds_trained(history: History, events: list[Row]) -> float | None:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_json_object(path)
+    except (FileNotFoundError, DamagedFileError):
         return {}
-    return value if isinstance(value, dict) else {}

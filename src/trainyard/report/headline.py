@@ -62,7 +62,9 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(
                 Verdict.DEGRADED,
                 "Trained, not proven yet",
-                "There is no proof that speaks of this run as it is now.",
+                "The proof is of another state: prove again."
+                if facts.proof_is_outdated
+                else "There is no proof that speaks of this run as it is now.",
                 prove_command(facts.directory),
             )
         case Status.STOPPED:

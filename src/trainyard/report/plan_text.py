@@ -3,13 +3,13 @@
 It reads `plan.training_plan`'s JSON and knows no more; what is absent there is not mentioned.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.quantities import counted, duration, percent, scaled, size
+from trainyard.run.outside import parse_json, read_json
 
 Plan = Mapping[str, Any]
 _PARTS = {
@@ -27,8 +27,8 @@ _PARTS = {
 def read_plan(text: str) -> dict[str, Any]:
     """The plan in `text`, a file's name or the JSON itself. Raises ConfigError when it is none."""
     try:
-        plan = json.loads(text if text.lstrip().startswith("{") else Path(text).read_bytes())
-    except (OSError, ValueError) as error:
+        plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
+    except (FileNotFoundError, DamagedFileError) as error:
         raise ConfigError(f"--plan: {text[:80]!r} is no plan of plan_training.py --json ({error})") from None
     if not isinstance(plan, dict):
         raise ConfigError(f"--plan: {text[:80]!r} holds no plan of plan_training.py --json")

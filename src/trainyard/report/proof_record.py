@@ -1,16 +1,18 @@
 """The proof as it was saved beside the run, for showing. Judging is `watch.proof`'s.
 
-A record that is torn, of another run or of another ending of it, or older than what the run did last, is no
-proof; and none that claims to be one counts for a run that has not succeeded.
+A record that is torn is no proof. One of another run or of another ending of it, of other bytes of its
+records, or older than what the run did last, is of another state; and none that claims to be a proof counts
+for a run that has not succeeded.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.errors import DamagedFileError
 from trainyard.report.history import number
+from trainyard.run.outside import read_json_object
 
 _NAMES = ("trained", "network", "stored", "repeatable")
 
@@ -33,6 +35,8 @@ class ProofRecord:
     claimed: bool
     run_number: int | None
     store: str | None
+    is_of_another_state: bool = False
+    """The run is not what it was when it was judged: nothing of the record counts then."""
 
     @property
     def proven(self) -> bool:
@@ -45,17 +49,22 @@ class ProofRecord:
         return tuple(part for part in self.parts if not part.holds)
 
 
-def read_proof(path: Path, run: Mapping[str, Any], newest: float | None) -> ProofRecord | None:
+def read_proof(
+    path: Path,
+    run: Mapping[str, Any],
+    newest: float | None,
+    records: Callable[[], Mapping[str, str]],
+) -> ProofRecord | None:
     """The proof of `run`, whose newest record is of `newest` (Unix seconds).
 
-    None when there is none, or none that speaks of the run as it is now.
+    `records` gives the SHA-256 of the run's records as they lie there. None when there is no proof.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        value = read_json_object(path)
+    except (FileNotFoundError, DamagedFileError):
         return None
-    if not isinstance(value, dict) or not _is_of(run, value, newest):
-        return None
+    if not _is_of(run, value, newest) or value.get("records") != records():
+        return ProofRecord((), claimed=False, run_number=None, store=None, is_of_another_state=True)
     parts = value.get("parts")
     run_number, store = value.get("run_number"), value.get("store")
     return ProofRecord(

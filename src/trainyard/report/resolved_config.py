@@ -3,20 +3,21 @@
 Nothing is validated: a file that is missing or no YAML has no values. Training does not read it here.
 """
 
+import hashlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError
-from trainyard.run.files import sha256_of_file
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import MOST_YAML_BYTES, read_bytes
 from trainyard.run.settings import read_settings, setting
 
 
 def read_config_text(path: Path) -> str | None:
     """The file as it is; None when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return read_bytes(path, most=MOST_YAML_BYTES).decode("utf-8", errors="replace")
+    except (OSError, DamagedFileError):
         return None
 
 
@@ -27,21 +28,33 @@ def config_value(text: str | None, key: str) -> Any:
     return None
 
 
+def settings_of_config(content: bytes | None) -> dict[str, Any]:
+    """The sections of a `config.yaml`; none when it is missing or no YAML."""
+    with suppress(ConfigError):
+        return read_settings(content or b"")
+    return {}
+
+
 def config_settings(path: Path) -> dict[str, Any]:
     """The sections of the file; none when it is missing or no YAML."""
-    with suppress(ConfigError, OSError):
-        return read_settings(path.read_bytes())
-    return {}
+    return settings_of_config(_content(path))
 
 
 def config_digests(path: Path) -> frozenset[str]:
     """The SHA-256 that the file may be on record by, of its values or its bytes; none if it is missing."""
     from trainyard.config.load import config_sha256, load_config
 
-    if not path.is_file():
+    content = _content(path)
+    if content is None:
         return frozenset()
-    digests = {sha256_of_file(path)}
+    digests = {hashlib.sha256(content).hexdigest()}
     # Another trainer's configuration is known by its bytes only.
     with suppress(ConfigError):
         digests.add(config_sha256(load_config(path).config))
-    return frozenset(digests)
+    return frozenset(digests) if _content(path) == content else frozenset()
+
+
+def _content(path: Path) -> bytes | None:
+    with suppress(OSError, DamagedFileError):
+        return read_bytes(path, most=MOST_YAML_BYTES, links=False)
+    return None

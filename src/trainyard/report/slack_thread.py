@@ -10,7 +10,6 @@ the same event from being told twice.
 """
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 from trainyard.report.facts import RunFacts
 from trainyard.report.slack_message import (
     Moment,
@@ -30,6 +29,7 @@ from trainyard.report.slack_message import (
 )
 from trainyard.report.troubles import degradation
 from trainyard.run.files import write_json_atomically
+from trainyard.run.outside import read_json_object
 
 FILE_NAME = "slack.json"
 _ADDRESS = re.compile(r"([A-Z0-9]{2,40}):(\d{1,20}\.\d{1,20})")
@@ -80,8 +80,8 @@ def parse_address(text: str) -> SlackThread:
 
 def read_thread(path: Path) -> SlackThread:
     """What `path` remembers; an empty thread when it is missing or torn, for a message must come about."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        value: dict[str, Any] = json.loads(path.read_bytes())
+    with suppress(FileNotFoundError, DamagedFileError, TypeError):
+        value = read_json_object(path)
         texts = {name: str(value.get(name) or "") for name in ("channel", "ts", "about")}
         return SlackThread(**texts, said=tuple(str(key) for key in value.get("said") or ()))
     return SlackThread()

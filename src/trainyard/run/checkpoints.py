@@ -4,16 +4,17 @@ The trainer writes it last, resuming and storing read it first. What the files h
 """
 
 import hashlib
-import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
 from trainyard.run.directory import step_of
 from trainyard.run.files import sha256_of_file, write_json_atomically
+from trainyard.run.outside import open_regular, parse_json_object, read_bytes
 
 MANIFEST_NAME = "manifest.json"
 _SCHEMA = 1
@@ -96,11 +97,11 @@ def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, Manife
     """The manifest as `read_manifest` gives it, and what its file is, of the very bytes that were read."""
     path = directory / MANIFEST_NAME
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, links=False)
     except FileNotFoundError:
         raise CheckpointError(f"{directory}: no {MANIFEST_NAME}, the save was never completed") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: not a readable manifest ({error})") from None
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from None
     described = ManifestFile(MANIFEST_NAME, len(content), hashlib.sha256(content).hexdigest())
     return parse_manifest(content, str(path)), described
 
@@ -108,12 +109,17 @@ def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, Manife
 def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
     """Read the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
     try:
-        value = json.loads(content)
+        value = parse_json_object(content, name)
+        if value.get("schema", _SCHEMA) != _SCHEMA:
+            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
         files = tuple(_manifest_file(entry) for entry in value["files"])
         if len({file.path for file in files}) < len(files):
             raise ValueError("a file is listed twice")
-        return CheckpointManifest(int(value["step"]), str(value["run_id"]), float(value["created"]), files)
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        step, run_id = whole_number(value["step"]), text_of(value["run_id"])
+        return CheckpointManifest(step, run_id, float(value["created"]), files)
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
 
 
@@ -125,12 +131,10 @@ def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | No
 
 
 def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
-    path = PurePosixPath(entry["path"])
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{path} is outside the checkpoint")
-    size = int(entry["size"])
-    if size < 0:
-        raise ValueError(f"{path} is said to have {size} bytes")
+    path = PurePosixPath(text_of(entry["path"]))
+    if path.is_absolute() or ".." in path.parts or "\0" in str(path) or path == PurePosixPath():
+        raise ValueError(f"{path} is no file of the checkpoint")
+    size = whole_number(entry["size"])
     parts = PartDigests.from_json(entry["blake3"], size) if "blake3" in entry else None
     return ManifestFile(str(path), size, require_digest(entry["sha256"]), parts)
 
@@ -147,9 +151,7 @@ def verify_checkpoint(
     _require_own(manifest, directory, run_id)
     for expected in manifest.files:
         path = directory / expected.path
-        if not path.is_file():
-            raise CheckpointError(f"{path}: missing")
-        size = path.stat().st_size
+        size = size_of(path)
         if size != expected.size:
             raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {expected.size:,}")
         if (digest := digest_of(path)) != expected.sha256:
@@ -157,3 +159,30 @@ def verify_checkpoint(
                 f"{path}: SHA-256 {digest[:12]}…, the manifest says {expected.sha256[:12]}…"
             )
     return manifest
+
+
+def whole_number(value: object) -> int:
+    """A count from 0 that a record holds. Raises TypeError or ValueError for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:80]!r} is not a whole number")
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{value} is not a count")
+    return value
+
+
+def text_of(value: object) -> str:
+    """A text that a record holds, not empty. Raises TypeError for anything else."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{str(value)[:80]!r} is not a text")
+    return value
+
+
+def size_of(path: Path) -> int:
+    """Of a file that is one, and no link. Raises CheckpointError for anything else."""
+    try:
+        with open_regular(path, links=False) as file:
+            return os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing") from None
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from None

@@ -52,8 +52,9 @@ def _write_all(device: BinaryIO, content: bytes) -> None:
 
 
 def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` as indented JSON, whole or not at all."""
-    write_bytes_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    """Write `value` as indented JSON, whole or not at all; a ? stands for what is no Unicode."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_bytes_atomically(path, text.encode(errors="replace"))
 
 
 def sync_directory(path: Path) -> None:

@@ -3,7 +3,6 @@
 The facts (git, lock, data, hardware) are handed in; this module only arranges, writes and reads them.
 """
 
-import json
 import os
 import re
 import secrets
@@ -14,9 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from trainyard import __version__
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.commands import made_by
 from trainyard.run.files import sha256_of_file, write_json_atomically
+from trainyard.run.outside import parse_json, read_bytes
 
 SCHEMA = 1
 ORIGIN_KEYS = (
@@ -26,12 +26,37 @@ ORIGIN_KEYS = (
 """What decides the numbers of a segment beside the data and the seed: what ran, and on what."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
-_KINDS: dict[str, tuple[type, str]] = {
-    "run_id": (str, "a text"),
-    "history": (list, "a list"),
-    **dict.fromkeys(("git", "data", "hardware", "ci", "parent", "plan", "outcome"), (dict, "an object")),
+_ABSENT = object()
+_NUMBERS = (
+    *("created", "plan.epochs", "plan.parameters", "plan.flops_per_token", "hardware.peak_flops"),
+    *(f"outcome.{name}" for name in ("first_loss", "final_loss", "validation_loss", "bits_per_byte")),
+    *(f"outcome.{name}" for name in ("first_reward", "final_reward", "seconds", "tokens", "finished")),
+)
+_WHOLE = (
+    *("seed", "plan.steps", "plan.steps_per_epoch", "hardware.world_size", "hardware.local_world_size"),
+    *("hardware.threads", "data.train_tokens", "data.validation_tokens"),
+    *("outcome.steps", "outcome.exit_code", "outcome.checkpoint.step"),
+)
+_TEXTS = (
+    *("run_id", "config_file", "config_sha256", "lock_sha256", "image_digest", "version"),
+    *("git.commit", "git.branch", "git.diff_sha256", "data.name", "data.fingerprint"),
+    *("parent.manifest_sha256", "parent.checkpoint", "hardware.device", "hardware.device_name"),
+    *("outcome.status", "outcome.reason", "outcome.sample", "outcome.checkpoint.manifest_sha256"),
+    *("outcome.state_sha256.model", "outcome.state_sha256.optimizer"),
+)
+_OBJECTS = (
+    *("git", "data", "hardware", "ci", "parent", "plan", "model", "outcome"),
+    *("outcome.state_sha256", "outcome.checkpoint"),
+)
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(_OBJECTS, ((dict,), "an object")),
+    "history": ((list,), "a list"),
+    "git.dirty": ((bool,), "true or false"),
+    **dict.fromkeys(_TEXTS, ((str,), "a text")),
+    **dict.fromkeys(_WHOLE, ((int,), "a whole number")),
+    **dict.fromkeys(_NUMBERS, ((int, float), "a number")),
 }
-"""What the parts of `run.json` are that others rely on."""
+"""What the parts of `run.json` are that others rely on, as far as they are there."""
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -107,24 +132,42 @@ def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> No
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """The content of `run.json`.
+    """The content of `run.json`, which is a file of its own and no link.
 
     Raises ConfigError when it is missing, TrainyardError when it is torn or a part is not what it must be.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+        content = read_bytes(path, links=False)
+    except FileNotFoundError:
         raise ConfigError(f"{path}: missing, so {path.parent} is no run directory") from None
-    except OSError as error:
-        raise TrainyardError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise TrainyardError(f"{path}: not readable as JSON ({error})") from None
+    return parse_run(content, str(path))
+
+
+def parse_run(content: bytes, name: str) -> dict[str, Any]:
+    """The content of a `run.json` that is called `name` in messages. Raises TrainyardError as `read_run`."""
+    value = parse_json(content, name)
     if not isinstance(value, dict) or not value.get("run_id"):
-        raise TrainyardError(f"{path}: has no run_id, so it is not the record of a run")
-    for name, (kind, words) in _KINDS.items():
-        if not isinstance(value.get(name, kind()), kind):
-            raise TrainyardError(f"{path}: {name} is not {words}, so it is not the record of a run")
+        raise DamagedFileError(f"{name}: has no run_id, so it is not the record of a run")
+    for part, (kinds, words) in _KINDS.items():
+        found = _part(value, part)
+        unknown = found is None and kinds not in ((dict,), (list,))
+        if found is not _ABSENT and not unknown and not _is_a(found, kinds):
+            raise DamagedFileError(f"{name}: {part} is not {words}, so it is not the record of a run")
     return value
+
+
+def _part(run: Mapping[str, Any], dotted: str) -> Any:
+    """The part of a record; _ABSENT when there is none."""
+    found: Any = run
+    for key in dotted.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return _ABSENT
+        found = found[key]
+    return found
+
+
+def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from trainyard.errors import RecordError
 from trainyard.run.commands import made_by, resume_command
 from trainyard.run.files import write_bytes_atomically
+from trainyard.run.outside import iterate_json_lines
 
 Row = dict[str, Any]
 
@@ -61,20 +62,16 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All whole rows of a JSON-lines file, none if it is missing; lines that are no objects are skipped."""
+    """All whole rows of a JSON-lines file, none if it is missing; lines that are no objects are skipped.
+
+    Raises DamagedFileError when something else than a file is there.
+    """
     return list(iterate_rows(path))
 
 
 def iterate_rows(path: Path) -> Iterator[Row]:
-    """The whole rows of a JSON-lines file one by one, in constant memory; none if it is missing."""
-    if path.is_file():
-        yield from _rows(path)
-
-
-def iterate_lines(path: Path) -> Iterator[Row | None]:
-    """Each line of a JSON-lines file, None for one that is no object; nothing if the file is missing."""
-    if path.is_file():
-        yield from _lines(path)
+    """The whole rows of a JSON-lines file one by one, in constant memory, as `read_rows` gives them."""
+    return (row for row in iterate_json_lines(path) if row is not None)
 
 
 def keep_rows_up_to(path: Path, step: int) -> int:
@@ -86,20 +83,6 @@ def keep_rows_up_to(path: Path, step: int) -> int:
             path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept).encode()
         )
     return len(rows) - len(kept)
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    return (row for row in _lines(path) if row is not None)
-
-
-def _lines(path: Path) -> Iterator[Row | None]:
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            yield row if isinstance(row, dict) else None
 
 
 def _drop_torn_line(path: Path) -> None:

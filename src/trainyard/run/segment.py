@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import parse_json, parse_json_object
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _THREAD = re.compile(r"[A-Z0-9]{2,40}:\d{1,20}\.\d{1,20}", re.ASCII)
@@ -77,8 +78,8 @@ def first_segment(environment: Mapping[str, str]) -> Segment:
 def read_segment(text: str, *, what: str = "continues") -> Segment:
     """Read what `Segment.to_text` wrote. Raises ConfigError, because people can type anything there."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = parse_json(text, what)
+    except DamagedFileError:
         value = None
     if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
         raise _refused(what, "is not what a segment hands to the next")
@@ -120,11 +121,11 @@ class Handover:
 def read_handover(text: str) -> Handover:
     """Read a plan. Raises ConfigError for anything else."""
     try:
-        value = json.loads(text)
+        value = parse_json_object(text, "--plan")
         parts = {name: value[name] for name in ("inputs", "ref", "store", "most_segments")}
         inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
         return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (DamagedFileError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"--plan is not what scripts/plan_run.py resolved ({error})") from None
 
 

@@ -7,17 +7,19 @@ YAML 1.1, which PyYAML reads, is enough here: what `config` writes means the sam
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import parse_yaml
 
 
-def read_settings(content: str | bytes) -> dict[str, Any]:
-    """The sections of a `config.yaml`; none where it is no mapping. Raises ConfigError when it is no YAML."""
-    import yaml
+def read_settings(content: str | bytes, name: str = "config.yaml") -> dict[str, Any]:
+    """The sections of a `config.yaml`, called `name` in messages; none where it is no mapping.
 
+    Raises ConfigError when it is no YAML.
+    """
     try:
-        values = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-13-45
-        raise ConfigError(f"not readable as YAML ({error})") from None
+        values = parse_yaml(content, name)
+    except DamagedFileError as error:
+        raise ConfigError(str(error)) from None
     return values if isinstance(values, dict) else {}
 
 

@@ -6,7 +6,6 @@ Reading starts from the manifest: what does not verify is never loaded. Who writ
 when they are written `pending_save`'s; it knows no store and no schedule.
 """
 
-import json
 import logging
 import time
 import warnings
@@ -22,7 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from trainyard.errors import CheckpointError, IncompatibleCheckpointError
+from trainyard.errors import CheckpointError, DamagedFileError, IncompatibleCheckpointError
 from trainyard.run.checkpoints import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -32,6 +31,7 @@ from trainyard.run.checkpoints import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file, sync_directory, write_json_atomically
+from trainyard.run.outside import read_json_object
 from trainyard.training.retention import remove_checkpoint
 from trainyard.training.shards import Written, write_index
 from trainyard.training.state import Tensors, TrainingState, generator_states, restore_generators
@@ -138,10 +138,10 @@ def newest_good_checkpoint(
 def read_state(path: Path) -> dict[str, Any]:
     """The trainer's own record in the checkpoint at `path`. Raises CheckpointError when it is unreadable."""
     try:
-        value = json.loads((path / STATE_NAME).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path / STATE_NAME}: not readable ({error})") from None
-    if not isinstance(value, dict) or not {"step", "fits", "generators"} <= value.keys():
+        value = read_json_object(path / STATE_NAME, links=False)
+    except (OSError, DamagedFileError) as error:
+        raise CheckpointError(str(error)) from None
+    if not {"step", "fits", "generators"} <= value.keys() or not isinstance(value["fits"], dict):
         raise CheckpointError(f"{path / STATE_NAME}: not the record of a trainer")
     return value
 

@@ -4,13 +4,13 @@ It knows the forms of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope
 former, which both read. Weights and tokenizers are not its affair.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import read_json
 
 CONFIG_NAME = "config.json"
 
@@ -18,8 +18,8 @@ CONFIG_NAME = "config.json"
 def read_config(path: Path) -> dict[str, Any]:
     """The content of a `config.json`. Raises ConfigError when it is no Llama's."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        value = read_json(path)
+    except (OSError, DamagedFileError) as error:
         raise ConfigError(f"model.path: {path} is not readable as JSON ({error})") from None
     kind = value.get("model_type") if isinstance(value, dict) else None
     if kind != "llama":

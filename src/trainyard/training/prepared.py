@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import Config
+from trainyard.errors import DamagedFileError
 from trainyard.run.files import write_json_atomically
+from trainyard.run.outside import read_json_object
 from trainyard.training.batches import Places, TokenBatches, first_windows
 from trainyard.training.skipped import Skipped
 from trainyard.training.token_files import FileState, TokenFile
@@ -129,13 +131,13 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
 def read_prepared(directory: Path) -> PreparedData | None:
     """What is prepared in `directory`; None if there is no index, it is torn, or a file has another size."""
     try:
-        index = json.loads((directory / INDEX_NAME).read_bytes())
+        index = read_json_object(directory / INDEX_NAME)
         train = _token_file_of(index["train"], directory)
         validation = None if index["validation"] is None else _token_file_of(index["validation"], directory)
         skipped = tuple(Skipped(reason, count, tuple(names)) for reason, count, names in index["skipped"])
         train_files, validation_files = int(index["train_files"]), int(index["validation_files"])
         name, schema = str(index["name"]), int(index["schema"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, DamagedFileError, ValueError, KeyError, TypeError):
         return None
     if schema != _SCHEMA or not train.is_whole or not (validation is None or validation.is_whole):
         return None

@@ -3,7 +3,6 @@
 Tensors are read from the mapped files one by one. What the names mean is the affair of `weight_fit`.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import read_json_object
 from trainyard.training.hugging_face_config import CONFIG_NAME, declared_architecture, read_config
 from trainyard.training.weight_fit import OUTPUT, layers_in
 from trainyard.training.weight_source import digest_of_files
@@ -88,8 +88,8 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _indexed_files(index: Path) -> list[str]:
     try:
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return sorted(set(read_json_object(index)["weight_map"].values()))
+    except (OSError, DamagedFileError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"model.path: {index} is not an index of weights ({error!r})") from None
 
 

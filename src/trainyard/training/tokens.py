@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.config.schema import DataConfig, ModelConfig
-from trainyard.errors import DataError
+from trainyard.config.schema import Config, DataConfig, ModelConfig
+from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
 from trainyard.training.document_starts import encoded, starts_in
@@ -107,6 +107,23 @@ def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
             f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
         )
     return replace(prepared, reused=False)
+
+
+def fingerprint_at_hand(config: Config) -> str | None:
+    """The fingerprint of the tokens that lie prepared for `config`; None where none are whole.
+
+    Small files are hashed again, large ones where they were written to since.
+    """
+    if config.recipe == "grpo" or config.data.hugging_face.dataset:
+        return None
+    try:
+        prepared = prepared_before(config.data, config.model)
+    except (ConfigError, DataError, OSError):
+        return None
+    if prepared is None or prepared.train.verified() is None:
+        return None
+    whole = prepared.validation is None or prepared.validation.verified() is not None
+    return prepared.fingerprint if whole else None
 
 
 def _find(directory: Path, progress: Progress) -> PreparedData | None:

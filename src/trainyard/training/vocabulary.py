@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.config.schema import ModelConfig
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import read_json_object
 from trainyard.training.documents import Piece
 from trainyard.training.pretrained import tokenizer_file
 
@@ -179,10 +180,9 @@ def _eos_name(path: Path, vocabulary: dict[str, int]) -> str | None:
 
 def _configured_eos(path: Path) -> str | None:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        token = read_json_object(path).get("eos_token")
+    except (OSError, DamagedFileError):
         return None
-    token = value.get("eos_token") if isinstance(value, dict) else None
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None

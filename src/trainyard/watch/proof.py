@@ -6,7 +6,7 @@ A fact that is missing or of the wrong type never counts as holding: a false gre
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from trainyard.watch.stored import (
     CheckpointProblem,
     StoreFindings,
     StoreVerdict,
+    changed_record,
     checkpoint_problem,
+    leftover_problem,
     store_problem,
 )
 
@@ -72,6 +74,20 @@ class Configuration:
 
 
 @dataclass(frozen=True)
+class Recomputed:
+    """Digests that `run.json` has on record, taken once more; what was not looked at is None."""
+
+    records: Callable[[], Mapping[str, str]] = dict
+    """The SHA-256 of each record as it was judged, by its name; asked once all of them were read."""
+    state: Mapping[str, str] | None = None
+    """Of the tensors in the last checkpoint, by part: model, optimizer."""
+    state_problem: str | None = None
+    """Why these tensors could not be read."""
+    data: str | None = None
+    """The fingerprint of the prepared data."""
+
+
+@dataclass(frozen=True)
 class Part:
     """One of the four things that are checked."""
 
@@ -90,7 +106,8 @@ class Proof:
 
     parts: tuple[Part, ...]
     judged: Mapping[str, Any] = field(default_factory=dict)
-    """`run_id`, and `finished` of the outcome, so that it counts for no other run and no other ending."""
+    """`run_id`, `finished` of the outcome and the digests of the records, so that it counts for no other run,
+    no other ending and no other bytes."""
 
     @property
     def proven(self) -> bool:
@@ -123,20 +140,22 @@ def prove(
     *,
     place: Place | None = None,
     configuration: Configuration | None = None,
+    recomputed: Recomputed | None = None,
 ) -> Proof:
     """Judge a run by its `run.json`, its metrics and events, and what was found in the store.
 
-    A row or an event that is None is a line that cannot be read.
+    A row or an event that is None is a line that cannot be read. `recomputed` are digests that were taken
+    once more of what is there.
     """
-    at, config = place or Place(), configuration or Configuration()
+    at, config, again = place or Place(), configuration or Configuration(), recomputed or Recomputed()
     course = course_of(run, events)
     known = {"run_id": run.get("run_id"), "finished": section(run, "outcome").get("finished")}
     return Proof(
         (
             _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
             _network(section(run, "hardware"), at),
-            _stored(run, course, found, place=at),
-            _repeatable(run, at, config),
+            _stored(run, course, found, again=again, place=at),
+            _repeatable(run, at, config, again),
         ),
         judged={key: value for key, value in known.items() if value is not None},
     )
@@ -172,7 +191,7 @@ def _network(hardware: Facts, place: Place) -> Part:
     )
 
 
-def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -> Part:
+def _stored(run: Facts, course: Course, found: StoreFindings, *, again: Recomputed, place: Place) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section(run, "outcome").get("status") == "failed":
         kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
@@ -185,7 +204,11 @@ def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -
         return Part("stored", False, where, place.sync_command)
     objects = _counted(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
-    problem = store_problem(run, found.verification)
+    problem = (
+        store_problem(run, found.verification)
+        or leftover_problem(course.saved, found.verification)
+        or changed_record(again.records(), found.verification)
+    )
     if checkpoint is not None:
         step = _mending_step(run, checkpoint, found, place=place)
         return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
@@ -194,7 +217,24 @@ def _stored(run: Facts, course: Course, found: StoreFindings, *, place: Place) -
         return Part("stored", False, text, place.set_aside_command(found.damaged))
     if problem is not None:
         return Part("stored", False, f"{objects} verified; {problem}", place.sync_command)
-    return Part("stored", True, f"{objects}: {found.compared}")
+    if (other := _other_state(run, again)) is not None:
+        return Part("stored", False, f"{objects} verified; {other}", place.again)
+    read = "; its last tensors have the digests in run.json" if again.state is not None else ""
+    left = len(found.verification.leftovers)
+    note = f"; {left} leftovers of a sync that was cut short, not vouched for" if left else ""
+    return Part("stored", True, f"{objects}: {found.compared}{read}{note}")
+
+
+def _other_state(run: Facts, again: Recomputed) -> str | None:
+    """How the tensors in the last checkpoint are not those that the run ended with."""
+    if again.state_problem is not None:
+        return again.state_problem
+    recorded = section(section(run, "outcome"), "state_sha256")
+    for part, digest in (again.state or {}).items():
+        if recorded.get(part) != digest:
+            says = str(recorded.get(part))[:12]
+            return f"the {part} in the last checkpoint has the digest {digest[:12]}…, run.json says {says}…"
+    return None
 
 
 def _counted(verification: StoreVerdict) -> str:
@@ -212,7 +252,7 @@ def _mending_step(run: Facts, problem: CheckpointProblem, found: StoreFindings, 
     return place.again
 
 
-def _repeatable(run: Facts, place: Place, configuration: Configuration) -> Part:
+def _repeatable(run: Facts, place: Place, configuration: Configuration, again: Recomputed) -> Part:
     missing, digests = missing_facts(run), configuration.digests
     if not missing and digests is not None and run["config_sha256"] not in digests:
         return Part(
@@ -225,6 +265,11 @@ def _repeatable(run: Facts, place: Place, configuration: Configuration) -> Part:
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
     if not missing and (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
+    fingerprint = section(run, "data").get("fingerprint")
+    if not missing and again.data not in (None, fingerprint):
+        text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
+        step = f"prepare the run's own data again, or train with these: {place.again}"
+        return Part("repeatable", False, text, step)
     if not missing:
         return Part("repeatable", True, provenance_line(run))
     if "commit" in missing:

@@ -3,12 +3,15 @@
 That the store holds what its manifest says is for `artifacts` to find; here that is tied to the run.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard.watch.facts import Facts, digest, integer, section
+
+_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
 
 
 class StoreVerdict(Protocol):
@@ -24,6 +27,10 @@ class StoreVerdict(Protocol):
     def run_id(self) -> str: ...
     @property
     def ok(self) -> bool: ...
+    @property
+    def leftovers(self) -> tuple[str, ...]: ...
+    @property
+    def records(self) -> Mapping[str, str]: ...
 
 
 class StoredCheckpoint(Protocol):
@@ -99,6 +106,28 @@ def _difference(run: Facts, step: int, stored: StoredCheckpoint, written: list[A
         return f"is a copy of step {stored.step:,}"
     if any(sha256 != stored.manifest_sha256 for sha256 in written):
         return "is not the one that the run wrote: its manifest has another SHA-256"
+    return None
+
+
+def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> str | None:
+    """The first object that is called a leftover of a checkpoint which the run never saved."""
+    for key in verification.leftovers:
+        match = _CHECKPOINT.match(key)
+        if match is not None and int(match[1] or -1) not in saved:
+            return f"{key}: called a leftover of a sync, and the run saved no such checkpoint; remove it"
+    return None
+
+
+def changed_record(judged: Mapping[str, str], verification: StoreVerdict) -> str | None:
+    """The first record of which the store has other bytes than those that were judged here.
+
+    Only asked where nothing else was found, so that the disk was the same a moment before or after.
+    """
+    for name, sha256 in judged.items():
+        stored = verification.records.get(name)
+        if stored != sha256:
+            what = "is not stored" if stored is None else "changed while it was proven"
+            return f"{name} {what}; prove again"
     return None
 
 

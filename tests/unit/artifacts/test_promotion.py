@@ -79,7 +79,7 @@ def test_a_name_that_is_none(store: Store, run: RunDirectory, name: str) -> None
 def test_a_torn_pointer_is_named(store: Store, run: RunDirectory, folder: Path, content: str) -> None:
     give(store, "best", 100)
     (folder / "promoted/best.json").write_text(content)
-    with pytest.raises(VerificationError, match=r"promoted/best\.json: not a readable pointer"):
+    with pytest.raises(VerificationError, match=r"promoted/best\.json:.* (damaged|not a readable)"):
         read_promotion(store, "best")
 
 

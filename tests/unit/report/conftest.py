@@ -14,6 +14,7 @@ from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import write_bytes_atomically, write_json_atomically
 from trainyard.run.identity import read_run, write_identity, write_outcome
+from trainyard.run.judged import digests_now
 from trainyard.run.records import RecordWriter, append_event
 
 START = 1_796_000_000.0
@@ -113,6 +114,7 @@ class RecordedRun:
         proof = {"proven": not failing, "parts": parts, "time": moment, "run_id": RUN_ID, "run_number": 7}
         outcome = read_run(self.layout.run_file).get("outcome", {})
         proof |= {"finished": outcome["finished"]} if outcome else {}
+        proof["records"] = digests_now(self.layout)
         write_json_atomically(self.layout.report / "proof.json", proof)
         return self
 

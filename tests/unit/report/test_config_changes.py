@@ -10,7 +10,9 @@ import pytest
 from trainyard.report.config_changes import Change, config_changes
 from trainyard.report.facts import read_facts
 from trainyard.report.markdown import markdown_report
+from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.judged import digests_now
 from trainyard.run.records import append_event
 
 NewRun = Callable[[], Any]
@@ -23,7 +25,8 @@ def neighbour(name: str, config: str, *, finished: float, proven: bool = True, o
     run = {"run_id": name, "outcome": {"status": "succeeded", "finished": finished}}
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.yaml").write_text(config)
-    proof = {"proven": proven, "run_id": of or name, "finished": finished}
+    records = digests_now(RunDirectory(folder))
+    proof = {"proven": proven, "run_id": of or name, "finished": finished, "records": records}
     (folder / "report" / "proof.json").write_text(json.dumps(proof))
     return folder
 
@@ -78,7 +81,8 @@ def test_the_summary_links_to_what_it_speaks_of(new_run: NewRun, monkeypatch: py
     }
     run.layout.run_file.write_text(json.dumps(record))
     proof_file = run.layout.report / "proof.json"
-    proof_file.write_text(json.dumps(json.loads(proof_file.read_text()) | {"store": "s3://ml-runs/phase2/"}))
+    more = {"store": "s3://ml-runs/phase2/", "records": digests_now(run.layout)}
+    proof_file.write_text(json.dumps(json.loads(proof_file.read_text()) | more))
     monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "98.32")
     text = markdown_report(read_facts(run.path))
     lab, commit = "https://github.com/me/lab", record["git"]["commit"]

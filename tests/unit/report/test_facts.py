@@ -140,3 +140,22 @@ def test_a_failure_keeps_its_reason_in_one_line(new_run: NewRun) -> None:
     assert str(read_facts(run.path).state) == "FAILED (loss is nan in batch 12)"
     write_outcome(run.layout.run_file, {"status": "failed"})
     assert str(read_facts(run.path).state) == "FAILED"
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "events.jsonl"])
+def test_a_proof_of_other_bytes_does_not_count_and_it_is_said(new_run: NewRun, name: str) -> None:
+    run = new_run().train().succeed().prove()
+    assert headline(read_facts(run.path)).verdict is Verdict.PROVEN
+    path = run.path / name
+    path.write_text(path.read_text() + "\n")
+    facts = read_facts(run.path)
+    assert facts.proof is None
+    assert headline(facts).reason == "The proof is of another state: prove again."
+    assert "prove_run.py" in headline(facts).next_step
+
+
+def test_a_proof_without_digests_is_of_nobody_knows_what(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "records"}))
+    assert headline(read_facts(run.path)).verdict is not Verdict.PROVEN

@@ -36,6 +36,8 @@ class Verdict:
     problems: tuple[str, ...] = ()
     run_id: Any = "run-a"
     ok: Any = True
+    leftovers: tuple[str, ...] = ()
+    records: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

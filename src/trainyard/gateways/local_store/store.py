@@ -62,7 +62,8 @@ class LocalStore:
 
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         if not self._root.is_dir():
-            raise ServiceError(f"The store's folder {self._root} does not exist.")
+            what = "is a file and no folder" if self._root.exists() else "does not exist"
+            raise ServiceError(f"The store's folder {self._root} {what}.")
         with refusals_named(self._root):
             for path in sorted(self._files_below(prefix)):
                 key = path.relative_to(self._root).as_posix()
@@ -208,7 +209,8 @@ class LocalStore:
         if start != self._root:
             refuse_link(start)
         for folder, names, files in os.walk(start):
-            names[:] = [name for name in names if name != _INCOMING]
+            if Path(folder) == self._root:  # below, such a name is somebody else's and no secret
+                names[:] = [name for name in names if name != _INCOMING]
             links = [name for name in names if Path(folder, name).is_symlink()]  # os.walk passes them by
             yield from (Path(folder, name) for name in (*files, *links))
 

@@ -1,0 +1,33 @@
+"""Bring one checkpoint of a stored run into a folder, to be looked into. It is no run directory then."""
+
+import shutil
+from pathlib import Path
+
+from trainyard.artifacts.chain import newest_manifest
+from trainyard.artifacts.checkpoints import checkpoints_of
+from trainyard.artifacts.landing import Landing
+from trainyard.artifacts.places import safe_place
+from trainyard.artifacts.store import Store
+from trainyard.errors import VerificationError
+
+
+def fetch_checkpoint(store: Store, run_number: int, step: int, folder: Path) -> bool:
+    """Have its files in `folder`, hashed as they land; False, with nothing fetched, where there is no room.
+
+    Raises VerificationError when it is not listed, or the store has other bytes, ServiceError when the store
+    gives up.
+    """
+    manifest = newest_manifest(store, run_number)[1]
+    found = [each for each in checkpoints_of(manifest) if each.step == step] if manifest else []
+    if not found:
+        raise VerificationError(f"run {run_number} has no stored checkpoint of step {step}")
+    checkpoint = found[0]
+    if checkpoint.size > shutil.disk_usage(folder).free:
+        return False
+    names = {entry.key.removeprefix(checkpoint.prefix): entry for entry in checkpoint.objects}
+    wanted = {safe_place(entry.key, name.split("/")): entry for name, entry in names.items()}
+    with Landing(store, folder) as landing:
+        problems = landing.land(wanted)
+    if problems:
+        raise VerificationError("\n".join(problems))
+    return True

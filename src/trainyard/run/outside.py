@@ -1,0 +1,304 @@
+"""The one way to read JSON, JSON lines and YAML that come from outside: bounded, and never waiting.
+
+    path --opened without blocking, a regular file--> bytes --size--> text --UTF-8--> value --depth, digits-->
+
+Whatever a file holds, the answer is a value that can be used, shown and written again, or a DamagedFileError
+that names the file and, where there is one, the line. What the values mean is for the callers.
+"""
+
+import io
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from trainyard.errors import DamagedFileError
+
+MOST_BYTES = 256 << 20
+"""Of a JSON document: the manifest of a million objects has less."""
+MOST_LINE_BYTES = 16 << 20
+"""Of a line of JSON lines."""
+MOST_YAML_BYTES = 4 << 20
+MOST_DEPTH = 100
+MOST_DIGITS = 100
+"""Of a whole number."""
+MOST_YAML_VALUES = 100_000
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LONG_NUMBER = re.compile(rf"[0-9]{{{MOST_DIGITS + 1},}}|[0-9][eE]\+?[0-9]{{3,}}")
+
+
+def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
+    """Open a regular file for reading; a pipe, a device or a folder is refused and not waited for.
+
+    Without `links`, a symbolic link is refused, too. Raises FileNotFoundError when there is nothing, and
+    DamagedFileError for everything else that is no file that can be read.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    try:
+        if not links and path.is_symlink():
+            raise DamagedFileError(f"{path}: a symbolic link; put the file itself there")
+        descriptor = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{path}: missing") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        raise DamagedFileError(f"{path}: cannot be read ({_words(error)})") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
+        raise DamagedFileError(f"{path}: {kind}, where a file belongs")
+    return io.FileIO(descriptor)
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises as `open_regular` does."""
+    with open_regular(path, links=links) as file:
+        try:
+            content = file.readall() if _fits(file, most) else b""
+        except OSError as error:
+            raise DamagedFileError(f"{path}: cannot be read ({_words(error)})") from None
+        if not _fits(file, most) or len(content) > most:
+            raise DamagedFileError(f"{path}: damaged: more than {most:,} bytes")
+    return content
+
+
+def read_text(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> str:
+    """The content of a regular file as UTF-8. Raises as `open_regular` does."""
+    return decoded(read_bytes(path, most=most, links=links), str(path))
+
+
+def read_json(path: Path, *, links: bool = True) -> Any:
+    """The value in a JSON file. Raises as `open_regular` does, and DamagedFileError when it is no JSON."""
+    return parse_json(read_bytes(path, links=links), str(path))
+
+
+def read_json_object(path: Path, *, links: bool = True) -> dict[str, Any]:
+    """The object in a JSON file. Raises as `read_json` does."""
+    return parse_json_object(read_bytes(path, links=links), str(path))
+
+
+def parse_json(content: bytes | str, name: str) -> Any:
+    """The value of a JSON document that is called `name` in messages.
+
+    Not a number, infinity, a key that is given twice, a text that is no Unicode, a whole number of more than
+    MOST_DIGITS digits and more than MOST_DEPTH levels are refused. Raises DamagedFileError.
+    """
+    if len(content) > MOST_BYTES:
+        raise DamagedFileError(f"{name}: damaged: more than {MOST_BYTES:,} bytes")
+    return _value_of(content, name, _DOCUMENT, finite=True)
+
+
+def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
+    """The object of a JSON document. Raises DamagedFileError when it is none."""
+    value = parse_json(content, name)
+    if not isinstance(value, dict):
+        raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, where an object belongs")
+    return value
+
+
+def parse_json_line(content: bytes | str) -> dict[str, Any] | None:
+    """The object of one line; None when it is none. A number may be infinite or none: judges say so."""
+    try:
+        value = _value_of(content, "line", _LINE, finite=False)
+    except DamagedFileError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def iterate_json_lines(
+    path: Path, *, links: bool = True, passing: Callable[[bytes], object] = bool
+) -> Iterator[dict[str, Any] | None]:
+    """The object of each line in constant memory, None for a line that is none; nothing for a missing file.
+
+    `passing` is given the file's bytes in order. Raises DamagedFileError when there is something that is no
+    regular file.
+    """
+    try:
+        raw = open_regular(path, links=links)
+    except FileNotFoundError:
+        return
+    with io.BufferedReader(raw, 1 << 20) as file:
+        try:
+            yield from (parse_json_line(line) if line is not None else None for line in _lines(file, passing))
+        except OSError as error:
+            raise DamagedFileError(f"{path}: cannot be read ({_words(error)})") from None
+
+
+def parse_yaml(content: bytes | str, name: str) -> Any:
+    """The value of a YAML document. Aliases count as often as they stand. Raises DamagedFileError."""
+    import yaml
+
+    if len(content) > MOST_YAML_BYTES:
+        raise DamagedFileError(f"{name}: damaged: more than {MOST_YAML_BYTES:,} bytes")
+    text = decoded(content, name) if isinstance(content, bytes) else content
+    try:
+        _require_shallow(text, name)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None:
+            return None
+        _require_few(node, name)
+        value = yaml.SafeLoader(text).construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise DamagedFileError(f"{name}{line}: not readable as YAML ({error.problem})") from None
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError) as error:
+        reason = getattr(error, "reason", None) or str(error).splitlines()[0]
+        raise DamagedFileError(f"{name}: not readable as YAML ({reason})") from None
+    _require_usable(value, name, finite=False)
+    return value
+
+
+def decoded(content: bytes, name: str) -> str:
+    """`content` as UTF-8. Raises DamagedFileError with the line where it is none."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DamagedFileError(
+            f"{name}:{line}: damaged: byte 0x{content[error.start]:02x} is not UTF-8"
+        ) from None
+
+
+def _fits(file: io.FileIO, most: int) -> bool:
+    return os.fstat(file.fileno()).st_size <= most
+
+
+def _words(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(text):,} digits")
+    return int(text)
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twin[:80]!r} is given twice")
+    return found
+
+
+_DOCUMENT = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_int=_whole_number, object_pairs_hook=_without_twins
+)
+_LINE = json.JSONDecoder()
+_CAREFUL_LINE = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= MOST_DIGITS else math.inf)
+
+
+def _value_of(content: bytes | str, name: str, decoder: json.JSONDecoder, *, finite: bool) -> Any:
+    text = decoded(content, name) if isinstance(content, bytes) else content
+    has_long = _LONG_NUMBER.search(text) is not None
+    try:
+        value = (_CAREFUL_LINE if has_long and decoder is _LINE else decoder).decode(text)
+    except json.JSONDecodeError as error:
+        raise DamagedFileError(
+            f"{name}:{error.lineno}: damaged, not readable as JSON ({error.msg})"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        raise DamagedFileError(f"{name}: damaged, not readable as JSON ({reason})") from None
+    # What follows looks at every value: only where one of them can be at fault.
+    if has_long or text.count("[") + text.count("{") > MOST_DEPTH or _SURROGATE.search(text):
+        _require_usable(value, name, finite=finite)
+    return value
+
+
+def _require_usable(value: Any, name: str, *, finite: bool) -> None:
+    """Raise DamagedFileError for what could not be shown, written or walked later."""
+    waiting = [(value, 1)]
+    while waiting:
+        found, depth = waiting.pop()
+        if depth > MOST_DEPTH:
+            raise DamagedFileError(f"{name}: damaged: more than {MOST_DEPTH} levels deep")
+        if isinstance(found, dict):
+            waiting.extend((inner, depth + 1) for pair in found.items() for inner in pair)
+        elif isinstance(found, list):
+            waiting.extend((inner, depth + 1) for inner in found)
+        elif isinstance(found, str) and not _is_unicode(found):
+            raise DamagedFileError(f"{name}: damaged: holds a text that is no Unicode (a lone surrogate)")
+        elif isinstance(found, float) and finite and not math.isfinite(found):
+            raise DamagedFileError(f"{name}: damaged: holds a number beyond every float")
+        elif isinstance(found, int) and abs(found) >= 10**MOST_DIGITS:
+            raise DamagedFileError(f"{name}: damaged: holds a whole number of more than {MOST_DIGITS} digits")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _lines(file: IO[bytes], passing: Callable[[bytes], object]) -> Iterator[bytes | None]:
+    """Each line, None for one that is too long, which is read past in pieces."""
+    while line := file.readline(MOST_LINE_BYTES):
+        passing(line)
+        if len(line) < MOST_LINE_BYTES or line.endswith(b"\n"):
+            yield line
+            continue
+        while rest := file.readline(MOST_LINE_BYTES):
+            passing(rest)
+            if rest.endswith(b"\n"):
+                break
+        yield None
+
+
+def _require_shallow(text: str, name: str) -> None:
+    """Read the parser's events, before anything is built from them."""
+    import yaml
+
+    depth = 0
+    events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
+    for count, event in enumerate(events):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        line = event.start_mark.line + 1
+        if depth > MOST_DEPTH:
+            raise DamagedFileError(f"{name}:{line}: damaged: more than {MOST_DEPTH} levels deep")
+        if count > 2 * MOST_YAML_VALUES:
+            raise DamagedFileError(f"{name}:{line}: damaged: more than {MOST_YAML_VALUES:,} values")
+
+
+def _require_few(root: Any, name: str) -> None:
+    """Count what comes out when aliases are written out; one that holds itself never ends."""
+    import yaml
+
+    waiting: list[tuple[Any, int]] = [(root, 1)]
+    count = 0
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if count > MOST_YAML_VALUES or depth > MOST_DEPTH:
+            raise DamagedFileError(
+                f"{name}: damaged: an alias repeats itself, "
+                f"more than {MOST_YAML_VALUES:,} values or {MOST_DEPTH} levels"
+            )
+        if isinstance(node, yaml.MappingNode):
+            waiting.extend((inner, depth + 1) for pair in node.value for inner in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            waiting.extend((inner, depth + 1) for inner in node.value)

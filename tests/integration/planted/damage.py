@@ -1,0 +1,116 @@
+"""Ways to damage one file, each with the bytes of the good one as they were.
+
+Copies of a yard are hard links: no way writes into a file, each puts another in its place.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+Damage = Callable[[Path], None]
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    _replace(path, path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    _replace(path, b"")
+
+
+def one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    _replace(path, bytes(content))
+
+
+def same_size(path: Path) -> None:
+    _replace(path, b"0" * path.stat().st_size)
+
+
+def longer(path: Path) -> None:
+    _replace(path, path.read_bytes() + b"\n")
+
+
+def older(path: Path) -> None:
+    """Its own beginning: records grow, and an older state of one is what it began with."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    _replace(path, b"".join(lines[:-1]) if len(lines) > 1 else b"older")
+
+
+def not_utf8(path: Path) -> None:
+    content = path.read_bytes()
+    middle = len(content) // 2
+    _replace(path, content[:middle] + b"\xff\xfe\xed\xa0\x80" + content[middle:])
+
+
+def linked(path: Path) -> None:
+    """A symbolic link to the same bytes elsewhere: today they are equal."""
+    elsewhere = _outside(path)
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def linked_to_other(path: Path) -> None:
+    elsewhere = _outside(path)
+    elsewhere.write_bytes(path.read_bytes() + b" ")
+    path.unlink()
+    path.symlink_to(elsewhere)
+
+
+def linked_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nonexistent/file")
+
+
+def linked_in_a_circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    """The one that never ends."""
+    path.unlink()
+    os.mknod(path, 0o666 | 0o020000, os.makedev(1, 5))
+
+
+DAMAGES: tuple[Damage, ...] = (
+    *(missing, cut, emptied, one_bit, same_size, longer, older, not_utf8),
+    *(linked, linked_to_other, linked_nowhere, linked_in_a_circle, folder, pipe),
+    *((device,) if os.geteuid() == 0 else ()),
+)
+
+
+def remove_any(path: Path) -> None:
+    """Whatever is there, for clearing up."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _outside(path: Path) -> Path:
+    """A name beside the run and the store, which is part of neither."""
+    top = next(parent for parent in path.parents if (parent / "run").is_dir() or (parent / "store").is_dir())
+    (top / "outside").mkdir(exist_ok=True)
+    return top / "outside" / path.name

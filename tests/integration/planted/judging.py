@@ -1,0 +1,83 @@
+"""Scripts called in this process, as a person calls them: the exit code, what was said, and whether it ended.
+
+A call that lasts longer than the limit is ended by a signal: pipes that somebody waits at are opened then, so
+that no thread is left behind.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.planted.yard import Yard, script
+
+from trainyard import command
+
+LIMIT_SECONDS = 10
+HUNG = -1
+
+
+class _TooLongError(BaseException):
+    pass
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call came to."""
+
+    code: int
+    """The exit code, or HUNG."""
+    said: str
+
+
+def call(name: str, *arguments: str, within: Path) -> Answer:
+    """Run `scripts/NAME.py`; `within` is the folder whose pipes are opened when it hangs."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(within):
+            code = command.exit_code_of(lambda: int(script(name).main(list(arguments))))
+    except _TooLongError:
+        code = HUNG
+    return Answer(int(code), out.getvalue() + err.getvalue())
+
+
+def prove(yard: Yard, *more: str) -> Answer:
+    flags = ("--run-dir", str(yard.run.path), "--store", yard.store)
+    return call("prove_run", *flags, *more, within=yard.path)
+
+
+def verify(yard: Yard, *more: str, disk: bool = True) -> Answer:
+    where = ("--run-dir", str(yard.run.path)) if disk else ()
+    flags = ("--store", yard.store, "--run-number", "1", "--depth", "full", *where)
+    return call("verify_artifact", *flags, *more, within=yard.path)
+
+
+def restore(yard: Yard, *more: str) -> Answer:
+    flags = ("--store", yard.store, "--run-number", "1", "--to", str(yard.path / "back"))
+    return call("restore_artifact", *flags, *more, within=yard.path)
+
+
+@contextlib.contextmanager
+def _limit(within: Path) -> Iterator[None]:
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        for path in within.rglob("*"):
+            with contextlib.suppress(OSError):
+                if stat.S_ISFIFO(path.lstat().st_mode):
+                    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+        came.append(number)
+        if len(came) == 1:  # later ones only free threads that wait at pipes
+            raise _TooLongError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

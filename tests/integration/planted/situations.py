@@ -1,0 +1,399 @@
+"""Every situation as a name, what to plant, and the verdict that must follow, by rule.
+
+thing x damage x {disk, store}       what is judged or compared and is not as it was: no
+field x wrong value of each record   of a record that is compared: no; all digests mended: no crash, no wait
+what is owed and not listed          no
+"""
+
+import copy
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tests.integration.planted.damage import DAMAGES, folder, longer, missing, one_bit
+from tests.integration.planted.objects import Role, Thing
+from tests.integration.planted.yard import Yard
+
+from trainyard.artifacts.manifest import RunManifest, manifest_bytes, parse_manifest
+from trainyard.artifacts.statement import restated
+from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, describe_files, write_manifest
+from trainyard.run.files import sha256_of_file
+
+
+class Verdict(StrEnum):
+    """What a command may answer."""
+
+    NO = "no"
+    """Exit code 1 or 2."""
+    YES = "yes"
+    ANY = "any"
+    """Yes or no: no machine can tell, or it makes no difference. Never a crash, never a wait."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One thing that somebody did to a finished run."""
+
+    yard: str
+    name: str
+    plant: Callable[[Yard], None]
+    prove: Verdict
+    verify: Verdict
+    """With the run's directory."""
+    store_alone: Verdict | None = None
+    """Verifying without a directory; None where the store was not touched."""
+    restore: Verdict | None = None
+
+
+def of_things(yard_name: str, things: list[Thing]) -> Iterator[Situation]:
+    """Each thing with each damage."""
+    newest = max((each.name for each in things if each.role is Role.MANIFEST), key=len)
+    for thing in things:
+        for damage in DAMAGES:
+            name = f"{thing.place} {thing.name}: {damage.__name__}"
+            plant = _planted(thing, damage)
+            if thing.place == "disk":
+                verdict = _on_disk(thing.role, is_missing=damage is missing)
+                yield Situation(yard_name, name, plant, verdict, verdict)
+            else:
+                # A newline more changes nothing that the newest manifest says, and nothing names its bytes.
+                same = thing.name == newest and damage is longer
+                seen = Verdict.ANY if same else Verdict.NO
+                # What arrives is compared byte for byte; what else a manifest tells is not brought. Without
+                # the newest one, the store is that of a run which is still going: it is brought as it was.
+                told = thing.name == newest and damage in (one_bit, missing, folder)
+                brought = Verdict.ANY if same or told or thing.role in _NOT_BROUGHT else Verdict.NO
+                yield Situation(yard_name, name, plant, seen, seen, seen, brought)
+
+
+_NOT_BROUGHT = (Role.CLAIM, Role.EARLIER, Role.METRICS)
+
+
+def _planted(thing: Thing, damage: Callable[[Path], None]) -> Callable[[Yard], None]:
+    return lambda yard: damage(thing.path(yard))
+
+
+def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
+    if role is Role.OTHER:
+        return Verdict.YES
+    return Verdict.YES if role is Role.LOG and is_missing else Verdict.NO
+
+
+# Fields of records.
+
+MISSING = object()
+DEEP = "DEEP"
+
+
+def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
+    """What may stand in the place of a value, by name; a number or text of the right type is none of them."""
+    yield "missing", MISSING
+    yield "null", None
+    yield "of another type", [] if isinstance(value, dict) else {} if not isinstance(value, str) else 7
+    yield "true", True
+    yield "NaN", float("nan")
+    yield "infinite", float("-inf")
+    yield "huge", 10**400
+    yield "thousands of digits", _Raw("9" * 5000)
+    yield "huge float", 1e308
+    yield "deep", _Raw("[" * 100_000 + "]" * 100_000)
+    yield "surrogate", "\ud800"
+    yield "long text", "x" * 100_000
+    yield "a list", [{"x": [1]}]
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """JSON as it is written."""
+
+    text: str
+
+
+def fields_of(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of each field in a JSON value; of a list the first entry stands for all."""
+    if at:
+        yield at
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from fields_of(inner, (*at, key))
+    elif isinstance(value, list) and value:
+        yield from fields_of(value[0], (*at, 0))
+
+
+def with_field(value: Any, at: tuple[Any, ...], new: Any) -> str:
+    """The JSON of `value` with another field at `at`."""
+    changed = copy.deepcopy(value)
+    inner = changed
+    for key in at[:-1]:
+        inner = inner[key]
+    if new is MISSING:
+        del inner[at[-1]]
+        return json.dumps(changed)
+    mark = "@the new value@"
+    inner[at[-1]] = mark if isinstance(new, _Raw) else new
+    text = json.dumps(changed)
+    return text.replace(json.dumps(mark), new.text) if isinstance(new, _Raw) else text
+
+
+def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, str]]:
+    """The name of each change of one field of a JSON record or of one line of it, and the new content."""
+    content = thing.path(yard).read_text()
+    if not thing.name.endswith(".jsonl"):
+        value = json.loads(content)
+        for at in fields_of(value):
+            for name, new in wrong_values(_value_at(value, at)):
+                yield f"{'.'.join(map(str, at))} {name}", with_field(value, at, new)
+        return
+    lines = content.splitlines()
+    for number in {0, len(lines) // 2, len(lines) - 1}:
+        value = json.loads(lines[number])
+        for at in fields_of(value):
+            for name, new in wrong_values(_value_at(value, at)):
+                changed = [*lines[:number], with_field(value, at, new), *lines[number + 1 :]]
+                yield f"line {number + 1} {'.'.join(map(str, at))} {name}", "\n".join(changed) + "\n"
+
+
+def of_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
+    """Each field of each JSON record of the disk and of the store, with each wrong value."""
+    for thing in things:
+        if thing.role in (Role.LOG, Role.OTHER) or not thing.name.endswith((".json", ".jsonl")):
+            continue
+        for change, content in changes_of(thing, yard):
+            name = f"{thing.place} {thing.name}: {change}"
+            plant = _written(thing, content)
+            if thing.place == "disk":
+                yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO)
+            elif thing.role is Role.MANIFEST:
+                verdict = Verdict.NO if _is_compared(change) else Verdict.ANY
+                yield Situation(yard_name, name, plant, verdict, verdict, verdict, Verdict.ANY)
+            else:
+                brought = Verdict.ANY if thing.role in _NOT_BROUGHT else Verdict.NO
+                yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO, Verdict.NO, brought)
+
+
+_COMPARED = ("run_id", "run_number", "schema", "objects", "outcome", "provenance", "statement", "supersedes")
+_OPTIONAL = ("statement missing", "statement null", "objects.0.etag", "objects.0.store_checksum")
+
+
+def _is_compared(change: str) -> bool:
+    """Whether a field of a manifest says something that is on record elsewhere, too."""
+    if change.startswith(_OPTIONAL) or change in ("statement of another type", "statement a list"):
+        return False
+    return change.startswith(_COMPARED)
+
+
+def _written(thing: Thing, content: str) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        path = thing.path(yard)
+        path.unlink()
+        path.write_text(content, encoding="utf-8", errors="surrogatepass")
+
+    return plant
+
+
+def _value_at(value: Any, at: tuple[Any, ...]) -> Any:
+    for key in at:
+        value = value[key]
+    return value
+
+
+# What is owed, what is unlisted, and records that were forged with all digests mended.
+
+
+def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
+    """Each listed object taken out of the list, with and without its bytes; objects beside the list; an open
+    end; groups that point elsewhere; records forged before they were stored.
+    """
+    for thing in things:
+        if thing.place == "store" and thing.role is not Role.MANIFEST:
+            yield from _unlisted(yard_name, yard, thing)
+    for key in (*_BESIDE, "run-1/checkpoint-8/planted", "run-1/logs/.incoming/planted"):
+        name = f"store {key}: beside the manifest"
+        yield Situation(yard_name, name, _object_beside(key), Verdict.NO, Verdict.NO, Verdict.NO, Verdict.ANY)
+        name = f"store {key}: called a leftover"
+        seen = Verdict.ANY if key in _LIKE_A_LEFTOVER else Verdict.NO
+        yield Situation(yard_name, name, _leftover(key), Verdict.NO, seen, seen, Verdict.ANY)
+    for records in ("../../x/", "run-1/", "run-2/records-1/", "run-1/records-1/../"):
+        plant = _manifest_with(records=records)
+        yield Situation(yard_name, f"manifest with records {records}", plant, *[Verdict.NO] * 4)
+    for name, forge, verdict in FORGERIES:
+        yield Situation(yard_name, f"everywhere: {name}", _stored_anew(forge), verdict, Verdict.ANY)
+
+
+_BESIDE = (
+    "run-1/records-9/run.json",
+    "run-1/.incoming/planted",
+    "run-1/planted",
+    "run-1/checkpoint-3/planted",
+)
+_LIKE_A_LEFTOVER = ("run-1/checkpoint-3/planted",)
+"""Of a step that a run may have saved: only its events, which a proof has, say that it did not."""
+
+
+def _unlisted(yard_name: str, yard: Yard, thing: Thing) -> Iterator[Situation]:
+    # Nothing but a checkpoint left: as stored by the flags --checkpoint and --metrics, which need no record.
+    for gone in (False, True):
+        name = f"store {thing.name}: not listed{', and removed' if gone else ''}"
+        seen = Verdict.ANY if gone and thing.role in (Role.LOG, Role.EARLIER) else Verdict.NO
+        older = gone and thing.name.startswith("run-1/checkpoint-4/")
+        alone = Verdict.ANY if older else seen
+        verdict = Verdict.NO if thing.role is not Role.LOG else seen
+        verdict = Verdict.ANY if thing.role is Role.EARLIER and gone else verdict
+        yield Situation(
+            yard_name, name, _unlist(thing.name, remove=gone), verdict, verdict, alone, Verdict.ANY
+        )
+
+
+def _object_beside(key: str) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        path = yard.store_folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("planted")
+
+    return plant
+
+
+def _leftover(key: str) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        _object_beside(key)(yard)
+        _rewrite_manifest(yard, lambda manifest: replace(manifest, leftovers=(key,)))
+
+    return plant
+
+
+def _manifest_with(**changes: Any) -> Callable[[Yard], None]:
+    return lambda yard: _rewrite_manifest(yard, lambda manifest: replace(manifest, **changes))
+
+
+def _unlist(key: str, *, remove: bool) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        if remove:
+            (yard.store_folder / key).unlink()
+        _rewrite_manifest(
+            yard,
+            lambda manifest: restated(
+                replace(manifest, objects=tuple(each for each in manifest.objects if each.key != key))
+            ),
+        )
+
+    return plant
+
+
+def _rewrite_manifest(yard: Yard, change: Callable[[RunManifest], RunManifest]) -> None:
+    """The newest manifest with a change, its statement to match where the change says so."""
+    path = max((yard.store_folder / "manifests").iterdir(), key=lambda path: len(path.name))
+    manifest = change(parse_manifest(path.read_bytes(), path.name))
+    path.unlink()
+    path.write_bytes(manifest_bytes(manifest, ""))
+
+
+def _stored_anew(forge: Callable[[Yard], None]) -> Callable[[Yard], None]:
+    """Forge the run, mend every digest on the disk, and store it as if it had never been another."""
+
+    def plant(yard: Yard) -> None:
+        forge(yard)
+        mend(yard)
+        shutil.rmtree(yard.store_folder)
+        yard.sync()
+
+    return plant
+
+
+def mend(yard: Yard) -> None:
+    """Let manifests, events and outcome name the bytes that are there."""
+    named = {}
+    for step in yard.run.checkpoint_steps():
+        path = yard.run.checkpoint(step)
+        before = json.loads((path / MANIFEST_NAME).read_bytes())
+        (path / MANIFEST_NAME).unlink()
+        files = describe_files(path)
+        write_manifest(path, CheckpointManifest(step, before["run_id"], before["created"], files))
+        named[step] = sha256_of_file(path / MANIFEST_NAME)
+    lines = [json.loads(line) for line in yard.run.events_file.read_text().splitlines()]
+    for line in lines:
+        if "manifest_sha256" in line and line["step"] in named:
+            line["manifest_sha256"] = named[line["step"]]
+    put(yard.run.events_file, "".join(json.dumps(line) + "\n" for line in lines))
+    run = json.loads(yard.run.run_file.read_bytes())
+    run["outcome"]["checkpoint"]["manifest_sha256"] = named[run["outcome"]["steps"]]
+    put(yard.run.run_file, json.dumps(run))
+
+
+def put(path: Path, content: str) -> None:
+    """Another file in its place."""
+    path.unlink()
+    path.write_text(content)
+
+
+def _other_weights(yard: Yard) -> None:
+    """One bit of a weight in the last checkpoint."""
+    path = max(yard.run.checkpoint(8).glob("*.distcp"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[_inside_a_tensor(path)] ^= 1
+    path.unlink()
+    path.write_bytes(bytes(content))
+
+
+def _inside_a_tensor(path: Path) -> int:
+    """Where a byte of the first tensor lies: the archives of torch.save keep them as they are."""
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes()[: _first_archive(path)])) as archive:
+        info = next(each for each in archive.infolist() if "/data/" in each.filename)
+        return info.header_offset + len(info.FileHeader()) + 64 + info.file_size // 2
+
+
+def _first_archive(path: Path) -> int:
+    """The length of the first of the archives that a shard consists of."""
+    content = path.read_bytes()
+    end = content.index(b"PK\x05\x06")
+    return end + 22
+
+
+def _of_another_step(yard: Yard) -> None:
+    """The weights of an earlier checkpoint in the last one."""
+    steps = yard.run.checkpoint_steps()
+    for path in yard.run.checkpoint(steps[0]).glob("*.distcp"):
+        target = yard.run.checkpoint(8) / path.name
+        if len(steps) == 1:
+            _other_weights(yard)
+            return
+        target.unlink()
+        target.write_bytes(path.read_bytes())
+
+
+def _other_digest(yard: Yard) -> None:
+    run = json.loads(yard.run.run_file.read_bytes())
+    run["outcome"]["state_sha256"]["model"] = "0" * 64
+    put(yard.run.run_file, json.dumps(run))
+
+
+def _other_data(yard: Yard) -> None:
+    run = json.loads(yard.run.run_file.read_bytes())
+    run["data"]["fingerprint"] = "0" * 64
+    put(yard.run.run_file, json.dumps(run))
+
+
+def _no_index(yard: Yard) -> None:
+    (yard.run.checkpoint(8) / ".metadata").unlink()
+
+
+def _index_that_runs_code(yard: Yard) -> None:
+    path = yard.run.checkpoint(8) / ".metadata"
+    path.unlink()
+    path.write_bytes(b"cos\nsystem\n(S'touch " + str(yard.path / "ran").encode() + b"'\ntR.")
+
+
+FORGERIES: tuple[tuple[str, Callable[[Yard], None], Verdict], ...] = (
+    ("nothing", lambda _yard: None, Verdict.YES),
+    ("one bit of the weights", _other_weights, Verdict.NO),
+    ("the weights of another step", _of_another_step, Verdict.NO),
+    ("another digest of the weights", _other_digest, Verdict.NO),
+    ("another fingerprint of the data", _other_data, Verdict.NO),
+    ("no index of the tensors", _no_index, Verdict.NO),
+    ("an index that runs code", _index_that_runs_code, Verdict.NO),
+)

@@ -1,0 +1,192 @@
+"""Real, tiny runs in a folder of their own, with the store that they are in.
+
+They are trained once; whoever damages something damages a copy.
+"""
+
+import importlib.util
+import json
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.running import RunningRun
+from trainyard.artifacts.sync import sync_run
+from trainyard.config.schema import Config
+from trainyard.errors import StoppedError
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import provenance
+from trainyard.training.segment import Request
+from trainyard.training.session import train
+from trainyard.training.stop import StopRequest
+from trainyard.training.tokens import prepare_data
+
+ROOT = Path(__file__).resolve().parents[3]
+GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
+STEPS = 8
+ARCHITECTURE = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+}
+
+
+class StopAt:
+    """A listener that asks for a stop once the row of `step` is written."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step, self.stop = step, StopRequest(None)
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        if row["step"] == self.step:
+            self.stop.reason = "the test asked for it"
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        """Nothing is shown."""
+
+
+@dataclass(frozen=True)
+class Yard:
+    """A folder with one run directory and its store; the prepared data lie beside all yards."""
+
+    path: Path
+
+    @property
+    def store_folder(self) -> Path:
+        return self.path / "store"
+
+    @property
+    def store(self) -> str:
+        return self.store_folder.as_uri()
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory(self.path / "run")
+
+    def train(self, *, stop_at: int | None = None, keep_last: int = 2, seed: int = 42) -> None:
+        """Train, or go on with, the run; with `stop_at`, until that step."""
+        config = _config(self.path.parent, keep_last=keep_last, seed=seed)
+        facts = provenance(GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml"))
+        listener = StopAt(stop_at)
+        data = prepare_data(config.data, config.model)
+        request = Request(config, self.run, data, "auto", f"id-of-{self.path.name}", facts)
+        try:
+            train(request, stop=listener.stop, listener=listener)
+        except StoppedError:
+            assert stop_at is not None
+        (self.run.logs / "trainer.log").write_text("training began\ntraining ended\n")
+
+    def sync(self) -> None:
+        sync_run(open_store(self.store), self.run, None)
+
+    def follow(self) -> None:
+        """Store what is new as a follower does that sees the run while it goes on."""
+        running = RunningRun(open_store(self.store), self.run, 1)
+        while running.bring_newest(frozenset()) is not None:
+            pass
+
+    def copy_to(self, target: Path) -> "Yard":
+        """A copy whose files may be replaced, and must not be written into."""
+        shutil.copytree(self.path, target, copy_function=_link, symlinks=True)
+        return Yard(target)
+
+
+def make_all(base: Path) -> dict[str, Yard]:
+    """The kinds of finished runs, by name."""
+    for half in ("train", "validation"):
+        (base / "corpus" / half).mkdir(parents=True)
+        lines = [f"the cat {number} sat on mat {number % 7}.\n" for number in range(60)]
+        (base / "corpus" / half / "text.txt").write_text("".join(lines))
+    return {make.__name__: make(base) for make in (plain, followed, resumed, single)}
+
+
+def plain(base: Path) -> Yard:
+    """Two checkpoints, stored in one pass after the end."""
+    yard = Yard(base / "plain")
+    yard.train()
+    yard.sync()
+    return yard
+
+
+def followed(base: Path) -> Yard:
+    """Stored while it was trained: one open manifest, then the closed one."""
+    yard = Yard(base / "followed")
+    yard.train(stop_at=4)
+    stopped = yard.run.run_file.read_bytes()
+    run = {key: value for key, value in json.loads(stopped).items() if key != "outcome"}
+    yard.run.run_file.write_text(json.dumps(run, indent=2))
+    claim_and_follow(yard)
+    yard.run.run_file.write_bytes(stopped)
+    yard.train()
+    yard.sync()
+    return yard
+
+
+def claim_and_follow(yard: Yard) -> None:
+    from trainyard.artifacts.numbers import claim_number
+
+    claim_number(open_store(yard.store), f"id-of-{yard.path.name}", 1)
+    yard.follow()
+
+
+def resumed(base: Path) -> Yard:
+    """Stopped, stored, resumed and stored again: two closed manifests."""
+    yard = Yard(base / "resumed")
+    yard.train(stop_at=6)
+    yard.sync()
+    yard.train()
+    yard.sync()
+    return yard
+
+
+def single(base: Path) -> Yard:
+    """One checkpoint alone."""
+    yard = Yard(base / "single")
+    yard.train(keep_last=1)
+    yard.sync()
+    return yard
+
+
+@cache
+def script(name: str) -> Any:
+    """`scripts/NAME.py` as a module, to be called in this process."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _config(base: Path, *, keep_last: int, seed: int) -> Config:
+    return Config.model_validate(
+        {
+            "model": {"name": "tiny", "device": "cpu", "architecture": ARCHITECTURE},
+            "training": {
+                "batch_size": 2,
+                "max_steps": STEPS,
+                "validation_steps": 4,
+                "validation_batches": 1,
+                "learning_rate": 1e-2,
+                "seed": seed,
+            },
+            "compute": {"threads": 1},
+            "data": {
+                "train_path": str(base / "corpus" / "train"),
+                "validation_path": str(base / "corpus" / "validation"),
+                "prepared_directory": str(base / "prepared"),
+                "sequence_length": 16,
+            },
+            "checkpointing": {"save_steps": 4, "keep_last": keep_last},
+            "monitoring": {"log_steps": 2, "tensorboard": False},
+        }
+    )
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)

@@ -1,0 +1,221 @@
+"""What comes from outside: whatever it holds, the answer is a usable value or a damaged file by name."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainyard.errors import DamagedFileError
+from trainyard.run.outside import (
+    MOST_BYTES,
+    MOST_DEPTH,
+    MOST_LINE_BYTES,
+    iterate_json_lines,
+    open_regular,
+    parse_json,
+    parse_json_line,
+    parse_json_object,
+    parse_yaml,
+    read_bytes,
+    read_json_object,
+)
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+NUMBERS = st.integers(-(10**40), 10**40) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def is_usable(value: Any) -> bool:
+    """Whether it can be written as JSON in UTF-8 and shown."""
+    json.dumps(value, ensure_ascii=False).encode()
+    return bool(str(value))
+
+
+@given(VALUES)
+def test_json_is_read_as_it_was_written(value: Any) -> None:
+    assert parse_json(json.dumps(value), "x.json") == value
+    assert parse_json(json.dumps(value, ensure_ascii=False).encode(), "x.json") == value
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+@QUICK
+def test_whatever_the_bytes_are_the_answer_is_a_value_or_damaged(content: bytes | str) -> None:
+    for parse in (parse_json, parse_json_object, parse_yaml):
+        try:
+            value = parse(content, "the name")
+        except DamagedFileError as error:
+            assert "the name" in str(error)
+        else:
+            assert parse is parse_yaml or is_usable(value)
+
+
+@given(st.text('[]{}":,0123456789eE+-.\\udDabcf8 \n', max_size=120))
+@QUICK
+def test_near_misses_of_json_are_answered_too(content: str) -> None:
+    try:
+        assert is_usable(parse_json(content, "x"))
+    except DamagedFileError as error:
+        assert str(error).startswith("x")
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8))
+@QUICK
+def test_lines_are_objects_or_none(tmp_path: Path, lines: list[bytes]) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    found = list(iterate_json_lines(path))
+    assert all(row is None or isinstance(row, dict) for row in found)
+    assert len(found) == len(path.read_bytes().splitlines(keepends=True)) or b"\r" in path.read_bytes()
+
+
+WRONG = {
+    "not a number": "NaN",
+    "infinite": "-Infinity",
+    "beyond every float": "1e999",
+    "a whole number of thousands of digits": "9" * 5000,
+    "a long whole number": "1" * 101,
+    "deep lists": "[" * 101 + "]" * 101,
+    "very deep": "[" * 200_000,
+    "deep objects": '{"a":' * 101 + "1" + "}" * 101,
+    "a lone surrogate": '"\\ud800"',
+    "a lone surrogate as a key": '{"\\udfff": 1}',
+    "a key given twice": '{"status": "failed", "status": "succeeded"}',
+    "nothing": "",
+    "half": '{"run_id": "a',
+    "two": "{} {}",
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
+def test_what_nobody_could_use_is_damaged(text: str) -> None:
+    with pytest.raises(DamagedFileError, match=r"^run\.json:.*damaged"):
+        parse_json(text, "run.json")
+    with pytest.raises(DamagedFileError, match=r"^run\.json:.*damaged"):
+        parse_json('{"a": 1, "b": ' + text, "run.json")
+
+
+def test_the_line_is_named() -> None:
+    with pytest.raises(DamagedFileError, match=r"^a\.json:3: damaged, not readable as JSON"):
+        parse_json('{\n"a": 1,\n"b" 2}', "a.json")
+    with pytest.raises(DamagedFileError, match=r"^a\.json:2: damaged: byte 0xff is not UTF-8"):
+        parse_json(b'{\n"a": "\xff"}', "a.json")
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "7", '"a"', "true"])
+def test_another_value_is_no_object(text: str) -> None:
+    with pytest.raises(DamagedFileError, match="where an object belongs"):
+        parse_json_object(text, "a.json")
+
+
+def test_a_row_may_hold_what_is_no_finite_number_and_nothing_else_of_that() -> None:
+    row = parse_json_line('{"loss": NaN, "step": 3}')
+    assert row is not None
+    assert math.isnan(row["loss"])
+    assert parse_json_line('{"loss": %s}' % ("9" * 5000)) == {"loss": math.inf}
+    for text in ('"\\ud800"', "[" * 5000, "[" * 101 + "]" * 101):
+        assert parse_json_line(f'{{"loss": {text}}}') is None
+
+
+def test_a_line_without_end_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": "' + b"x" * (2 * MOST_LINE_BYTES) + b'"}\n{"step": 1}\n')
+    assert list(iterate_json_lines(path)) == [None, {"step": 1}]
+
+
+def test_the_bytes_that_pass_are_those_of_the_file(tmp_path: Path) -> None:
+    path, passed = tmp_path / "rows.jsonl", bytearray()
+    path.write_bytes(b'{"step": 1}\n\xff\nhalf')
+    assert list(iterate_json_lines(path, passing=passed.extend)) == [{"step": 1}, None, None]
+    assert bytes(passed) == path.read_bytes()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [pipe, folder, circle, endless])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "run.json"
+    make(path)
+    for read in (read_bytes, read_json_object, open_regular):
+        with pytest.raises(DamagedFileError, match=r"run\.json: "):
+            read(path)
+    with pytest.raises(DamagedFileError, match=r"run\.json: "):
+        list(iterate_json_lines(path))
+
+
+def test_a_link_is_refused_where_links_are(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("{}")
+    (tmp_path / "link").symlink_to("own")
+    assert read_json_object(tmp_path / "link") == {}
+    with pytest.raises(DamagedFileError, match="link: a symbolic link"):
+        read_bytes(tmp_path / "link", links=False)
+
+
+@pytest.mark.parametrize("name", ["absent", "file/below", "a" * 300, "a\0b"])
+def test_what_is_not_there_is_missing_and_no_more(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises((FileNotFoundError, DamagedFileError)):
+        read_bytes(tmp_path / name)
+
+
+def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(DamagedFileError, match="more than"):
+        read_json_object(path)
+
+
+def laughs(levels: int) -> str:
+    """Aliases that multiply: ten times as many values a level."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+WRONG_YAML = {
+    "aliases that multiply": laughs(9),
+    "an alias of itself": "a: &a [*a]",
+    "deep": "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1),
+    "very deep": "[" * 50_000,
+    "many values": "[" + "1," * 200_001 + "]",
+    "not UTF-8": b"a: \xff",
+    "a tag that calls": "!!python/object/apply:os.system [ls]",
+    "no date": "a: 2026-13-45",
+    "many digits": "a: " + "9" * 5000,
+    "a tab": "\t",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_YAML.values(), ids=WRONG_YAML.keys())
+def test_yaml_that_nobody_could_use_is_refused_at_once(text: str | bytes) -> None:
+    with pytest.raises(DamagedFileError, match=r"^config\.yaml"):
+        parse_yaml(text, "config.yaml")
+
+
+def test_yaml_with_a_few_aliases_is_read() -> None:
+    assert parse_yaml("a: &x {b: 1}\nc: *x\n", "config.yaml") == {"a": {"b": 1}, "c": {"b": 1}}
+    assert parse_yaml("", "config.yaml") is None
