@@ -158,11 +158,15 @@ def data(directory: "RunDirectory") -> str | None:
         config = load_config(directory.config_file).config
     except ConfigError:
         return None
-    if not Path(config.data.prepared_directory).is_dir():
-        return None
-    from trainyard.training.tokens import fingerprint_at_hand
+    try:
+        if not Path(config.data.prepared_directory).is_dir():
+            return None
+        from trainyard.training.tokens import fingerprint_at_hand
 
-    return fingerprint_at_hand(config)
+        return fingerprint_at_hand(config)
+    except OSError as error:  # somebody else's, most likely
+        sys.stderr.write(f"The prepared data were not compared: {error}\n")
+        return None
 
 
 def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.artifacts.manifest import ManifestObject, RunManifest
+from trainyard.run.outside import same_json
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:trainyard:training-run:v1"
@@ -81,12 +82,12 @@ def statement_problems(manifest: RunManifest) -> list[str]:
     problems = [
         f"{name} says another {key} than the manifest"
         for key in ("_type", "predicateType", "subject")
-        if given.get(key) != expected[key]
+        if not same_json(given.get(key), expected[key])
     ]
     if config and not resolved_config(_plain(config), manifest.provenance):
         problems.append(f"{name} has another configuration than the one on record")
     wanted = expected["predicate"]
-    other = sorted(key for key in {*wanted, *predicate} if wanted.get(key) != predicate.get(key))
+    other = sorted(key for key in {*wanted, *predicate} if not same_json(wanted.get(key), predicate.get(key)))
     return problems + [f"{name} says another {key} than the manifest" for key in other]
 
 

@@ -27,7 +27,7 @@ from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
-from trainyard.run.outside import parse_json_object
+from trainyard.run.outside import parse_json_object, same_json
 from trainyard.run.progress import UNSEEN, Progress
 
 __all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
@@ -253,7 +253,7 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
     except DamagedFileError as error:
         return [f"{error}; the manifest's provenance was compared with nothing"]
     outcome = run.pop("outcome", {})
-    if run == manifest.provenance and outcome == manifest.outcome:
+    if same_json(run, manifest.provenance) and same_json(outcome, manifest.outcome):
         return []
     return [f"run-{manifest.run_number}: the manifest's provenance is not that of the stored run.json"]
 

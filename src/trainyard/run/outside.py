@@ -160,6 +160,11 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
     return value
 
 
+def same_json(one: object, other: object) -> bool:
+    """Whether two JSON values are the same; to Python true is 1, and 1 is 1.0."""
+    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
 def decoded(content: bytes, name: str) -> str:
     """`content` as UTF-8. Raises DamagedFileError with the line where it is none."""
     try:

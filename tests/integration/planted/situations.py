@@ -344,7 +344,13 @@ def _inside_a_tensor(path: Path) -> int:
     """Where a byte of the first tensor lies: the archives of torch.save keep them as they are."""
     with zipfile.ZipFile(io.BytesIO(path.read_bytes()[: _first_archive(path)])) as archive:
         info = next(each for each in archive.infolist() if "/data/" in each.filename)
-        return info.header_offset + len(info.FileHeader()) + 64 + info.file_size // 2
+        start = info.header_offset + _LOCAL_HEADER_BYTES
+        names = path.read_bytes()[start - 4 : start]  # the lengths of the name and of what pads it
+        lengths = int.from_bytes(names[:2], "little") + int.from_bytes(names[2:], "little")
+        return start + lengths + info.file_size // 2
+
+
+_LOCAL_HEADER_BYTES = 30
 
 
 def _first_archive(path: Path) -> int:

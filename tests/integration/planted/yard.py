@@ -6,6 +6,7 @@ They are trained once; whoever damages something damages a copy.
 import importlib.util
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -96,13 +97,13 @@ class Yard:
         return Yard(target)
 
 
-def make_all(base: Path) -> dict[str, Yard]:
-    """The kinds of finished runs, by name."""
+def make_all(base: Path, kinds: Sequence[Callable[[Path], Yard]] | None = None) -> dict[str, Yard]:
+    """Finished runs by the names of their kinds: plain, followed, resumed, single."""
     for half in ("train", "validation"):
         (base / "corpus" / half).mkdir(parents=True)
         lines = [f"the cat {number} sat on mat {number % 7}.\n" for number in range(60)]
         (base / "corpus" / half / "text.txt").write_text("".join(lines))
-    return {make.__name__: make(base) for make in (plain, followed, resumed, single)}
+    return {make.__name__: make(base) for make in kinds or (plain, followed, resumed, single)}
 
 
 def plain(base: Path) -> Yard:

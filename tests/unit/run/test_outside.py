@@ -23,6 +23,7 @@ from trainyard.run.outside import (
     parse_yaml,
     read_bytes,
     read_json_object,
+    same_json,
 )
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -219,3 +220,12 @@ def test_yaml_that_nobody_could_use_is_refused_at_once(text: str | bytes) -> Non
 def test_yaml_with_a_few_aliases_is_read() -> None:
     assert parse_yaml("a: &x {b: 1}\nc: *x\n", "config.yaml") == {"a": {"b": 1}, "c": {"b": 1}}
     assert parse_yaml("", "config.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (0, False), (1, 1.0), ({"a": [1]}, {"a": [True]}), ("", None)]
+)
+def test_what_python_takes_for_the_same_is_not_the_same_record(one: Any, other: Any) -> None:
+    assert not same_json(one, other)
+    assert same_json(one, json.loads(json.dumps(one)))
+    assert same_json({"a": 1, "b": other}, {"b": other, "a": 1})
