@@ -137,7 +137,7 @@ def test_a_damaged_manifest_is_not_the_same_as_none(
         manifest.write_bytes(manifest.read_bytes()[:100])
     else:
         manifest.unlink()
-    told = "not a readable manifest" if damage == "torn" else "run-1-manifest.json, which comes before it"
+    told = "damaged" if damage == "torn" else "run-1-manifest.json, which comes before it"
     with pytest.raises(VerificationError, match=told):
         bring(wanted(tmp_path / "new" / NAME, store, segment=segment, may_begin=True), open_store)
 
