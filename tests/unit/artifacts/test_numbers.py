@@ -87,3 +87,10 @@ def test_what_is_no_run_number_is_a_usage_error(text: str) -> None:
 def test_auto_is_no_number() -> None:
     assert parse_run_number("auto") is None
     assert parse_run_number("812") == 812
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "0", "-1", "1.0", "x" * 300, "", "١"])
+def test_what_is_no_number_is_refused_briefly(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_run_number(text)
+    assert len(str(error.value)) < 200
