@@ -87,6 +87,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     from trainyard.cluster.machine import (
         file_system_of,
         free_bytes,
+        has_nvidia_driver,
         installed_versions,
         missing_for_compiling,
         size_of,
@@ -98,7 +99,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         pins = read_pins(lock.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{lock}: {error.strerror}; --lock names the lock to compare with") from None
-    driver, (torch, cuda, memory) = query_gpus(), ask_torch()
+    driver = query_gpus()
+    drives = bool(driver.gpus or driver.trouble or has_nvidia_driver())
+    torch, cuda, memory = ask_torch() if drives else read_torch()
     return Facts(
         python=sys.version.split()[0],
         torch=torch,
@@ -174,6 +177,13 @@ def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
         return None, None, ()
     facts = torch_facts()
     return facts.version, facts.cuda, facts.gpu_memory_bytes
+
+
+def read_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
+    """The same where no driver is, and so no GPU: read, because importing torch takes seconds."""
+    from trainyard.cluster.machine import installed_torch
+
+    return *installed_torch(), ()
 
 
 def data_bytes(data: "DataConfig") -> int:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trainyard.cluster.machine import has_nvidia_driver
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {
     *("torch", "transformers", "trl", "datasets", "tokenizers", "pyarrow", "huggingface_hub", "accelerate"),
@@ -54,13 +56,18 @@ def test_a_pretraining_run_imports_nothing_of_another_recipe(tmp_path: Path) -> 
     """One process after the other, as `make train` starts them; torch is only where it computes."""
     config, run, store = configuration(tmp_path), tmp_path / "run", f"file://{tmp_path}/store"
     where: list[str | Path] = ["--run-dir", run, "--store", store, "--run-number", "auto"]
+    lock = ["--lock", tmp_path / "lock.txt"]  # these processes run in the environment of development
+    (tmp_path / "lock.txt").touch()
+    of_a_driver = {"torch"} if has_nvidia_driver() else set()
+    assert imported(tmp_path, "check_environment.py", *config, *lock) <= CONFIGURATION | of_a_driver
     assert imported(tmp_path, "prepare_data.py", *config) == CONFIGURATION
     # TensorBoard imports boto3 by itself, with the first row.
     trained = imported(tmp_path, "train.py", *config, "--run-dir", run)
     assert trained == CONFIGURATION | {"torch", "tensorboard", "boto3"}
     assert imported(tmp_path, "training_artifact_sync.py", *where, "--once") == set()
     assert imported(tmp_path, "verify_artifact.py", *where[:4], "--run-number", "1") == set()
-    assert imported(tmp_path, "prove_run.py", *where) <= CONFIGURATION
+    # Proving reads the stored tensors.
+    assert imported(tmp_path, "prove_run.py", *where) == CONFIGURATION | {"torch"}
     assert imported(tmp_path, "training_dashboard.py", run, "--write") <= CONFIGURATION
     assert (
         imported(tmp_path, "restore_artifact.py", *where[2:4], "--run-number", "1", "--to", "back") == set()

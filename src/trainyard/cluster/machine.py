@@ -3,7 +3,9 @@
 GPUs are the gateway's, torch is the trainer's, the judgement is `preflight`'s.
 """
 
+import importlib.util
 import os
+import runpy
 import shutil
 import sys
 import sysconfig
@@ -33,6 +35,23 @@ def installed_versions() -> dict[str, str]:
     """Canonical name -> version of every distribution of the running environment."""
     found = ((d.metadata["Name"], d.version) for d in metadata.distributions())
     return {canonicalize_name(name): version for name, version in found if name}
+
+
+def has_nvidia_driver(devices: Path = Path("/dev")) -> bool:
+    """Whether the kernel has a driver of NVIDIA, so that torch may find a GPU; also on WSL, by its `dxg`."""
+    return any((devices / name).exists() for name in ("nvidiactl", "nvidia0", "dxg"))
+
+
+def installed_torch() -> tuple[str | None, str | None]:
+    """Version of the installed torch and the CUDA release it was built for, without importing it."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None, None
+    try:
+        facts = runpy.run_path(str(Path(found.origin).with_name("version.py")))
+    except OSError:
+        return None, None
+    return str(facts["__version__"]).partition("+")[0], facts.get("cuda")
 
 
 def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

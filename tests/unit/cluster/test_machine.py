@@ -1,17 +1,22 @@
 """What the standard library says of this machine."""
 
+import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from importlib import metadata
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
 
 from trainyard.cluster.machine import (
     file_system_of,
     free_bytes,
+    has_nvidia_driver,
+    installed_torch,
     installed_versions,
     main_memory,
     memory_bytes,
@@ -170,3 +175,28 @@ def test_this_machine_has_memory() -> None:
 
 def test_what_lies_on_one_file_system_has_one_number(tmp_path: Path) -> None:
     assert file_system_of(tmp_path / "not" / "yet") == file_system_of(tmp_path) == tmp_path.stat().st_dev
+
+
+@pytest.mark.parametrize("name", ["nvidiactl", "nvidia0", "dxg", "null"])
+def test_a_driver_is_there_when_its_device_is(tmp_path: Path, name: str) -> None:
+    assert not has_nvidia_driver(tmp_path)
+    (tmp_path / name).touch()
+    assert has_nvidia_driver(tmp_path) is (name != "null")
+
+
+def test_the_installed_torch_is_told_without_importing_it() -> None:
+    code = (
+        "import sys; from trainyard.cluster.machine import installed_torch; found = installed_torch();"
+        "assert 'torch' not in sys.modules; import torch;"
+        "assert found == (torch.__version__.partition('+')[0], torch.version.cuda), found"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_torch_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert installed_torch() == (None, None)
+    broken = SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: broken)
+    assert installed_torch() == (None, None)
