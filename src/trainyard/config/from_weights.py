@@ -38,13 +38,24 @@ ReadWeights = Callable[[str, frozenset[str]], Declared | None]
 """Asked for what `model.path` declares of the open keys; None when that is not known."""
 
 
-def null_architecture(document: Document) -> None:
-    """Take `architecture: null` for a section without keys, whatever the files below say."""
+def null_architecture(document: Document) -> dict[KeyPath, Origin]:
+    """Take `architecture: null` for a section without keys, whatever the files below say.
+
+    Returns the places of the keys that were taken away, for `refuse_null_architecture`.
+    """
     model = document.values.get("model")
-    if isinstance(model, dict) and "architecture" in model and model["architecture"] is None:
-        model["architecture"] = {}
-        for path in [path for path in document.places if path[:2] == ARCHITECTURE]:
-            del document.places[path]
+    if not isinstance(model, dict) or model.get("architecture", {}) is not None:
+        return {}
+    model["architecture"] = {}
+    taken = [path for path in document.places if path[:2] == ARCHITECTURE]
+    return {path: document.places.pop(path) for path in taken}
+
+
+def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> None:
+    """Put the null back where no weights can fill it, so that it is refused at its line."""
+    if places and _path(document) is None and document.values["model"]["architecture"] == {}:
+        document.values["model"]["architecture"] = None
+        document.places.update(places)
 
 
 def open_keys(document: Document) -> frozenset[str]:

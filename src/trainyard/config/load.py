@@ -41,7 +41,7 @@ def load_config(
     (`from_weights`); without it they have the values of the files or their defaults. Raises ConfigError that
     lists every problem with its file, line and key.
     """
-    from trainyard.config.from_weights import fill, null_architecture, open_keys
+    from trainyard.config.from_weights import fill, null_architecture, open_keys, refuse_null_architecture
     from trainyard.config.keys import leaf_keys
     from trainyard.config.layers import LayerReader
     from trainyard.config.overrides import apply_overrides
@@ -49,8 +49,9 @@ def load_config(
 
     reader = LayerReader()
     document = reader.read(path)
-    null_architecture(document)
+    taken = null_architecture(document)
     apply_overrides(document, overrides)
+    refuse_null_architecture(document, taken)
     readable = read_weights if document.whole and not document.problems else None
     unknown = fill(document, readable) if readable else open_keys(document)
     config, problems = validate(document, os.path.normpath(path), unknown=unknown)

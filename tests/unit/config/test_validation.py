@@ -124,7 +124,7 @@ def test_ten_megabytes_in_one_value_are_answered_briefly_and_soon(complaints: Co
     assert line.startswith("c.yaml:4: training.max_steps: expected a whole number above 0 or null, got ")
     assert line.endswith('…" of 10,000,000 characters')
     assert len(line) < 250
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_ten_megabytes_of_text_are_too_long_for_a_name(complaints: Complaints) -> None:

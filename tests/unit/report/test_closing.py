@@ -90,9 +90,10 @@ def test_a_proven_run_can_be_looked_at_beside_others_and_repeated(new_run: NewRu
 
 
 def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> None:
-    run = new_run().train().succeed().prove()
+    run = new_run().train().succeed()
     record = json.loads(run.layout.run_file.read_text())
     run.layout.run_file.write_text(json.dumps({**record, "started_with": ["make", "STORE=s3://a/b c"]}))
+    run.prove()
     again = last_lines(run)["again"]
     assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
 

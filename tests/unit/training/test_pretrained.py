@@ -130,10 +130,9 @@ def test_a_null_architecture_leaves_all_of_it_to_the_weights(folder: Path, tmp_p
     assert again.config.model.architecture == SHAPE.model_copy(update={"num_layers": 2})
 
 
-def test_a_null_architecture_without_weights_is_the_default(tmp_path: Path) -> None:
-    found = loaded(config=file_with(tmp_path, "model: {architecture: null}"))
-    assert found.config.model.architecture == ArchitectureConfig()
-    assert found.origins["model.architecture.hidden_size"].file == "default"
+def test_a_null_architecture_without_weights_is_refused_at_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"own\.yaml:2: model\.architecture: expected a section of keys"):
+        loaded(config=file_with(tmp_path, "model: {architecture: null}"))
 
 
 def test_what_was_resolved_is_loaded_again_without_the_weights(folder: Path, tmp_path: Path) -> None:
