@@ -118,27 +118,28 @@ def final_state(
 
     Neither where not every byte of the store was read, or another trainer wrote them in a form of its own.
     """
-    from tempfile import TemporaryDirectory
-
-    from trainyard.artifacts.fetching import fetch_checkpoint
+    from trainyard.artifacts.fetching import checkpoint_at_hand
     from trainyard.artifacts.verify import Depth
     from trainyard.gateways import open_store
+    from trainyard.report.phase import PhaseDisplay
+    from trainyard.terminal import shown
 
     verified, step = found.verification, run.get("outcome", {}).get("steps")
     if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
         return None, None
-    checkpoint = directory.checkpoint(step)
+    display = PhaseDisplay("proof")
+    display.begin("reading the tensors of the last checkpoint")
     try:
-        if checkpoint.exists():
-            return digests_of_tensors(run, checkpoint), None
-        with TemporaryDirectory(prefix="trainyard-") as folder:
-            if fetch_checkpoint(open_store(str(store)), found.run_number or 0, step, Path(folder)):
-                return digests_of_tensors(run, Path(folder)), None
+        there = checkpoint_at_hand(
+            directory.checkpoint(step), open_store(str(store)), found.run_number or 0, step
+        )
+        with shown(display), there as checkpoint:
+            return digests_of_tensors(run, checkpoint) if checkpoint else None, None
     except (CheckpointError, VerificationError) as error:
         return None, str(error)
     except (OSError, ServiceError) as error:
         sys.stderr.write(f"The tensors of the last checkpoint were not read: {error}\n")
-    return None, None
+        return None, None
 
 
 def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path) -> Mapping[str, str] | None:
@@ -152,18 +153,10 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path) -> Mapping[str,
 
 def data(directory: "RunDirectory") -> str | None:
     """The fingerprint of the prepared data of the run's configuration, where they are on this machine."""
-    from trainyard.config.load import load_config
+    from trainyard.training.tokens import fingerprint_at_hand
 
     try:
-        config = load_config(directory.config_file).config
-    except ConfigError:
-        return None
-    try:
-        if not Path(config.data.prepared_directory).is_dir():
-            return None
-        from trainyard.training.tokens import fingerprint_at_hand
-
-        return fingerprint_at_hand(config)
+        return fingerprint_at_hand(directory.config_file)
     except OSError as error:  # somebody else's, most likely
         sys.stderr.write(f"The prepared data were not compared: {error}\n")
         return None

@@ -1,7 +1,10 @@
 """Bring one checkpoint of a stored run into a folder, to be looked into. It is no run directory then."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from trainyard.artifacts.chain import newest_manifest
 from trainyard.artifacts.checkpoints import checkpoints_of
@@ -9,6 +12,16 @@ from trainyard.artifacts.landing import Landing
 from trainyard.artifacts.places import safe_place
 from trainyard.artifacts.store import Store
 from trainyard.errors import VerificationError
+
+
+@contextmanager
+def checkpoint_at_hand(path: Path, store: Store, run_number: int, step: int) -> Iterator[Path | None]:
+    """The checkpoint at `path`; a copy of the stored one where that is gone; None where there is no room."""
+    if path.exists():
+        yield path
+        return
+    with TemporaryDirectory(prefix="trainyard-") as folder:
+        yield Path(folder) if fetch_checkpoint(store, run_number, step, Path(folder)) else None
 
 
 def fetch_checkpoint(store: Store, run_number: int, step: int, folder: Path) -> bool:

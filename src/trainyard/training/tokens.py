@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.config.schema import Config, DataConfig, ModelConfig
+from trainyard.config.load import load_config
+from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
@@ -109,12 +110,17 @@ def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
     return replace(prepared, reused=False)
 
 
-def fingerprint_at_hand(config: Config) -> str | None:
-    """The fingerprint of the tokens that lie prepared for `config`; None where none are whole.
+def fingerprint_at_hand(config_file: Path) -> str | None:
+    """The fingerprint of the tokens that lie prepared for a run's configuration; None where none are whole.
 
     Small files are hashed again, large ones where they were written to since.
     """
-    if config.recipe == "grpo" or config.data.hugging_face.dataset:
+    try:
+        config = load_config(config_file).config
+    except ConfigError:
+        return None
+    there = Path(config.data.prepared_directory).is_dir()
+    if config.recipe == "grpo" or config.data.hugging_face.dataset or not there:
         return None
     try:
         prepared = prepared_before(config.data, config.model)
