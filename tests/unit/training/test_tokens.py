@@ -22,6 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.files import sha256_of_file
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training import prepared, token_files, tokens
 from trainyard.training.preparation import plan_preparation
 from trainyard.training.prepared import PreparedData
@@ -264,9 +265,9 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
     path = prepare(folder).train.path
     hashed: list[Path] = []
 
-    def noted(path: Path) -> str:
+    def noted(path: Path, progress: Progress = UNSEEN) -> str:
         hashed.append(path)
-        return sha256_of_file(path)
+        return sha256_of_file(path, progress)
 
     monkeypatch.setattr(token_files, "sha256_of_file", noted)
     assert prepare(folder).reused
