@@ -24,13 +24,10 @@ _FRAME = """\
 {styles}
 </style>
 <defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
 {lines}
 </defs>
 {chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+<g transform="translate({terminal_x}, {terminal_y})">
 {backgrounds}
 <g class="{unique_id}-matrix">
 {matrix}
