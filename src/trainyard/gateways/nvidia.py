@@ -3,6 +3,7 @@
 It judges nothing: a driver that cannot answer is reported with its own words.
 """
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +44,8 @@ def query_gpus() -> NvidiaAnswer:
     done = run_program(
         ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], seconds=_SECONDS
     )
-    if done.exit_code is None and done.stderr.endswith("not found"):
+    # A folder of PATH that may not be entered makes a missing program "permission denied".
+    if done.exit_code is None and shutil.which("nvidia-smi") is None:
         return NvidiaAnswer((), None)
     if done.exit_code not in (0, _INFOROM_CORRUPTED):
         said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]

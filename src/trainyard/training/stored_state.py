@@ -9,8 +9,10 @@ import io
 import pathlib
 import pickle
 from collections.abc import Iterator
+from enum import Enum, EnumType
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,8 +23,19 @@ from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.outside import open_regular, read_bytes
 
 PARTS = ("model", "optimizer")
+
+
+def _enum_member(kind: object, name: object) -> Enum:
+    """Stand in for `getattr`, by which Python 3.11.0 to 3.11.3 pickle the members of an enum."""
+    if not isinstance(kind, EnumType) or name not in kind.__members__:
+        raise pickle.UnpicklingError(
+            f"{INDEX_NAME} asks for {name!r:.40} of something that is no enum with it"
+        )
+    return cast(Enum, kind[str(name)])
+
+
 INDEX_NAME = ".metadata"
-_CLASSES = {
+_CLASSES: dict[tuple[str, str], Any] = {
     ("torch.distributed.checkpoint.metadata", name): getattr(metadata, name)
     for name in (
         *("Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
@@ -32,8 +45,11 @@ _CLASSES = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): filesystem._StorageInfo,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     ("torch", "Size"): torch.Size,
-    ("pathlib", "PosixPath"): pathlib.PurePosixPath,
-    ("pathlib", "PurePosixPath"): pathlib.PurePosixPath,
+    # Python 3.13 keeps these in a module of their own.
+    **dict.fromkeys(
+        product(("pathlib", "pathlib._local"), ("PosixPath", "PurePosixPath")), pathlib.PurePosixPath
+    ),
+    ("builtins", "getattr"): _enum_member,
 }
 _DAMAGED = (
     *(pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError),
