@@ -56,7 +56,7 @@ def test_a_pretraining_run_imports_nothing_of_another_recipe(tmp_path: Path) -> 
     """One process after the other, as `make train` starts them; torch is only where it computes."""
     config, run, store = configuration(tmp_path), tmp_path / "run", f"file://{tmp_path}/store"
     where: list[str | Path] = ["--run-dir", run, "--store", store, "--run-number", "auto"]
-    lock = ["--lock", tmp_path / "lock.txt"]  # these processes run in the environment of development
+    lock: list[str | Path] = ["--lock", tmp_path / "lock.txt"]  # empty: development has more than it
     (tmp_path / "lock.txt").touch()
     of_a_driver = {"torch"} if has_nvidia_driver() else set()
     assert imported(tmp_path, "check_environment.py", *config, *lock) <= CONFIGURATION | of_a_driver

@@ -23,7 +23,7 @@ class OneObject:
         return S3Object(key, len(self.content), self.etag, CRC)
 
     def read_chunks(
-        self, _key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
         assert (start, length, identity) == (0, None, self.etag)
         self.reads += 1
@@ -47,8 +47,10 @@ def test_bytes_are_read_where_only_a_crc_speaks_for_an_object_that_was_replaced(
 
 def test_bytes_that_are_damaged_on_the_way_are_read_again(caplog: pytest.LogCaptureFixture) -> None:
     class DamagedOnce(OneObject):
-        def read_chunks(self, key: str, **which: Any) -> Iterator[bytes]:
-            for chunk in super().read_chunks(key, **which):
+        def read_chunks(
+            self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+        ) -> Iterator[bytes]:
+            for chunk in super().read_chunks(key, start=start, length=length, identity=identity):
                 yield chunk if self.reads > 1 else b"evil"
 
     store: Any = DamagedOnce(b"good", "1")
