@@ -374,7 +374,7 @@ def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_p
     while "begun" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.01)
     os.kill(number, signal.SIGTERM)
-    while "ended" not in log.read_text() and time.monotonic() < end:
+    while "ended\n" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.01)
     assert log.read_text() == "begun\nended\n"
 
