@@ -7,7 +7,8 @@ segment that finds nothing begins as --resume says: the ones before died and sto
 
 Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
 Writes:     the run's directory, or one beside it for another run's checkpoint; in GitHub Actions the step
-            output `resume`, what scripts/train.py takes; stdout says it too, with --json and the reason
+            output `resume`, what scripts/train.py takes; stdout says it too, with --json and the reason; a
+            failure goes into the job summary, an annotation, and in one line the step output `reason`
 Exit codes: 0 it is there, or nothing is needed; 1 there is nothing to go on from, or it does not verify;
             2 wrong usage; 4 the store cannot be reached
 Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.configure_logging(args.log_level)
     from trainyard.artifacts.resumption import Resumption, Wanted, bring
     from trainyard.gateways import open_store
-    from trainyard.gateways.github import set_output
+    from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
     from trainyard.terminal import shown
@@ -59,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = Resumption(args.resume, "nothing was looked at")
     else:
         display.begin("looking for the newest checkpoint")
-        with shown(display):
+        with (
+            refusal_in_summary("Not started: what the run goes on from could not be brought"),
+            shown(display),
+        ):
             found = bring(wanted, open_store)
     command.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:

@@ -8,7 +8,8 @@ With recipe: grpo there is nothing to prepare, and that is said.
 Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
         Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
 Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
-        with --json what was prepared on stdout.
+        with --json what was prepared on stdout; in GitHub Actions a failure into the job summary, as an
+        annotation, and its first line as the step output `reason`.
 Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on; 4 the Hugging Face
         Hub cannot be reached.
 
@@ -41,12 +42,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
+    from trainyard.gateways.github import refusal_in_summary
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
     display = PhaseDisplay("data")
     display.begin("reading the configuration")
-    with shown(display):
+    with refusal_in_summary("Not started: the data could not be prepared"), shown(display):
         found = prepared(args, display)
     command.announce("data", found.text, "" if found.is_plan else "ok")
     if args.json:

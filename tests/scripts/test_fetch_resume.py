@@ -27,6 +27,7 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     store = (tmp_path / "store").as_uri()
     sync_run(open_store(store), finished_run, 812)
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     there = tmp_path / "new" / finished_run.path.name
     line = ["--run-dir", str(there), "--resume", f"{store}/manifests/run-812-manifest.json", "--store", store]
     line += ["--run-number", "812", "--segment", "2", "--fetch", "true", "--json"]
@@ -39,5 +40,6 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     assert "resume<<" in (tmp_path / "output").read_text()
     new = ["--run-dir", str(tmp_path / "gh-2"), "--resume", "none", "--store", store, "--run-number", "2"]
     assert command.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
+    assert "could not be brought" in (tmp_path / "summary").read_text()
     assert fetch_resume.main([*new, "--segment", "2", "--may-begin", "true"]) == 0
     assert capsys.readouterr().out == "none\n"

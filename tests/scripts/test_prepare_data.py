@@ -118,3 +118,19 @@ def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0]
     assert len({json.loads(output)["fingerprint"] for output in outputs}) == 1
     assert len(list((tmp_path / "prepared").iterdir())) == 1
+
+
+def test_a_failure_is_in_the_job_summary(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    for text in (tmp_path / "train").iterdir():
+        text.write_text("")
+    result = run("--config", config)
+    assert result.returncode == 2
+    summary = (tmp_path / "summary").read_text()
+    assert summary.startswith("### ❌ Not started: the data could not be prepared\n")
+    reason = result.stderr.strip().splitlines()[-1]
+    assert reason in summary
+    assert reason in (tmp_path / "output").read_text()

@@ -272,6 +272,8 @@ def test_a_training_job_knows_whether_it_told_its_end(
         ("failure", {"usable": {"outcome": "failure"}}, "the store could not be checked"),
         ("failure", {"from": {"outcome": "failure"}}, "what it goes on from could not be brought"),
         ("failure", {"data": {"outcome": "failure"}}, "the data could not be prepared"),
+        ("failure", {"from": {"outcome": "failure", "outputs": {"reason": "cut off"}}}, "cut off"),
+        ("failure", {"data": {"outcome": "failure", "outputs": {"reason": "x/: empty"}}}, "x/: empty"),
         ("failure", {"train": {"outcome": "failure"}, "fit": {"outcome": "success"}}, ""),
         ("failure", {"store": {"outcome": "failure"}, "train": {"outcome": "success"}}, ""),
     ],

@@ -96,6 +96,22 @@ def annotate_problems(text: str, environment: Mapping[str, str] = os.environ) ->
 
 
 @contextmanager
+def refusal_in_summary(title: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """If the step ends with an error, show it under `title` in the job summary and as an annotation.
+
+    Its first line becomes the step output `reason`, which the Slack message quotes. The error goes on.
+    """
+    try:
+        yield
+    except TrainyardError as error:
+        text = str(error)
+        append_summary(f"### ❌ {title}\n\n~~~~~~\n{text}\n~~~~~~\n", environment)
+        set_output("reason", text.split("\n", 1)[0], environment)
+        annotate(Level.ERROR, text, title=title, environment=environment)
+        raise
+
+
+@contextmanager
 def log_group(title: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
     """Fold what is logged inside into one line of the step's log."""
     if not in_actions(environment):

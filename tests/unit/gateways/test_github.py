@@ -13,6 +13,7 @@ from trainyard.gateways.github import (
     append_summary,
     in_actions,
     log_group,
+    refusal_in_summary,
     set_output,
 )
 
@@ -116,3 +117,25 @@ def test_outside_actions_nothing_happens(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainyardError, match=r"missing/output \(GITHUB_OUTPUT\) cannot be written"):
         set_output("a", "b", {"GITHUB_OUTPUT": str(tmp_path / "missing/output")})
+
+
+def test_an_error_is_told_in_the_summary_as_a_reason_and_as_an_annotation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
+    refused = TrainyardError("corpus/: no text was found\nnext: set data.train_path")
+    with (
+        pytest.raises(TrainyardError, match="no text was found"),
+        refusal_in_summary("No data", {**ACTIONS, **files}),
+    ):
+        raise refused
+    assert (tmp_path / "summary").read_text() == f"### ❌ No data\n\n~~~~~~\n{refused}\n~~~~~~\n"
+    assert outputs(tmp_path / "output") == {"reason": "corpus/: no text was found"}
+    annotation = "::error title=No data::corpus/: no text was found%0Anext: set data.train_path\n"
+    assert capsys.readouterr().err == annotation
+
+
+def test_what_does_not_fail_is_told_nowhere(tmp_path: Path) -> None:
+    with refusal_in_summary("No data", {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}):
+        pass
+    assert not (tmp_path / "summary").exists()
