@@ -188,6 +188,14 @@ count_pins() { # of all platforms together
 
 size() { du -sk "$VENV" | awk '{ if ($1 < 1e6) printf "%.0f MB", $1 / 1e3; else printf "%.1f GB", $1 / 1e6 }'; }
 
+# Python decodes .pth files by the locale. An absolute path with an umlaut keeps it from starting in the C locale.
+name_source_relatively() {
+  [ "$VENV" = .venv ] && [ ! -L .venv ] || return 0
+  for each in .venv/lib/python3*/site-packages/__editable__.trainyard-*.pth; do
+    echo ../../../../src >"$each"
+  done
+}
+
 install_packages() {
   may_write "$VENV" VENV
   started=$(date +%s)
@@ -202,6 +210,7 @@ install_packages() {
   # shellcheck disable=SC2046,SC2086 # names without spaces, and a flag or none
   "$uv" pip sync $quiet --python "$run" --require-hashes $(locks) || no_packages
   "$uv" pip install --quiet --python "$run" --no-deps --no-build-isolation --editable . || no_packages
+  name_source_relatively
   if [ "$target" = development ]; then
     for folder in $node_tools; do
       npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund --silent ||

@@ -167,7 +167,8 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
 def test_a_process_that_fails_before_it_joins_ends_the_others_and_has_the_last_word(trainer: Trainer) -> None:
     code, printed, errors = trainer.train(*TWO, play=FAILS)
     assert (code, printed) == (2, "")
-    assert errors.splitlines()[-1] == "Rank 1 has no device.", errors
+    said = [line for line in errors.splitlines() if " INFO " not in line]  # how far a slow machine is
+    assert said[-1] == "Rank 1 has no device.", errors
     assert not trainer.run.exists()
 
 

@@ -6,6 +6,7 @@ The steps themselves are stood in for, so that each can fail in each way; `test_
 import itertools
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 BEFORE = ("check_environment", "check_readiness", "prepare_data")
 """Before there is a run to report on."""
 STEPS = (*BEFORE, "train", "training_artifact_sync", "prove_run")
-STAND_IN = """#!{python}
+STAND_IN = """\
 import os, pathlib, shlex, signal, sys, time
 folder = pathlib.Path({folder!r})
 name = pathlib.Path(sys.argv[1]).stem
@@ -50,7 +51,9 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder, self.run = folder, folder / "runs" / "one run"
         (folder / "bin").mkdir()
-        (folder / "bin" / "python").write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        (folder / "stand_in.py").write_text(STAND_IN.format(folder=str(folder)))
+        line = shlex.join(["exec", sys.executable, str(folder / "stand_in.py")])  # "#!" takes no spaces
+        (folder / "bin" / "python").write_text(f'#!/bin/sh\n{line} "$@"\n')
         (folder / "bin" / "python").chmod(0o755)
         for name in ("training.stamp", "development.stamp"):
             (folder / name).touch()

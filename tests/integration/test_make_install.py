@@ -222,6 +222,16 @@ def test_a_user_who_does_not_own_the_interpreter_installs_and_leaves_it_alone(
     after = real.stat()
     assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
     assert yard.install() == "", "nothing is to be done, so nothing is said"
+    for variables in (
+        {},
+        {"LC_ALL": "C"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+    ):  # with the umlaut in the folder
+        line = ["env", *(f"{name}={value}" for name, value in variables.items()), str(link)]
+        found = yard.run(*line, "-c", "import os, trainyard; print(os.fsencode(trainyard.__file__))")
+        assert found.stdout.strip() == repr(os.fsencode(yard.root / "src/trainyard/__init__.py")), (
+            found.stderr
+        )
     (site,) = (yard.root / ".venv/lib").glob("python3.*/site-packages")
     metadata_of = site / "debugger-1.0.dist-info" / "METADATA"
     metadata_of.parent.mkdir()
