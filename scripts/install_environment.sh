@@ -171,7 +171,7 @@ packages() { # a line for each that is installed
 state() { # of the clone, of what decides what is installed, and of what is installed
   pwd -P
   # shellcheck disable=SC2046 # names of files without spaces
-  cksum $(locks) pyproject.toml
+  cksum $(locks) pyproject.toml scripts/install_environment.sh
   # shellcheck disable=SC2086 # names of folders without spaces
   if [ "$target" = development ]; then (for folder in $node_tools; do cksum "$folder/package-lock.json"; done); fi
   packages

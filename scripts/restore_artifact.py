@@ -40,24 +40,27 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    from trainyard.artifacts import restore
-    from trainyard.artifacts.selection import select
-    from trainyard.gateways import open_store
-    from trainyard.gateways.signing import KeyVerifier
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
-    store = open_store(args.store, call_seconds=args.call_seconds)
-    selection = select(store, _run_number(args.run_number), args.step)
-    verifier = KeyVerifier(args.public_key) if args.public_key else None
-    if args.dry_run:
-        plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
-        print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
-        return ExitCode.DONE
     display = PhaseDisplay("restored")
     display.begin("reading the manifests")
     with shown(display):
-        report = restore.restore(store, selection, args.to, verifier=verifier, progress=display)
+        from trainyard.artifacts import restore
+        from trainyard.artifacts.selection import select
+        from trainyard.gateways import open_store
+        from trainyard.gateways.signing import KeyVerifier
+
+        store = open_store(args.store, call_seconds=args.call_seconds)
+        selection = select(store, _run_number(args.run_number), args.step)
+        verifier = KeyVerifier(args.public_key) if args.public_key else None
+        if args.dry_run:
+            plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
+        else:
+            report = restore.restore(store, selection, args.to, verifier=verifier, progress=display)
+    if args.dry_run:
+        print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
+        return ExitCode.DONE
     command.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
         command.announce("go on", report.go_on, copied=True)

@@ -61,16 +61,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     watched = command.on_terminal() and not args.follow  # a live line says there what a log gets in lines
     command.configure_logging(args.log_level or ("warning" if watched else "info"))
-    from trainyard.artifacts import numbers, preview, sync
-    from trainyard.gateways import github, signing
     from trainyard.report.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory
     from trainyard.terminal import shown
 
-    wanted = numbers.parse_run_number(args.run_number)
-    signed: Json = {} if args.dry_run else {"signer": signing.signer_from()}
     display = PhaseDisplay("artifacts")
     display.begin("looking into the store")
+    with shown(display):
+        from trainyard.artifacts import numbers, preview, sync
+        from trainyard.gateways import github, signing
+        from trainyard.run.directory import RunDirectory
+
+        wanted = numbers.parse_run_number(args.run_number)
+        signed: Json = {} if args.dry_run else {"signer": signing.signer_from()}
     shows: Json = {} if args.dry_run else {"progress": display}
     if args.follow:
         result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)

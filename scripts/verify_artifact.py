@@ -79,19 +79,21 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
-    from trainyard.artifacts.lineage import walk_lineage
-    from trainyard.artifacts.numbers import find_run_number
-    from trainyard.artifacts.verify import Depth, verify_run
-    from trainyard.artifacts.watched import watched
-    from trainyard.gateways import open_store
     from trainyard.report.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory
     from trainyard.terminal import shown
 
-    store, display = open_store(args.store, call_seconds=args.call_seconds), PhaseDisplay("stored")
-    directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
+    display = PhaseDisplay("stored")
     display.begin("looking up the run")
     with shown(display):
+        from trainyard.artifacts.lineage import walk_lineage
+        from trainyard.artifacts.numbers import find_run_number
+        from trainyard.artifacts.verify import Depth, verify_run
+        from trainyard.artifacts.watched import watched
+        from trainyard.gateways import open_store
+        from trainyard.run.directory import RunDirectory
+
+        store = open_store(args.store, call_seconds=args.call_seconds)
+        directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
         number = find_run_number(store, args.run_number, args.run_dir)
         found = verify_run(
             store,
