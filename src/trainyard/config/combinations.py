@@ -1,6 +1,6 @@
-"""Values that are valid one by one and cannot be trained together.
+"""Find combinations of values that are valid one by one and cannot be trained together.
 
-Types and ranges of single values are the affair of `schema`.
+`schema` checks types and ranges of single values.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ class Impossible:
     """A combination of valid values that cannot be trained."""
 
     keys: tuple[str, ...]
-    """All keys involved, dotted; the first is the one that the reason is about."""
+    """All keys involved, dotted; the reason is about the first one."""
     reason: str
 
 
 def impossible_combinations(config: Config) -> Iterator[Impossible]:
-    """Every combination of values in `config` that is valid key by key and impossible together."""
+    """Yield every combination of values in `config` that is valid key by key and impossible together."""
     yield from _impossible_architecture(config.model.architecture)
     yield from _impossible_scaling(config.model.architecture)
     shape, training = config.model.architecture, config.training
@@ -57,7 +57,7 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
 
 
 def _impossible_stream(config: Config) -> Iterator[Impossible]:
-    """A stream has no other source beside it, and no end that is known before."""
+    """A stream excludes other data sources, and its length is not known in advance."""
     data, dataset = config.data, "data.hugging_face.dataset"
     if data.hugging_face.dataset is None:
         return

@@ -1,4 +1,4 @@
-"""One YAML file as plain values, with the place of each, and everything that is wrong with it as YAML.
+"""Read one YAML file into plain values with the place of each, and collect all YAML errors.
 
     bytes -> text -> events (size, depth, tabs) -> nodes -> values and places
 
@@ -20,7 +20,7 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 64
 
 KeyPath = tuple[str, ...]
-"""The names of the sections around a key, then its own."""
+"""Names of the sections around a key, then the key's own name."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Document:
     places: dict[KeyPath, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     whole: bool = True
-    """False when something could not be read, so that what is missing may have stood there."""
+    """False when a part could not be read; a key that seems missing may be in that part."""
 
 
 def read_document(path: Path, shown: str) -> Document | Fault:
@@ -56,7 +56,7 @@ def _broken(problem: Problem) -> Document:
 
 
 class _Reader:
-    """Turns nodes into values. Aliases are expanded, so what is counted is what comes out."""
+    """Convert nodes into values. Aliases are expanded before values are counted."""
 
     def __init__(self, shown: str) -> None:
         self.document = Document()

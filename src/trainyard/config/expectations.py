@@ -1,6 +1,6 @@
-"""The words for what a value should be and for what it is: `expected a number above 0, got "5e-5"`.
+"""Describe expected and actual values: `expected a number above 0, got "5e-5"`.
 
-What should be is read from the value's JSON Schema, so that messages, reference and editors say the same.
+Expectations come from the JSON Schema, so that messages, the reference and editors agree.
 """
 
 import json
@@ -17,7 +17,7 @@ _YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fals
 
 
 def expected(fragment: Fragment) -> str:
-    """What the values of a schema are, for example `a whole number above 0 or null`."""
+    """Describe the values that a schema allows, for example `a whole number above 0 or null`."""
     if "anyOf" in fragment:
         return " or ".join(expected(choice) for choice in fragment["anyOf"])
     if "enum" in fragment:
@@ -39,13 +39,13 @@ def expected(fragment: Fragment) -> str:
 
 
 def got(value: Any, fragment: Fragment) -> str:
-    """What was found instead, with the way out where it is plain to see."""
+    """Describe the actual value, with a hint at the fix where it is obvious."""
     hint = _hint(value, fragment)
     return shown(value) + (f" ({hint})" if hint else "")
 
 
 def shown(value: Any) -> str:
-    """`value` as it would stand in YAML, on one line of bearable length."""
+    """Show `value` as in YAML, on one line of limited length."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

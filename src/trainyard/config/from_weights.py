@@ -1,11 +1,11 @@
-"""Model keys that are left open, taken from the weights that `model.path` names.
+"""Fill model keys that are left open from the weights that `model.path` names.
 
     document + what the weights declare -> document whose open keys have the weights' values
 
 A key is open when it is set nowhere. With `--set model.path=…` the keys of the configuration files are open
-too: they describe the model that the files had in mind. `model: {architecture: null}` in a file opens the
-architecture. Other keys stay; whether the weights fit them is judged when the weights are opened. This module
-reads no weights: what they declare is handed in.
+too, because they describe another model. `model: {architecture: null}` in a file opens the
+architecture. Other keys stay; opening the weights checks whether they fit. This module reads no weights: the
+caller passes in what they declare.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,24 +24,24 @@ NAME = "model.name"
 
 @dataclass(frozen=True)
 class Declared:
-    """What weights say of their model."""
+    """What the weights declare about their model."""
 
     source: str
-    """Where it stands: `config.json of ~/models/SmolLM2-135M`."""
+    """Source of the values: `config.json of ~/models/SmolLM2-135M`."""
     values: Mapping[str, Any]
-    """By dotted key; a key of the architecture that is not in it has its default."""
+    """Values by dotted key; an architecture key that is absent has its default."""
     path: str
-    """What to start from, with the commit where there is one."""
+    """Path of the weights, with the commit if there is one."""
 
 
 ReadWeights = Callable[[str, frozenset[str]], Declared | None]
-"""Asked for what `model.path` declares of the open keys; None when that is not known."""
+"""Returns what `model.path` declares about the open keys; None when that is not known."""
 
 
 def null_architecture(document: Document) -> dict[KeyPath, Origin]:
-    """Take `architecture: null` for a section without keys, whatever the files below say.
+    """Treat `architecture: null` as an empty section and drop the keys of extended files.
 
-    Returns the places of the keys that were taken away, for `refuse_null_architecture`.
+    Returns the places of the dropped keys, for `refuse_null_architecture`.
     """
     model = document.values.get("model")
     if not isinstance(model, dict) or model.get("architecture", {}) is not None:
@@ -52,14 +52,14 @@ def null_architecture(document: Document) -> dict[KeyPath, Origin]:
 
 
 def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> None:
-    """Put the null back where no weights can fill it, so that it is refused at its line."""
+    """Restore the null where no weights can fill it, so that the error names its line."""
     if places and _path(document) is None and document.values["model"]["architecture"] == {}:
         document.values["model"]["architecture"] = None
         document.places.update(places)
 
 
 def open_keys(document: Document) -> frozenset[str]:
-    """The keys that the weights decide; none without weights."""
+    """Return the keys that the weights decide; none without weights."""
     if _path(document) is None:
         return frozenset()
     by_command = document.places.get(PATH, Origin("")).file == SET
@@ -69,7 +69,7 @@ def open_keys(document: Document) -> frozenset[str]:
 
 
 def fill(document: Document, read: ReadWeights) -> frozenset[str]:
-    """Lay what `read` tells of the open keys into `document`; returns those that stay unknown."""
+    """Set the open keys of `document` from `read`; returns the keys that stay unknown."""
     path, unknown = _path(document), open_keys(document)
     if path is None:
         return unknown

@@ -1,4 +1,4 @@
-"""The section `grpo` of the configuration: training on rewards that are verified."""
+"""The section `grpo` of the configuration: reinforcement learning with verifiable rewards."""
 
 from typing import Annotated
 
@@ -8,21 +8,21 @@ from trainyard.config.section import NotNegative, Positive, Section
 
 
 class GrpoConfig(Section):
-    """Training on verified rewards, `recipe: grpo`; with another recipe none of these has an effect."""
+    """Group relative policy optimization, `recipe: grpo`; other recipes ignore this section."""
 
     completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
-    """Answers sampled to each question and judged against each other; divides the global batch of answers."""
+    """Answers sampled per question and compared with each other; must divide the global batch."""
     max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
-    """Longest answer, in tokens, its end included."""
+    """Longest answer in tokens, including its end token."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of the sampling: above 1 answers vary more."""
+    """Sampling temperature; above 1 answers vary more."""
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
-    """Weight of the divergence from the weights GRPO started with; 0 keeps no copy of these."""
+    """Weight of the KL divergence from the starting weights; 0 keeps no copy of them."""
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of a bonus for answers that vary."""
+    """Weight of the entropy bonus."""
     questions: Positive = 65536
-    """Different draws of the generator in an epoch."""
+    """Number of generated questions per epoch."""
     warm_start_steps: NotNegative = 0
-    """Supervised steps on solved questions before the first one of GRPO; 0 if model.path knows the task."""
+    """Supervised steps on solved questions before GRPO begins; 0 if the weights know the task."""
     warm_start_learning_rate: Annotated[float, Field(gt=0)] = 3e-3
-    """Of these steps, constant after their first tenth."""
+    """Learning rate of these steps, constant after a warm-up of one tenth of them."""

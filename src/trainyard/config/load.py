@@ -2,8 +2,8 @@
 
     file -> documents -> layers -> overrides -> (weights) -> validation -> Config and the origin of each value
 
-Everything that is wrong is found in one go and raised as one ConfigError. The environment is not read here,
-nor are weights: who can read them hands that in.
+All errors are found in one pass and raised as one ConfigError. This module reads neither the environment nor
+weights; the caller passes in a reader of weights.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ class LoadedConfig:
 
     config: "Config"
     origins: Mapping[str, Origin]
-    """By dotted key, in the order of the schema; every value is in it."""
+    """Origins by dotted key, in the order of the schema; complete."""
 
 
 def load_config(
     path: Path, overrides: Sequence[str] = (), *, read_weights: "ReadWeights | None" = None
 ) -> LoadedConfig:
-    """The configuration in `path`, over the files it extends, under `overrides` (`key=value`).
+    """Load `path` and the files it extends, then apply `overrides` (`key=value`).
 
-    `read_weights` tells what the weights of model.path declare of the keys that are left open
-    (`from_weights`); without it they have the values of the files or their defaults. Raises ConfigError that
-    lists every problem with its file, line and key.
+    `read_weights` returns what the weights of model.path declare about keys that are left open
+    (`from_weights`); without it these keys keep the values of the files or their defaults. Raises ConfigError
+    that lists every problem with its file, line and key.
     """
     from trainyard.config.from_weights import fill, null_architecture, open_keys, refuse_null_architecture
     from trainyard.config.keys import leaf_keys
@@ -63,17 +63,16 @@ def load_config(
 
 
 def dump_yaml(config: "Config") -> str:
-    """`config` as YAML that `load_config` reads back as an equal one. It holds no secrets: it never does."""
+    """Return `config` as YAML that `load_config` reads back as an equal one. It holds no secrets."""
     from trainyard.config.scalars import dumped
 
     return dumped(config.to_plain())
 
 
 def config_sha256(config: "Config") -> str:
-    """The hex SHA-256 of `config`: of all its values, as JSON with sorted keys.
+    """Return the hex SHA-256 of all values of `config`, as JSON with sorted keys.
 
-    All values, also those that cannot change the weights (`notifications`), so that equal digests mean that
-    nothing at all was set differently.
+    It includes values that cannot change the weights, so that equal digests mean equal configurations.
     """
     canonical = json.dumps(config.to_plain(), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

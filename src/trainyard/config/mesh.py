@@ -1,6 +1,6 @@
-"""How many processes copy a model and how many share a copy: the arithmetic of `compute`.
+"""Compute the mesh: how many processes hold a replica each, and how many share one.
 
-It starts nothing; `training.parallel` builds the mesh, `plan.workload` reckons with it.
+It starts nothing; `training.parallel` builds the mesh, and `plan.workload` uses the numbers.
 """
 
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from trainyard.errors import ConfigError
 
 @dataclass(frozen=True)
 class MeshShape:
-    """The processes of a run: replicas × shards × tensor, of which the last are neighbours in rank."""
+    """Shape of the process mesh: replicas × shards × tensor; tensor is the innermost dimension."""
 
     replicas: int = 1
-    """Whole copies of the model."""
+    """Replicas of the model."""
     shards: int = 1
-    """Parts that one copy of weights, gradients and moments is cut into, each with its own batches."""
+    """Shards of one replica's weights, gradients and optimizer state; each trains on its own batches."""
     tensor: int = 1
-    """Processes that cut each matrix among them and train on the same sequences."""
+    """Processes that share each matrix and train on the same sequences."""
 
     @property
     def data(self) -> int:
-        """Processes, or groups of `tensor`, that train on different sequences."""
+        """Data-parallel size: groups of `tensor` processes that train on different sequences."""
         return self.replicas * self.shards
 
 
 def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
-    """The mesh of `compute` over `processes`; ConfigError when they cannot be shared out so."""
+    """Return the mesh of `compute` over `processes`. Raises ConfigError when the sizes do not divide."""
     if compute.strategy == "single":
         return MeshShape()
     if compute.strategy == "ddp":
@@ -40,7 +40,7 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
 
 
 def require_strategy(strategy: str, processes: int) -> None:
-    """Raise ConfigError when several processes were started for a run that is to be one."""
+    """Raise ConfigError when several processes were started for strategy single."""
     if processes > 1 and strategy == "single":
         raise ConfigError(
             f"{processes} processes were started, but compute.strategy is single: each would train alone and "

@@ -1,4 +1,4 @@
-"""Single values from the command line: `--set training.max_steps=50`, laid over what the files say."""
+"""Apply single values from the command line, `--set training.max_steps=50`, over the files' values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from trainyard.config.scalars import CoreLoader, plain_value
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Lay `overrides` over `document`; of two for the same key the later wins."""
+    """Apply `overrides` to `document`; for the same key the last one wins."""
     for argument in overrides:
         problem = _apply(document, argument)
         if problem:
@@ -46,7 +46,7 @@ def _no_value(path: KeyPath) -> str:
 
 
 def _scalar(text: str) -> Any:
-    """`text` as a YAML scalar. Without quotes only the whole word has a meaning: `a: b` is text."""
+    """Parse `text` as a YAML scalar. Unquoted text is one value: `a: b` is text."""
     if text[:1] not in ("'", '"'):
         return plain_value(text)
     try:

@@ -1,6 +1,6 @@
-"""How many numbers a model of a shape learns, by part: the arithmetic of `ArchitectureConfig`.
+"""Count the parameters of an `ArchitectureConfig` by part.
 
-It builds no model; a test compares it with the one that is built.
+It builds no model; a test compares the counts with a built model.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from trainyard.config.schema import ArchitectureConfig
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """The numbers of a Llama-family model; all of them are trained."""
+    """Parameters of a Llama-family model; all are trained."""
 
     embedding: int
-    """The input table; the output layer too when it is tied."""
+    """Input embedding; also the output layer when it is tied."""
     output: int
     """The output layer; 0 when it is tied."""
     attention: int
-    """The four projections of one block."""
+    """The four attention projections of one block."""
     feed_forward: int
-    """The three of its SwiGLU layer."""
+    """The three SwiGLU projections of one block."""
     norms: int
     """All RMSNorm weights of the model."""
     blocks: int
@@ -30,22 +30,22 @@ class ParameterCount:
 
     @property
     def block(self) -> int:
-        """The matrices of one block, without its norms."""
+        """Matrices of one block, without its norms."""
         return self.attention + self.feed_forward
 
     @property
     def head(self) -> int:
-        """The matrix that makes logits, tied or not."""
+        """Output matrix, tied or not."""
         return self.output or self.embedding
 
     @property
     def multiplied(self) -> int:
-        """Those that every token is multiplied with: looking a row up in the input table is no product."""
+        """Parameters in matrix products per token; the embedding lookup is none."""
         return self.head + self.blocks * self.block
 
 
 def count_parameters(shape: ArchitectureConfig) -> ParameterCount:
-    """The parameters of a model of this shape."""
+    """Count the parameters of a model of this shape."""
     width, table = shape.hidden_size, shape.vocab_size * shape.hidden_size
     key_value_width = width // shape.num_attention_heads * shape.num_key_value_heads
     return ParameterCount(

@@ -1,4 +1,4 @@
-"""The reference of every configuration key as Markdown, `docs/configuration.md`, from the schema alone."""
+"""Write the reference of every configuration key, `docs/configuration.md`, from the schema."""
 
 from collections.abc import Iterator
 
@@ -22,23 +22,22 @@ training:
 ```
 
 Mappings merge key by key; every other value replaces the one below it, and `null` does too. A single value
-is changed on the command line with `--set training.max_steps=50`, which wins over all files. What comes out,
-and which file and line each value came from, is printed by
+is changed on the command line with `--set training.max_steps=50`, which wins over all files. This command
+prints the result, and the file and line of each value:
 
 ```
 scripts/show_config.py --config configs/smoke.yaml --explain
 ```
 
-The files are YAML as its version 1.2 reads plain words: `5e-5` is a number, `012` is twelve, and `yes`, `on`
-and `1:30` are text. Unknown keys, keys given twice, values of another type or out of range, tabs, and
-combinations that cannot be trained are errors. All of them are named at once by file, line and key, the exit
-status is 2, and nothing is started.
+Files are read as YAML 1.2: `5e-5` is a number, `012` is twelve, and `yes`, `on` and `1:30` are text. Unknown
+keys, duplicate keys, values of a wrong type or out of range, tabs, and combinations that cannot be trained
+are errors. One message names all of them by file, line and key; the exit status is 2, and nothing is started.
 
-Secrets have no place in a configuration; they come from the environment."""
+A configuration holds no secrets; they come from the environment."""
 
 
 def reference() -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "\n".join([_INTRODUCTION, *_sections()])
 
 
@@ -58,7 +57,7 @@ def _heading(section: str) -> Iterator[str]:
     if section:
         yield from ("", f"## {section}", "", fragment_of(section)["description"], "")
     else:
-        yield from ("", "## Keys of no section", "")
+        yield from ("", "## Top-level keys", "")
     yield from ("| key | values | default | meaning |", "|---|---|---|---|")
 
 

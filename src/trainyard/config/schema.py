@@ -1,7 +1,7 @@
 """The shape of the configuration: sections, keys, types, ranges, defaults.
 
-It reads no file (`load` does) and judges no two values together (`combinations` does). A part of the program
-receives its own section, frozen, never the whole.
+It reads no file (`load` does) and compares no values with each other (`combinations` does). Each part of the
+program receives its own section, frozen, never the whole.
 """
 
 from typing import Annotated, Any, Literal
@@ -21,25 +21,25 @@ from trainyard.config.section import (
 
 
 class RopeScalingConfig(Section):
-    """Rotary positions stretched beyond the length that a model was first trained on."""
+    """Scaling of the rotary position embedding, for contexts longer than the model was first trained on."""
 
     rope_type: Literal["default", "llama3"] = "default"
-    """default: plain, other keys have no effect; llama3: slow turns are divided by factor, fast ones kept."""
+    """default: no scaling, other keys have no effect; llama3: divide low frequencies by factor."""
     factor: Annotated[float, Field(ge=1)] = 8.0
-    """What the slowest turns are divided by."""
+    """Divisor of the lowest frequencies."""
     low_freq_factor: Annotated[float, Field(gt=0)] = 1.0
-    """Fewer turns than this within the original length are slow."""
+    """Frequencies with fewer turns than this within the original length are low."""
     high_freq_factor: Annotated[float, Field(gt=0)] = 4.0
-    """More turns than this within the original length are fast."""
+    """Frequencies with more turns than this within the original length are high."""
     original_max_position_embeddings: Positive = 8192
-    """The original length, in tokens."""
+    """The context length of the first training, in tokens."""
 
 
 class ArchitectureConfig(Section):
     """The shape of a Llama-family model. The default is the small byte-level one of `configs/smoke.yaml`."""
 
     vocab_size: Positive = 256
-    """Token ids; 256 for bytes."""
+    """Number of token ids; 256 for bytes."""
     hidden_size: Positive = 128
     """Width of the residual stream."""
     intermediate_size: Positive = 352
@@ -47,30 +47,30 @@ class ArchitectureConfig(Section):
     num_layers: Positive = 4
     """Transformer blocks."""
     num_attention_heads: Positive = 4
-    """Query heads; hidden_size is shared out among them."""
+    """Query heads; each has hidden_size / num_attention_heads dimensions."""
     num_key_value_heads: Positive = 2
-    """Fewer than the attention heads: grouped-query attention."""
+    """Key and value heads; fewer than num_attention_heads means grouped-query attention."""
     max_position_embeddings: Positive = 2048
-    """Longest sequence the model is built for, in tokens."""
+    """Longest sequence that the model supports, in tokens."""
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
-    """Base of the rotary positions."""
+    """Base of the rotary position embedding."""
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
-    """Added to the mean square before the root."""
+    """Epsilon of RMSNorm, added to the mean square before the root."""
     tie_word_embeddings: bool = False
-    """The output layer shares the weights of the input embedding."""
+    """Whether the output layer shares the weights of the input embedding."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    """Standard deviation of the random start."""
+    """Standard deviation of the random initial weights."""
     rope_scaling: RopeScalingConfig = Field(default_factory=RopeScalingConfig)
-    """Stretching of the rotary positions, as Llama 3.1 and 3.2 have it."""
+    """Scaling of the rotary position embedding, as in Llama 3.1 and 3.2."""
 
 
 class ModelConfig(Section):
     """Which model, from which weights, on which device."""
 
     name: Name
-    """What people call it; it has no effect."""
+    """Name of the model in reports; it has no other effect."""
     path: Name | None = None
-    """Weights to start from; null starts from random ones drawn from training.seed."""
+    """Starting weights: a folder, .safetensors, .gguf, checkpoint or Hub id; null draws random ones."""
     tokenizer: Name | None = None
     """A Hugging Face tokenizer.json; null trains on bytes."""
     device: Annotated[
@@ -78,9 +78,9 @@ class ModelConfig(Section):
         StringConstraints(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$"),
         Field(examples=["auto", "cpu", "cuda", "cuda:0"]),
     ] = "auto"
-    """auto takes the first GPU if there is one, else the CPU."""
+    """auto uses the first GPU if there is one, else the CPU."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the computation: bfloat16 means autocast over float32 weights."""
+    """Type of the computation; bfloat16 means autocast with float32 weights."""
     architecture: ArchitectureConfig = Field(default_factory=ArchitectureConfig)
     """The shape of the network."""
 
@@ -89,160 +89,160 @@ class TrainingConfig(Section):
     """How long and how hard to train."""
 
     batch_size: Positive = 4
-    """Sequences a forward pass."""
+    """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
-    """Forward passes an optimizer step; batch_size × this is the global batch."""
+    """Forward passes per optimizer step; the global batch is batch_size × this × data-parallel processes."""
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
-    """Peak, after the warm-up."""
+    """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
-    """The cosine ends at this share of the peak."""
+    """The cosine schedule ends at this share of the peak."""
     lr_scheduler: Literal["cosine", "constant"] = "cosine"
-    """What the learning rate does after the warm-up."""
+    """Learning rate schedule after the warm-up."""
     warmup_steps: NotNegative = 100
-    """Steps of linear rise to the peak; a shorter run warms up for all of its steps."""
+    """Steps of linear warm-up to the peak; a shorter run warms up for all of its steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """On matrices only, not on norms."""
+    """Weight decay of matrices; norms have none."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Decay of the mean of the gradients."""
+    """Decay of AdamW's mean of the gradients."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """Decay of the mean of their squares."""
+    """Decay of AdamW's mean of the squared gradients."""
     adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    """Added to the root of the mean square, against division by zero."""
+    """AdamW's epsilon, which prevents division by zero."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Gradients are clipped to this norm; null does not clip."""
+    """Gradients are clipped to this norm; null disables clipping."""
     epochs: Positive | None = None
-    """Passes over the training data at most; null leaves the length to max_steps."""
+    """Maximum passes over the training data; null leaves the length to max_steps."""
     max_steps: Positive | None = None
-    """Optimizer steps at most; the earlier of epochs and max_steps ends the run."""
+    """Maximum optimizer steps; the run ends at epochs or max_steps, whichever comes first."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
-    """Start of every random generator; 32 bits, which all of them take."""
+    """Seed of every random generator, 32 bits."""
     validation_steps: Positive | None = None
-    """Validate every so many steps; null validates at the end only."""
+    """Validate after every so many steps; null validates at the end only."""
     validation_batches: Positive = 20
-    """Global batches a validation."""
+    """Global batches per validation."""
 
 
 class ComputeConfig(Section):
-    """How the work is put on the hardware."""
+    """How training uses the hardware."""
 
     strategy: Literal["single", "ddp", "fsdp", "hsdp"] = "single"
-    """single: one device; ddp: a copy on each; fsdp: shards over all; hsdp: shards within each replica."""
+    """single: one device; ddp: a copy per device; fsdp: shards over all; hsdp: shards within each replica."""
     replicas: Annotated[int, Field(gt=0, le=65536)] = 1
-    """With hsdp: how many whole copies of the model, each sharded over its part of the devices."""
+    """With hsdp: number of replicas of the model, each sharded over its share of the devices."""
     tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With fsdp and hsdp: processes that cut each matrix among them and train on the same sequences."""
+    """With fsdp and hsdp: number of processes that share each matrix and train on the same sequences."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
-    """With fsdp and hsdp in bfloat16: type in which gradients are summed over the processes."""
+    """With fsdp and hsdp in bfloat16: type in which gradients are reduced over the processes."""
     gradient_compression: Literal["none", "powersgd"] = "none"
-    """With ddp: powersgd exchanges gradients of low rank (kernel_optimization.compression_ratio)."""
+    """With ddp: powersgd exchanges low-rank gradients, see kernel_optimization.compression_ratio."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Compute activations again in the backward pass: all but the dear ones, or all; saves memory."""
+    """Recompute activations in the backward pass to save memory; selective keeps the expensive ones."""
     cpu_offload: bool = False
-    """With fsdp and hsdp: keep parameters, gradients and moments in the memory of the CPU."""
+    """With fsdp and hsdp: keep parameters, gradients and optimizer state in CPU memory."""
     compile: bool = False
-    """torch.compile: faster steps, a slower start."""
+    """Use torch.compile: faster steps, a slower start."""
     deterministic: bool = True
-    """Only deterministic kernels, so that a resumed run is bitwise the same."""
+    """Use deterministic kernels only, so that a resumed run is bitwise the same."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """CPU threads; null takes one a core. Part of the numbers: another count may round differently."""
+    """CPU threads; null uses one per core. Another count may round differently."""
 
 
 class HuggingFaceConfig(Section):
-    """A dataset that the Hugging Face `datasets` library reads, streamed while training."""
+    """A dataset that the Hugging Face `datasets` library streams during training."""
 
     dataset: Name | None = None
-    """Its name on the Hub, such as allenai/c4, or a local folder; null trains on data.train_path."""
+    """Name on the Hub, such as allenai/c4, or a local folder; null trains on data.train_path."""
     name: Name | None = None
-    """Which of its configurations, such as en; null takes the only one."""
+    """Configuration of the dataset, such as en; null takes the only one."""
     split: Name = "train"
     """The split to train on."""
     validation_split: Name | None = "validation"
-    """The split to validate on; null does not validate."""
+    """The split to validate on; null disables validation."""
     revision: Name | None = None
-    """Commit, branch or tag; null takes the newest commit. The commit goes on record in the run."""
+    """Commit, branch or tag; null takes the newest commit. The run records the commit."""
     shuffled_sequences: Positive = 256
-    """Sequences read ahead and shuffled; a resume reads as many again."""
+    """Size of the shuffle buffer in sequences; a resume reads as many again."""
 
 
 class DataConfig(Section):
     """What to train on."""
 
     hugging_face: HuggingFaceConfig = Field(default_factory=HuggingFaceConfig)
-    """A stream instead of files."""
+    """A streamed dataset instead of files."""
     train_path: Name | None = None
-    """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null takes Python's standard library."""
+    """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null uses Python's standard library."""
     validation_path: Name | None = None
-    """null holds out part of what is trained on, as validation_split says."""
+    """A file or folder to validate on; null holds out a part of the training data, see validation_split."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share held out when validation_path is null."""
+    """Share of the training data held out when validation_path is null."""
     validation_split: Literal["auto", "files", "within"] = "auto"
-    """files: whole files; within: the end of each file, or some of its rows; auto: files if they suffice."""
+    """files: whole files; within: the end, or some rows, of each file; auto: files if there are enough."""
     text_field: Name = "text"
-    """The field of .jsonl rows and the column of .parquet files that holds the text."""
+    """The field of .jsonl rows, and the column of .parquet files, that holds the text."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of the tokens in .bin files; a Megatron .idx beside one tells it itself."""
+    """Type of the tokens in .bin files; a Megatron .idx file beside one overrides it."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
-    """Tokens a sample."""
+    """Tokens per sample."""
     packing: Literal["concatenate", "separate"] = "concatenate"
-    """concatenate: documents of a sample see those before; separate: each attends to itself alone."""
+    """concatenate: attention sees earlier documents of the sample; separate: its own document only."""
     prepared_directory: Name = "data/prepared"
-    """Where token files are kept between runs."""
+    """Folder that keeps prepared token files between runs."""
 
 
 class CheckpointingConfig(Section):
-    """When to save, and how many to keep."""
+    """When checkpoints are saved, and how many are kept."""
 
     save_steps: Positive = 500
-    """Save a checkpoint every so many steps, and at the end."""
+    """Save a checkpoint after every so many steps, and at the end."""
     mode: Literal["sync", "async", "async_process"] = "sync"
     """sync: training waits; async: a thread writes a copy behind training; async_process: a process does."""
     keep_last: Positive = 5
-    """Older checkpoints are removed from the run directory after a newer one is whole."""
+    """Number of newest checkpoints to keep; older ones are removed once a newer one is complete."""
     keep_every: Positive | None = None
-    """Checkpoints of every so many steps stay for good, beside the last ones; null keeps no others."""
+    """Also keep the checkpoint of every so many steps for ever; null keeps only the newest ones."""
 
 
 class WandbConfig(Section):
     """Weights & Biases; without a key it logs offline into the run directory."""
 
     enabled: bool = False
-    """Log the metrics to Weights & Biases too."""
+    """Also log the metrics to Weights & Biases."""
     project: Name = "trainyard"
-    """The project that the runs are filed under."""
+    """Project of the runs."""
     entity: Name | None = None
-    """The team or user; null takes the one of the key."""
+    """Team or user; null uses the owner of the API key."""
 
 
 class MonitoringConfig(Section):
-    """What is logged, how often and where."""
+    """What is logged, how often, and where."""
 
     log_steps: Positive = 10
-    """Write a row of metrics every so many steps."""
+    """Write a row of metrics after every so many steps."""
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
-    """A step that takes so many times the median is a hang, which ends the run; null waits for ever."""
+    """A step longer than this many times the median is a hang and ends the run; null waits for ever."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
-    """No less than this is a hang; the first step, compiling and saving have ten times as long."""
+    """Shortest time that counts as a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
 
 
 class KernelOptimizationConfig(Section):
-    """Depth, ratio and widths that recipes, exchanges and kernels are made with."""
+    """Performance tuning, and the depth of the GRPO questions."""
 
     rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
-    """With recipe: grpo: how deep the parentheses of the arithmetic are nested."""
+    """With recipe: grpo: nesting depth of the arithmetic questions. It tunes no kernel."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
-    """With compute.gradient_compression: the rank is the largest that sends one number in so many at most."""
+    """With compute.gradient_compression: least compression; the rank is the largest that reaches it."""
     tile_bytes: Positive = 256
-    """Bytes of quantised weights that a native kernel turns into floats at a time."""
+    """Bytes of quantised weights that a native kernel dequantises at a time."""
     simd_bits: Literal[128, 256, 512] | None = None
-    """With compute.compile on a CPU: width of the vectors of compiled kernels; null takes its widest."""
+    """With compute.compile on a CPU: vector width of compiled kernels, in bits; null uses the widest."""
 
 
 class ArtifactsConfig(Section):
-    """Where the checkpoints go after training."""
+    """Where checkpoints are stored after training."""
 
     store: (
         Annotated[
@@ -254,22 +254,22 @@ class ArtifactsConfig(Section):
         ]
         | None
     ) = None
-    """s3://bucket/prefix or file:///folder; null keeps everything on this machine."""
+    """Store, s3://bucket/prefix or file:///folder; null keeps everything in the run directory."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
-    """Server-side encryption asked of S3."""
+    """Server-side encryption requested from S3."""
 
 
 class SlackConfig(Section):
-    """What Slack is told. The webhook or token comes from the environment, never from here."""
+    """Messages to Slack. The webhook or token comes from the environment, never from the configuration."""
 
     enabled: bool = True
     """Send messages; without a webhook or token they are printed instead."""
     channel: Name | None = None
-    """Needed with a bot token; a webhook has its channel."""
+    """Slack channel; required with a bot token, ignored with a webhook."""
 
 
 class NotificationsConfig(Section):
-    """Who hears of a run."""
+    """Who is notified about a run."""
 
     slack: SlackConfig = Field(default_factory=SlackConfig)
     """Messages to Slack."""
@@ -279,7 +279,7 @@ class Config(Section):
     """A whole training configuration."""
 
     recipe: Literal["pretrain", "grpo"] = "pretrain"
-    """pretrain: next tokens of data.train_path; grpo: generated arithmetic, rewarded for right answers."""
+    """pretrain: next-token prediction on data.train_path; grpo: reinforcement learning on arithmetic."""
     model: ModelConfig
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)

@@ -1,16 +1,13 @@
-"""What every section of the configuration is made of: the base class and the kinds of values.
-
-The sections themselves are `schema`'s.
-"""
+"""Base class and value types of configuration sections. The sections themselves are in `schema`."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 MOST = 10**12
-"""No count in a configuration can be meant to be larger; what follows would overflow far from its cause."""
+"""Largest count; larger ones are typing errors and would overflow far from their cause."""
 LONGEST_TEXT = 4096
-"""Characters; longer than any path that a system opens."""
+"""Longest text in characters; longer than any path that a system opens."""
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -20,7 +17,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
 class Section(BaseModel):
     """Base of all sections: frozen, strict types, unknown keys and non-finite numbers refused.
 
-    Validators are built at first use (defer_build), because most programs need only that of the whole.
+    Validators are built at first use (defer_build), because most programs need only the one of `Config`.
     """
 
     model_config = ConfigDict(

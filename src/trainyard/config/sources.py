@@ -1,7 +1,4 @@
-"""A configuration file as text: found, of bearable size, UTF-8; or the reason in words why not.
-
-It knows no YAML.
-"""
+"""Read a configuration file as UTF-8 text of limited size, or say why that fails. It does not parse YAML."""
 
 import difflib
 import os
@@ -21,11 +18,11 @@ class Fault:
     message: str
     line: int | None = None
     opened: bool = True
-    """False when the name is at fault, not the content: who named the file is to blame."""
+    """False when the file name is wrong, so that the error belongs to whoever named the file."""
 
 
 def read_text(path: Path) -> str | Fault:
-    """The content of `path`, which must be UTF-8 of at most MAX_BYTES without control characters."""
+    """Return the content of `path`: UTF-8, at most MAX_BYTES, no control characters."""
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it never raises
         return Fault("is a directory; name a file in it", opened=False)
     try:
@@ -64,7 +61,7 @@ def _decoded(content: bytes) -> str | Fault:
 
 
 def _nearest(path: Path) -> Path | None:
-    """The existing YAML file whose path is most like `path`, correcting one part after the other."""
+    """Return the existing YAML file whose path is most similar to `path`."""
     folder = path.parent if path.parent.is_dir() else _nearest_entry(path.parent, folders=True)
     return _nearest_entry(folder / path.name, folders=False) if folder else None
 

@@ -1,7 +1,7 @@
-"""YAML text to nodes, or the reason in words why not: syntax, tabs, depth, number of values.
+"""Parse YAML text into nodes, or say why that fails: syntax, tabs, depth, number of values.
 
-The events of the parser are read once before anything is built from them, so that deep nesting costs nothing.
-What the nodes mean is for `documents`.
+The parser's events are checked before nodes are built, so that deep nesting is refused cheaply. `documents`
+converts the nodes into values.
 """
 
 import re
@@ -19,12 +19,12 @@ _MAX_KEY = 1024
 _KEY = re.compile(r"\s*([\w.-]+)\s*:")
 _SECTION = re.compile(r"([\w.-]+)\s*:\s*(\{\s*)?(#.*)?$")
 _Found = tuple[int | None, str]
-"""A line, if it is known, and a message."""
+"""Line, if known, and message."""
 _TAB = "a tab; YAML is indented and spaced with blanks"
 
 
 def compose(text: str, shown: str) -> yaml.Node | Problem | None:
-    """The root node of `text`, which is the file called `shown`; None if it is empty."""
+    """Return the root node of `text`, the content of the file called `shown`; None if it is empty."""
     try:
         found = _problem_in_events(text)
         if found is None:
@@ -59,7 +59,7 @@ def _problem_in_events(text: str) -> _Found | None:
 
 
 def _lines_with_stray_tabs(text: str, scalars: list[Any]) -> Iterator[int]:
-    """The lines where a tab stands before a word, outside of scalars and comments."""
+    """Yield the lines that have a tab before a word, outside of scalars and comments."""
     if "\t" not in text:
         return
     end = 0
@@ -89,7 +89,7 @@ def _explained(error: yaml.MarkedYAMLError, text: str) -> _Found:
 
 
 def _key_on(text: str, line: int) -> str:
-    """The dotted key that stands on `line`, guessed from the text, because the parser gave up there."""
+    """Guess the dotted key on `line` from the text, because the parser stopped there."""
     lines = text.split("\n", line)[:line]
     key = _KEY.match(lines[-1])
     section = next((match[1] for above in reversed(lines[:-1]) if (match := _SECTION.match(above))), None)

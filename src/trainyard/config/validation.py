@@ -1,4 +1,4 @@
-"""Plain values against the schema: a Config, or every problem in our own words where it was written."""
+"""Validate plain values against the schema: a Config, or every problem with its place."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,9 +18,9 @@ from trainyard.config.section import Section
 def validate(
     document: Document, file: str, *, unknown: frozenset[str] = frozenset()
 ) -> tuple[Config | None, list[Problem]]:
-    """Check the values of `document`; `file` is to blame for what is nowhere.
+    """Validate `document`; missing keys are reported at `file`.
 
-    Combinations are not judged by the keys that are `unknown`: the weights decide them.
+    Combinations with `unknown` keys are skipped, because the weights decide these keys.
     """
     values = _with_all_sections(document.values, Config)
     try:
@@ -38,7 +38,7 @@ def validate(
 
 
 def origin_of(document: Document, path: KeyPath, otherwise: Origin) -> Origin:
-    """Where the value of `path` was written, or the section around it that was."""
+    """Return where the value of `path`, or the nearest section around it, was written."""
     for length in range(len(path), 0, -1):
         if origin := document.places.get(path[:length]):
             return origin
@@ -46,7 +46,7 @@ def origin_of(document: Document, path: KeyPath, otherwise: Origin) -> Origin:
 
 
 def _with_all_sections(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
-    """`values` with an empty mapping for each absent section, so that one validator does all the work."""
+    """Return `values` with an empty mapping for each absent section, so that one validator covers all."""
     result = dict(values)
     for name in section.model_fields:
         below = section_below(section, name)
@@ -56,7 +56,7 @@ def _with_all_sections(values: Mapping[str, Any], section: type[Section]) -> dic
 
 
 def _counts(detail: Any, document: Document) -> bool:
-    """A key that is missing may stand in a file that could not be read."""
+    """Ignore missing keys when a file could not be read: they may be in that file."""
     return document.whole or detail["type"] != "missing"
 
 
@@ -74,7 +74,7 @@ def _problem(detail: Any, document: Document, file: str) -> Problem:
 
 
 def _without(values: dict[str, Any], wrong: set[KeyPath]) -> Config | None:
-    """The configuration with the defaults in place of what is wrong, to find what else is."""
+    """Return the configuration with defaults in place of wrong values, to check combinations."""
     repaired = _pruned(values, wrong, ())
     repaired.setdefault("model", {}).setdefault("name", "unnamed")
     try:
@@ -94,7 +94,7 @@ def _pruned(values: Mapping[str, Any], wrong: set[KeyPath], path: KeyPath) -> di
 def _combination_problems(
     config: Config, document: Document, wrong: set[KeyPath], file: str
 ) -> Iterator[Problem]:
-    """The impossible combinations, except those that involve a default standing in for a wrong value."""
+    """Yield impossible combinations, except those with a default that replaced a wrong value."""
     for impossible in impossible_combinations(config):
         paths = [tuple(key.split(".")) for key in impossible.keys]
         if any(path[:length] in wrong for path in paths for length in range(1, len(path) + 1)):
