@@ -1,1 +1,1 @@
-"""What a configuration will take, before anything starts. Pure: config in, values out; no torch."""
+"""Predict what a configuration needs: memory, time, cost, mesh. Pure: config in, values out; no torch."""

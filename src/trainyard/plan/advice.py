@@ -1,9 +1,8 @@
-"""The smallest change that makes a configuration fit: what leaves its numbers alone before what does not.
+"""Find the smallest change that makes a configuration fit. Changes that keep the numerics come first.
 
-Saving while training waits takes no copy. More accumulation of a smaller batch is the same training; so are
-activations computed again and a model sharded or cut over devices. bfloat16 rounds; compiling starts slower;
-more machines cost. Every way trains on as many sequences a step as before. Only keys that the configuration
-has are named.
+Synchronous saving needs no staged copy. Gradient accumulation with a smaller batch, recomputed activations,
+and sharding or tensor parallelism train the same model. bfloat16 rounds, compilation starts slower, and more
+machines cost money. Every change keeps the number of sequences per step. Only existing keys are named.
 """
 
 from collections.abc import Iterator
@@ -19,27 +18,27 @@ _MOST_NODES = 64
 
 @dataclass(frozen=True)
 class Change:
-    """A way to make it fit."""
+    """One change that makes the configuration fit."""
 
     overrides: tuple[str, ...]
     """Arguments of --set; empty when the configuration can stay as it is."""
     instance: InstanceType | None
-    """The machine to take instead; None for the one planned for."""
+    """Instance type to use instead; None keeps the planned one."""
     peak_bytes: int
-    """What it then takes, on each device."""
+    """Peak memory per device after the change."""
     devices: int = 1
-    """Over which the model and its batches are spread."""
+    """Number of devices that train."""
     nodes: int | None = None
-    """Machines to take; None for as many as planned for."""
+    """Number of machines; None keeps the planned number."""
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What is planned for."""
+    """The machines that a plan is for."""
 
     device: Device
     devices: int = 1
-    """Of one machine, as many as train."""
+    """Training devices per machine."""
     nodes: int = 1
 
     @property
@@ -48,9 +47,9 @@ class Machines:
 
 
 def changes_that_fit(work: Workload, here: Machines) -> tuple[Change, ...]:
-    """The ways to make it fit: here, on more machines, on a cheaper type changed, on a type as it is.
+    """Return changes that fit: on these machines, on more of them, on a cheaper type, or on another type.
 
-    The second and third only where there is no way here. Empty when nothing helps.
+    The second and third are tried only if nothing fits on these machines. Empty when nothing helps.
     """
     ways = [_change(work, changed) for changed in _first_fit(work, here)]
     unchanged = next((t for t in _by_price() if _as_it_is(work, t)), None)
@@ -63,7 +62,7 @@ def changes_that_fit(work: Workload, here: Machines) -> tuple[Change, ...]:
 
 
 def fits(work: Workload, device: Device) -> bool:
-    """In the memory of the device, and in main memory where that is known."""
+    """Whether `work` fits into device memory and, where it is known, main memory."""
     host = device.host_usable_bytes
     if host is not None and host_bytes(work) > host:
         return False
@@ -71,7 +70,7 @@ def fits(work: Workload, device: Device) -> bool:
 
 
 def _first_fit(work: Workload, machines: Machines) -> list[Workload]:
-    """The smallest change that fits on these machines, or nothing."""
+    """Return the smallest change that fits on these machines, or an empty list."""
     changes = (c for c in _smallest_first(work, machines.processes) if fits(c, machines.device))
     return [changed] if (changed := next(changes, None)) else []
 
@@ -93,7 +92,7 @@ def _on_more_nodes(work: Workload, here: Machines) -> list[Change]:
 
 
 def _cheapest_with_changes(work: Workload, *, below: InstanceType | None) -> list[Change]:
-    """On the cheapest type on which a change helps, the smallest such change; cheaper than `below`."""
+    """Return the smallest change on the cheapest type where one helps, if it is cheaper than `below`."""
     on_gpu = replace(work, on_gpu=True)
     for instance in _by_price():
         if below and instance == below:
@@ -114,7 +113,7 @@ def _by_price() -> list[InstanceType]:
 
 
 def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
-    """Changed workloads, from the change that matters least to the one that matters most."""
+    """Yield changed workloads, smallest change first."""
     rounded, waited = replace(work, bfloat16=True), replace(work, staged=False)
     if waited != work:
         yield waited
@@ -129,7 +128,7 @@ def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
 
 
 def _layouts(work: Workload, processes: int) -> Iterator[Workload]:
-    """As it is, sharded, cut in ever smaller parts; those that can be shared out over `processes`."""
+    """Yield the layouts that `processes` allow: unchanged, sharded, then tensor parallel over 2, 4, 8."""
     laid = [_laid_out(work, processes), _sharded(work, processes)]
     laid += [_cut(work, processes, parts) for parts in (2, 4, 8) if parts > work.layout.tensor]
     yield from dict.fromkeys(way for way in laid if way)
@@ -141,7 +140,7 @@ def _stronger(mode: Recomputation) -> list[Recomputation]:
 
 
 def _laid_out(work: Workload, processes: int) -> Workload | None:
-    """`work` as its own strategy puts it on `processes`."""
+    """Lay out `work` on `processes` by its own strategy."""
     layout = work.layout
     if layout == Layout() or layout.devices == processes:
         return work
@@ -162,14 +161,14 @@ def _copied(layout: Layout, processes: int) -> Layout:
 
 
 def _sharded(work: Workload, processes: int) -> Workload | None:
-    """`work` sharded over all `processes`; None when it is already or there is only one."""
+    """Shard `work` over all `processes`; None when it is sharded already or there is only one."""
     if processes == 1 or work.layout.sharded or work.layout.compressed:
         return None
     return _shared_out(work, Layout(shards=processes, sharded=True))
 
 
 def _cut(work: Workload, processes: int, parts: int) -> Workload | None:
-    """`work` sharded and its matrices cut in `parts`; None when these do not divide them."""
+    """Shard `work` with tensor parallelism over `parts`; None when sizes do not divide."""
     shape = work.architecture
     sizes = (shape.num_attention_heads, shape.num_key_value_heads, shape.intermediate_size, shape.vocab_size)
     if work.layout.compressed or processes % parts or any(size % parts for size in sizes):
@@ -181,7 +180,7 @@ def _cut(work: Workload, processes: int, parts: int) -> Workload | None:
 
 
 def _shared_out(work: Workload, layout: Layout) -> Workload | None:
-    """`work` over other devices with as many sequences a step; None when these cannot be shared out."""
+    """Lay out `work` with the same number of sequences per step; None when they do not divide."""
     each, rest = divmod(work.batch_size * work.accumulation * work.layout.data, layout.data)
     if rest or not each:
         return None
@@ -190,7 +189,7 @@ def _shared_out(work: Workload, layout: Layout) -> Workload | None:
 
 
 def _split(work: Workload) -> Iterator[Workload]:
-    """The same global batch in more and smaller forward passes."""
+    """Yield the same global batch in more, smaller forward passes."""
     for size in range(work.batch_size // 2, 0, -1):
         if work.batch_size % size == 0:
             pieces = work.accumulation * (work.batch_size // size)
@@ -198,7 +197,7 @@ def _split(work: Workload) -> Iterator[Workload]:
 
 
 def overrides_between(work: Workload, changed: Workload) -> tuple[str, ...]:
-    """The arguments of --set that turn one workload into the other."""
+    """Return the --set arguments that turn `work` into `changed`."""
     cut, again = changed.layout.tensor, changed.recomputation
     accumulation = "training.gradient_accumulation_steps"
     keys = (

@@ -1,4 +1,4 @@
-"""How long a run takes and what it costs, from a share of the device's peak that is assumed, not measured."""
+"""Estimate time and cost of a run from an assumed share of the device's peak FLOP/s."""
 
 from dataclasses import dataclass
 
@@ -15,26 +15,26 @@ models on a CPU reach 50 to 75 % of what its matrix products do."""
 
 @dataclass(frozen=True)
 class Estimate:
-    """A run in figures; None where something is not known."""
+    """Estimated figures of a run; None where something is not known."""
 
     steps: int | None
-    """At most; None when only training.epochs ends the run, because the data is not read here."""
+    """Maximum steps; None when only training.epochs limits the run, because the data is not read here."""
     tokens: int | None
     flops: int | None
     flops_per_token: int
     mfu: float
-    """The share of the peak that is assumed."""
+    """Assumed share of the peak."""
     peak_flops: float | None
-    """Of one device, a second."""
+    """Tokens per second and device."""
     tokens_per_second: float | None
-    """Over all devices."""
+    """Tokens per second over all devices."""
     seconds: float | None
     usd: float | None
-    """For every machine that is rented, whether all of its GPUs work or not."""
+    """Price of all rented machines, including unused GPUs."""
 
 
 def default_mfu(work: Workload) -> float:
-    """The share of the peak to assume for a kind of device."""
+    """Return the assumed share of the peak for a kind of device."""
     if not work.on_gpu:
         return _CPU_MFU
     return _GPU_MFU_COMPILED if work.compiled else _GPU_MFU_EAGER
@@ -42,13 +42,13 @@ def default_mfu(work: Workload) -> float:
 
 @dataclass(frozen=True)
 class Rented:
-    """What is paid for."""
+    """The machines that are paid for."""
 
     instance: InstanceType | None
-    """None for a machine that is here."""
+    """None for a local machine."""
     nodes: int
     devices: int = 1
-    """Of each node, as many as train."""
+    """Training devices per node."""
 
     @property
     def processes(self) -> int:
@@ -56,7 +56,7 @@ class Rented:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all nodes; None when no price is known."""
+        """Price per hour of all nodes; None when no price is known."""
         price = self.instance.usd_per_hour if self.instance else None
         return None if price is None else price * self.nodes
 
@@ -64,7 +64,7 @@ class Rented:
 def estimate(
     training: TrainingConfig, work: Workload, device: Device, *, rented: Rented, mfu: float
 ) -> Estimate:
-    """Time and cost of the whole run on devices of this kind."""
+    """Estimate time and cost of the whole run on devices of this kind."""
     each, peak = flops_per_token(work.architecture, work.sequence_length), device.peak(bfloat16=work.bfloat16)
     tokens = None if training.max_steps is None else training.max_steps * work.tokens_per_step
     speed = None if peak is None else work.layout.devices * peak * mfu / each

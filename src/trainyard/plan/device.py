@@ -1,4 +1,4 @@
-"""The device that a plan is for: its memory, what of it training may take, how fast it can be at most.
+"""Describe the device that a plan is for: its memory, the usable share of it, its peak FLOP/s.
 
 It looks at no machine: what is here is handed in, what can be rented stands in `instances`.
 """
@@ -31,7 +31,7 @@ _PEAKS: tuple[tuple[str, float, float | None], ...] = (
 """FLOP/s by GPU, particular before general. Dense bfloat16 as torchtitan counts it (tools/utils.py) where it
 knows the GPU, else by the maker's data sheet; float32, without tensor cores, by data sheet."""
 _CPU_CORE_FLOAT32, _CPU_CORE_BFLOAT16 = 100e9, 210e9
-"""FLOP/s of a core with AVX-512 and its bfloat16 products, measured with torch; a guess for any other."""
+"""FLOP/s of one core with AVX-512 bfloat16 products, measured with torch; a guess for other cores."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Device:
     on_gpu: bool
     memory_bytes: int
     peak_float32: float | None
-    """FLOP/s; None when not known."""
+    """Peak FLOP/s; None when not known."""
     peak_bfloat16: float | None
     host_bytes: int | None = None
-    """Of a GPU, its share of the main memory of its machine; None when not known."""
+    """A GPU's share of the machine's main memory in bytes; None when not known."""
 
     @property
     def reserve_bytes(self) -> int:
-        """For what is no tensor: process, CUDA context, NCCL's buffers, gaps in the allocator."""
+        """Bytes reserved for process, CUDA context, NCCL buffers and fragmentation."""
         return _reserve(self.memory_bytes)
 
     @property
@@ -58,11 +58,11 @@ class Device:
 
     @property
     def host_usable_bytes(self) -> int | None:
-        """Of the share of main memory, what is left by the same reserve; None when not known."""
+        """Usable bytes of the main-memory share, after the same reserve; None when not known."""
         return None if self.host_bytes is None else max(0, self.host_bytes - _reserve(self.host_bytes))
 
     def peak(self, *, bfloat16: bool) -> float | None:
-        """The most FLOP/s in that precision; None when not known."""
+        """Peak FLOP/s in that precision; None when not known."""
         return self.peak_bfloat16 if bfloat16 else self.peak_float32
 
 
@@ -71,14 +71,14 @@ def _reserve(memory: int) -> int:
 
 
 def gpu(name: str, memory_bytes: int, *, host_bytes: int | None = None) -> Device:
-    """A GPU by the name that its driver or the catalogue gives it."""
+    """Return a GPU by the name that its driver or the catalogue uses."""
     words = set(re.findall(r"\w+", name))
     peaks = next((row[1:] for row in _PEAKS if set(row[0].split()) <= words), (None, None))
     return Device(name, True, memory_bytes, peaks[1], peaks[0], host_bytes)
 
 
 def cpu(*, cores: int, memory_bytes: int) -> Device:
-    """The processors of a machine, as one device."""
+    """Return all processors of a machine as one device."""
     return Device(
         f"{cores} CPU core{'' if cores == 1 else 's'}",
         on_gpu=False,
@@ -89,19 +89,19 @@ def cpu(*, cores: int, memory_bytes: int) -> Device:
 
 
 def gpu_of(instance: InstanceType) -> Device:
-    """One GPU of an instance type."""
+    """Return one GPU of an instance type."""
     share = instance.memory_gib * _GIB // instance.gpus
     return gpu(instance.gpu, instance.gpu_memory_mib * _MIB, host_bytes=share)
 
 
 def cpu_of(instance: InstanceType) -> Device:
-    """The processors of an instance type."""
+    """Return the processors of an instance type."""
     cores = max(1, instance.vcpus // _THREADS_A_CORE)
     return cpu(cores=cores, memory_bytes=instance.memory_gib * _GIB)
 
 
 def measures_of(config: Config) -> dict[str, Any]:
-    """What training measures its speed by, as fields of a `Request`: the work of a token, a device's peak."""
+    """Return the fields of a run request for MFU: FLOPs per token and peak FLOP/s."""
     bfloat16 = config.model.dtype == "bfloat16"
     return {
         "flops_per_token": flops_per_token(config.model.architecture, config.data.sequence_length),

@@ -1,4 +1,4 @@
-"""How much a step computes: floating-point operations of the model itself, without what is computed again.
+"""Count the floating-point operations of the model, without recomputation.
 
 A token takes 6 N + 12 L d s: N parameters that it is multiplied with (two operations forward, four backward),
 L blocks, d the width of all heads together, s tokens of the sequence (PaLM, arXiv:2204.02311, appendix B; the
@@ -11,6 +11,6 @@ from trainyard.config.schema import ArchitectureConfig
 
 
 def flops_per_token(shape: ArchitectureConfig, sequence_length: int) -> int:
-    """Operations to train on one token."""
+    """Return the operations to train on one token."""
     attention = 12 * shape.num_layers * shape.hidden_size * sequence_length
     return 6 * count_parameters(shape).multiplied + attention

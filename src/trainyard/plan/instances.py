@@ -1,4 +1,4 @@
-"""The instance types that training can be planned for, as data, and the search for one by its name.
+"""Catalogue of instance types that training can be planned for, with lookup by name.
 
 GPUs, memory and prices come from Karpenter's AWS provider (aws/karpenter-provider-aws, commit 1d927085:
 `website/content/en/preview/reference/instance-types.md` and `zz_generated.pricing_aws.go`). Types without
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from trainyard.errors import ConfigError
 
 PRICES_AS_OF = "2026-07-20"
-"""Prices are those of us-east-1, on demand, in US dollars, on this day."""
+"""Date of the prices: us-east-1, on demand, in US dollars."""
 HYPERPOD = "ml."
-"""HyperPod's names are EC2's behind this prefix; its prices are others and not known here."""
+"""HyperPod's names are EC2's with this prefix; its prices differ and are not known here."""
 
 
 @dataclass(frozen=True)
 class InstanceType:
-    """A machine that can be rented."""
+    """One instance type."""
 
     name: str
     gpu: str
-    """What the maker calls it."""
+    """The vendor's name of the GPU."""
     gpus: int
     gpu_memory_mib: int
-    """Of one GPU, as it reports it."""
+    """Memory of one GPU in bytes, as the driver reports it."""
     vcpus: int
     memory_gib: int
-    """Of the host."""
+    """Main memory in bytes."""
     usd_per_hour: float | None
-    """None when no on-demand price is known."""
+    """Price per hour; None when no on-demand price is known."""
 
 
 _ROWS: tuple[tuple[str, str, int, int, int, int, float | None], ...] = (
@@ -82,11 +82,11 @@ _ROWS: tuple[tuple[str, str, int, int, int, int, float | None], ...] = (
     ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 142.416),
 )
 CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
-"""Every type, families together, small before large."""
+"""All types, by family, smaller ones first."""
 
 
 def find_instance(name: str) -> InstanceType:
-    """The type that is called `name`, HyperPod's `ml.` names included; ConfigError names the nearest."""
+    """Return the type called `name`, with or without HyperPod's `ml.`. ConfigError names the nearest one."""
     plain = name.removeprefix(HYPERPOD)
     for instance in CATALOGUE:
         if instance.name == plain:

@@ -1,4 +1,4 @@
-"""The figures of a run on the machine that a workflow routes it to, as far as that machine is known."""
+"""Plan a run on the machine that a workflow routes it to, as far as that machine is known."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,18 @@ from trainyard.plan.training_plan import plan_training
 
 @dataclass(frozen=True)
 class Figures:
-    """What can be said before a run starts."""
+    """Figures that are known before a run starts."""
 
     steps: int | None
     tokens_per_step: int | None
     plan: dict[str, Any]
-    """`TrainingPlan.to_json`; empty where there is none."""
+    """`TrainingPlan.to_json`; empty without a plan."""
     why_not: str
-    """Why there is none."""
+    """Why there is no plan."""
 
 
 def plan_on(machine: Machine, config: Config) -> Figures:
-    """The plan of `config` on `machine`. Raises ConfigError for an instance type that is not known."""
+    """Plan `config` on `machine`. Raises ConfigError for an unknown instance type."""
     training, each = config.training, None
     if config.compute.strategy == "single" and config.recipe == "pretrain":
         sequences = training.batch_size * training.gradient_accumulation_steps
@@ -46,7 +46,7 @@ def plan_on(machine: Machine, config: Config) -> Figures:
 
 
 def _forget_the_price(plan: dict[str, Any]) -> None:
-    """CodeBuild's machine is like an instance of the catalogue, and has another name and another price."""
+    """Return CodeBuild's machine: an instance of the catalogue under another name and price."""
     device = plan["device"]
     if device.get("instance_type") == GPU_SMALL_HARDWARE:
         device["instance_type"] = f"CodeBuild {GPU_SMALL}"
@@ -55,7 +55,7 @@ def _forget_the_price(plan: dict[str, Any]) -> None:
 
 
 def usd_per_hour(text: str) -> float | None:
-    """What the owner says the machine costs; None when nothing is said. Raises ConfigError for nonsense."""
+    """Return the price per hour that the owner set, or None. Raises ConfigError when it is no number."""
     if not text:
         return None
     try:

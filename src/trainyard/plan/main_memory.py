@@ -1,4 +1,4 @@
-"""The main memory that a training takes on one machine: all tensors on a CPU, copies beside GPUs.
+"""Compute the main memory of training on one machine: all tensors on a CPU, staged copies with GPUs.
 
 What the machine has is handed in; `cluster.preflight` judges.
 """
@@ -18,12 +18,12 @@ _STATE_BYTES = 16
 
 @dataclass(frozen=True)
 class MainMemoryNeed:
-    """What the processes of one machine take together, as far as it can be computed."""
+    """Memory of all processes of one machine, as far as it can be computed."""
 
     tensors_bytes: int
-    """At the highest moment of a step."""
+    """Bytes at the peak of a step."""
     largest_batch_size: int | None
-    """That fits into what is available, 0 where not even one sequence does; None where it does not matter."""
+    """Largest batch size that fits; 0 if not even one sequence does; None where it does not matter."""
 
 
 def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> MainMemoryNeed:
@@ -44,12 +44,12 @@ def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> Main
 
 
 def reserve_bytes(available_bytes: int) -> int:
-    """What a process takes beside its tensors, to be on the safe side."""
+    """Bytes that a process may use in addition to its tensors."""
     return cpu(cores=1, memory_bytes=available_bytes).reserve_bytes
 
 
 def largest_batch_size(work: Workload, room: int) -> int:
-    """The most sequences of a forward pass that fit into `room` bytes, up to those of `work`; 0 if none does.
+    """Return the most sequences per forward pass that fit into `room` bytes, at most those of `work`.
 
     Gradients are counted as accumulated: a smaller batch is the same training with more accumulation.
     """
@@ -65,7 +65,7 @@ def largest_batch_size(work: Workload, room: int) -> int:
 
 
 def _workload(config: Config, *, on_gpu: bool, processes: int) -> Workload:
-    """The workload over `processes`, or over as few as `compute` can be shared out to."""
+    """Return the workload on `processes`, or on the fewest that `compute` allows."""
     try:
         return workload_of(config, on_gpu=on_gpu, processes=processes)
     except ConfigError:  # more machines train it than this one

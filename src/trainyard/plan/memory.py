@@ -1,10 +1,10 @@
-"""The memory of a training step on one device, by part, at the moments where it can be highest.
+"""Compute the memory of a training step on one device, by part, at each moment that can be the peak.
 
     loss -> final norm's backward -> last block's backward -> ... -> first block's -> embedding's -> optimizer
 
-From block to block activations go and gradients come at an even rate, so that the blocks between the last and
-the first are never the highest. Counted are tensors: what a process, a driver or an allocator takes beside
-them is the device's reserve (`device`).
+Activations are freed and gradients appear at an even rate from block to block, so only the last and the first
+block can be the peak. Only tensors are counted; the device's reserve (`device`) covers the memory of process,
+driver and allocator.
 """
 
 from dataclasses import dataclass, fields
@@ -15,31 +15,31 @@ from trainyard.plan.workload import Recomputation, Workload
 
 _FLOAT = 4
 LOSS_ROWS_BYTES = 1 << 21, 1 << 26
-"""Of the rows of logits that `training.loss` takes at a time in float32, on a CPU and on a GPU."""
+"""Bytes of float32 logits per chunk of the loss, on a CPU and on a GPU."""
 _CUBLAS_WORKSPACE = 8 * 4096 * 1024
-"""Bytes; `scripts/train.py` sets CUBLAS_WORKSPACE_CONFIG=:4096:8, which repeatable products need."""
+"""Bytes; `scripts/train.py` sets CUBLAS_WORKSPACE_CONFIG=:4096:8 for deterministic matrix products."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes by what they are for."""
+    """Bytes by purpose."""
 
     weights: int
     """Float32 parameters, and the rotary tables."""
     moments: int
-    """AdamW's two, float32; the error of compressed gradients."""
+    """AdamW's two moments in float32, and PowerSGD's error feedback."""
     gradients: int = 0
-    """Float32; they come as the activations go."""
+    """Float32 gradients; they appear as activations are freed."""
     copies: int = 0
-    """Bfloat16 copies of the weights, which autocast keeps from the forward to the backward pass."""
+    """Bfloat16 copies of weights that autocast keeps from the forward to the backward pass."""
     activations: int = 0
-    """What the blocks and the last norm keep for the backward pass."""
+    """Activations that the blocks and the final norm keep for the backward pass."""
     logits: int = 0
-    """The logits, and what the loss makes of them."""
+    """Logits and their gradient."""
     workspace: int = 0
-    """What single operations hold for a while; weights gathered from other devices."""
+    """Temporary memory of single operations, and weights gathered from other devices."""
     staging: int = 0
-    """On processors, the copy of what is saved, kept from the first save on."""
+    """On a CPU, the staged copy of the state, kept from the first save on."""
 
     @property
     def total(self) -> int:
@@ -48,14 +48,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Moment:
-    """The memory at one place of the step."""
+    """Memory at one point of the step."""
 
     name: str
     parts: Parts
 
 
 def moments_of(work: Workload) -> tuple[Moment, ...]:
-    """Every moment that can be the highest, in the order of the step."""
+    """Return every moment that can be the peak, in the order of the step."""
     blocks = work.architecture.num_layers
     return (
         Moment("loss", _at_loss(work)),
@@ -70,12 +70,12 @@ def moments_of(work: Workload) -> tuple[Moment, ...]:
 
 
 def highest_moment(work: Workload) -> Moment:
-    """Where the memory peaks."""
+    """Return the moment of the peak."""
     return max(moments_of(work), key=lambda moment: moment.parts.total)
 
 
 def _resident(work: Workload) -> dict[str, int]:
-    """Weights, moments and the copy of what is saved: there at every moment."""
+    """Memory that is held at every moment: weights, optimizer state, staged copy."""
     shape, parts = work.architecture, work.layout.parts
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
@@ -84,7 +84,7 @@ def _resident(work: Workload) -> dict[str, int]:
 
 
 def host_bytes(work: Workload) -> int:
-    """Main memory that one process of a GPU takes: what is offloaded, and the copy of what is saved."""
+    """Main memory that one GPU process uses: offloaded state and the staged copy."""
     if not work.on_gpu:
         return 0
     state = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
@@ -92,7 +92,7 @@ def host_bytes(work: Workload) -> int:
 
 
 def _staged(work: Workload) -> int:
-    """The copy of this process's part of weights and moments; of replicas each saves a part."""
+    """Bytes of the staged copy of this process's state; replicas share the saving."""
     if not work.staged:
         return 0
     total, layout = _FLOAT * count_parameters(work.architecture).total, work.layout
@@ -100,7 +100,7 @@ def _staged(work: Workload) -> int:
 
 
 def _at_loss(work: Workload) -> Parts:
-    """All is kept; beside the logits their gradient, made from two float32 copies of some rows of them."""
+    """Memory in the loss: all activations, logits, their gradient, and two float32 copies of one chunk."""
     count, shape = count_parameters(work.architecture), work.architecture
     kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
     copied = count.head + _copied_blocks(work) * count.block
@@ -115,7 +115,7 @@ def _at_loss(work: Workload) -> Parts:
 
 
 def loss_backward(work: Workload) -> int:
-    """Bytes that the backward pass of the loss takes beside what the forward pass left."""
+    """Bytes that the backward pass of the loss adds to those of the forward pass."""
     return _logits(work) + _rows_of_logits(work)
 
 
@@ -146,7 +146,7 @@ def _at_final_norm(work: Workload) -> Parts:
 
 
 def _at_feed_forward(work: Workload, *, left: int) -> Parts:
-    """In the last of `left` blocks: the residual's gradient, two of the inner width beside what it needs."""
+    """Memory in SwiGLU's backward pass with `left` blocks to go: gradients of residual and inner width."""
     count, shape = count_parameters(work.architecture), work.architecture
     done = count.head + (shape.num_layers - left) * count.block
     held = (
@@ -162,7 +162,7 @@ def _at_feed_forward(work: Workload, *, left: int) -> Parts:
 
 
 def _at_attention(work: Workload, *, left: int) -> Parts:
-    """Its feed-forward half is done; the gradients of q, k, v and of the scores where they exist."""
+    """Memory in attention's backward pass with `left` blocks to go: gradients of q, k, v and any scores."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
     scores = activations.scores_are_kept(work)
@@ -182,9 +182,9 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
 
 def _at_end(work: Workload) -> Parts:
     count, shape = count_parameters(work.architecture), work.architecture
-    # The tables' gradient is dense; a tied one is added to the gradient that the logits left.
+    # The embedding's gradient is dense; a tied one is added to the gradient of the output layer.
     tied = _FLOAT * count.embedding // work.layout.parts if shape.tie_word_embeddings else 0
-    # A compiled backward pass gives all gradients at once, beside those of earlier passes.
+    # A compiled backward pass returns all gradients at once, in addition to those of earlier passes.
     again = _all_gradients(work) if work.compiled and _gradients_stay(work) else 0
     return Parts(
         **_resident(work),
@@ -192,7 +192,7 @@ def _at_end(work: Workload) -> Parts:
         workspace=work.tokens * shape.hidden_size * work.residual_bytes
         + _lasting_workspace(work)
         + _table_gradients(work)
-        # The next error, while the gradients are exchanged.
+        # PowerSGD's next error, while gradients are exchanged.
         + (_all_gradients(work) if work.layout.compressed else 0),
     )
 
@@ -211,19 +211,19 @@ def _all_gradients(work: Workload) -> int:
 
 
 def _gradients(work: Workload, *, so_far: int) -> int:
-    """Bytes of gradients when the last accumulated pass has made those of `so_far` parameters."""
+    """Bytes of gradients when the last accumulated pass has computed those of `so_far` parameters."""
     if work.layout.offloaded:
         return 0
     return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.parts
 
 
 def _gradients_stay(work: Workload) -> bool:
-    """Whether the highest forward pass starts with gradients: those of earlier passes, or DDP's buckets."""
+    """Whether gradients exist before the last forward pass: those of earlier passes, or DDP's buckets."""
     return work.accumulation > 1 or work.layout.gradient_buckets
 
 
 def _kept_in(work: Workload, blocks: int) -> int:
-    """Bytes a token that so many blocks keep, each for itself and together."""
+    """Bytes per token that `blocks` blocks keep, with what they share."""
     return blocks * activations.block_kept(work) + activations.shared_kept(work)
 
 
@@ -232,14 +232,14 @@ def _computed_again(work: Workload) -> int:
 
 
 def _copied_blocks(work: Workload, *, left: int | None = None) -> int:
-    """Blocks whose bfloat16 copies exist while `left` are to go; with recomputation only the one at work."""
+    """Number of blocks with bfloat16 copies while `left` are to go; with recomputation one."""
     if work.recomputation is Recomputation.NONE:
         return work.architecture.num_layers if left is None else left
     return 0 if left is None else 1
 
 
 def _copies(work: Workload, parameters: int) -> int:
-    """Bytes of bfloat16 copies; sharding casts weights as it gathers them (`_gathered_block`)."""
+    """Bytes of bfloat16 copies; FSDP casts weights when it gathers them (`_gathered_block`)."""
     return work.compute_bytes * parameters if work.bfloat16 and not work.layout.sharded else 0
 
 
@@ -248,7 +248,7 @@ def _lasting_workspace(work: Workload) -> int:
 
 
 def _gathered_tables(work: Workload) -> int:
-    """Whole tables on a device that keeps a shard, from the forward pass to the end of the backward pass."""
+    """Bytes of embedding and output gathered by FSDP, held until the end of the backward pass."""
     return work.compute_bytes * _tables(work) if work.layout.sharded else 0
 
 
@@ -258,7 +258,7 @@ def _tables(work: Workload) -> int:
 
 
 def _gathered_block(work: Workload) -> int:
-    """Two whole blocks, one fetched ahead; the gradients of one, and the buffer that sums them."""
+    """Bytes of two gathered blocks, one prefetched, the gradients of one, and its reduce-scatter buffer."""
     if not work.layout.sharded:
         return 0
     gradients = work.compute_bytes + _FLOAT
@@ -268,5 +268,5 @@ def _gathered_block(work: Workload) -> int:
 
 
 def _table_gradients(work: Workload) -> int:
-    """Whole gradients of the tables at the end, and the buffer that sums them over the devices."""
+    """Bytes of the unsharded gradients of embedding and output, and their reduce-scatter buffer."""
     return (work.compute_bytes + _FLOAT) * _tables(work) if work.layout.sharded else 0

@@ -1,4 +1,4 @@
-"""What one workflow run will do, resolved once: everything after the plan job uses this and no input.
+"""Decide once what a workflow run will do; later jobs use this plan and no inputs.
 
     inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
 
@@ -22,36 +22,36 @@ from trainyard.run.segment import Segment, manifest_place
 DEADLINE = "450m"
 MOST_SEGMENTS = 20
 JOB_MINUTES = 480
-"""The time limit of the job that trains (`training_ci.yml`)."""
+"""Time limit of the training job (`training_ci.yml`)."""
 LATEST_MINUTES = 470
-"""The latest deadline: what is left of the job stores what there is."""
+"""Latest deadline; the rest of the job's time is for storing."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNASKED = ("push", "schedule")
-"""The events that start a run although nobody asked for a training."""
+"""Events that start a run without anybody asking for training."""
 _STORE = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.+")
 _STORE_EXAMPLE = "s3://BUCKET/PREFIX"
 
 
 @dataclass(frozen=True)
 class Untold:
-    """Something that a run needs to be told and is not."""
+    """A setting that a run needs and that is missing."""
 
     what: str
-    """Such as `where to train`."""
+    """What is missing, such as `where to train`."""
     variable: str
     command: str
-    """Tells it."""
+    """The command that sets it."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The dispatch inputs; for a push and the daily run their defaults."""
+    """Inputs of a dispatch; a push and the daily run have the defaults."""
 
     config: str
     overrides: tuple[str, ...] = ()
-    """`key=value` each."""
+    """Overrides, `key=value` each."""
     epochs: str = ""
-    """Replaces training.epochs when it is not empty."""
+    """Replaces training.epochs unless empty."""
     resume: str = "auto"
     """auto, none, a manifest in a store, or a checkpoint's directory on the runner."""
     target: Target = Target.GPU_RUNNER
@@ -59,13 +59,13 @@ class Asked:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Everything that is changed in the configuration file, the input `epochs` last."""
+        """All changes to the configuration file; the input `epochs` is last."""
         if self.epochs and not re.fullmatch(r"[1-9]\d{0,8}", self.epochs, re.ASCII):
             raise ConfigError(f"epochs: {self.epochs!r} is not a whole number above 0")
         return (*self.overrides, *([f"training.epochs={self.epochs}"] if self.epochs else []))
 
     def inputs(self) -> dict[str, str]:
-        """The same as inputs of a dispatch, so that the next segment asks for the same."""
+        """Return the inputs of a dispatch that asks for the same."""
         return {
             "target": str(self.target),
             "config": self.config,
@@ -77,25 +77,25 @@ class Asked:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A workflow run, decided."""
+    """The plan of a workflow run."""
 
     asked: Asked
     segment: Segment
     machine: Machine
     resume: str
-    """What the trainer's step is told: auto, none, a manifest or a checkpoint."""
+    """Where training starts: auto, none, a manifest or a checkpoint."""
     store: str
     deadline: str
     runs_directory: str
     most_segments: int
     ref: str
-    """Branch or tag, where the next segment is dispatched."""
+    """Branch or tag on which the next segment is dispatched."""
     again: bool = False
-    """Whether this is a further attempt of the workflow run."""
+    """Whether this is a repeated attempt of the workflow run."""
     untold: tuple[Untold, ...] = ()
-    """What it would have to be told to train."""
+    """Settings that are missing for training."""
     is_asked_for: bool = True
-    """Whether somebody asked for this run; a push and the schedule do not."""
+    """Whether somebody asked for this run; a push and the schedule do not count."""
 
     @property
     def trains(self) -> bool:
@@ -103,12 +103,12 @@ class RunPlan:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a training was asked for that cannot be: ending green would say that it was."""
+        """Whether training was asked for and is impossible; then the run must not end green."""
         return bool(self.untold) and self.is_asked_for and not self.asked.dry_run
 
     @property
     def fetch(self) -> bool:
-        """Whether the store may hold what the run goes on from."""
+        """Whether the store may hold a checkpoint to resume from."""
         return self.again or self.segment.number > 1 or manifest_place(self.resume) is not None
 
     @property

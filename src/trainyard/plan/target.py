@@ -1,4 +1,4 @@
-"""Where a run trains: your own GPU runner, a machine that CodeBuild starts for the one job, or this machine.
+"""Choose where a run trains: your own GPU runner, a CodeBuild machine for this one job, or this machine.
 
 It chooses the labels that GitHub routes the job by, the queue it waits in and what is known of the machine.
 It asks no service. CodeBuild's labels and sizes:
@@ -27,45 +27,45 @@ _SIZES_OF = {
     "arm-ec2": ("small", "medium", "large"),
     "linux-ec2": ("small", "medium", "large"),
 }
-"""The sizes that CodeBuild lists for images which do not come in all of them."""
+"""Sizes that CodeBuild lists for images that are not available in all sizes."""
 _ATTEMPT = "{0}"
-"""In a label the place of the attempt: a job that is run again has the plan of an earlier one."""
+"""Placeholder of the attempt in a label, because a repeated job has the plan of an earlier attempt."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
 _LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
 
 
 class Target(StrEnum):
-    """The kinds of machine. The dispatch input `target` offers the first two."""
+    """Kinds of machine. The dispatch input `target` offers the first two."""
 
     GPU_RUNNER = "gpu-runner"
     CODEBUILD = "codebuild"
     HERE = "here"
-    """The machine that plans also trains, as in `buildspec.yml`: no job is routed."""
+    """The machine that plans also trains, as in `buildspec.yml`; no job is routed."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a job is routed to."""
+    """The machine that a job is routed to."""
 
     templates: tuple[str, ...]
-    """The runner must have all of them, with the attempt in the place of each `{0}`.
+    """Labels that the runner must have; `{0}` stands for the attempt.
 
     Empty where no job is routed, and where the repository does not say which machine trains.
     """
     queue: str
-    """The concurrency group: jobs of one queue run one after the other."""
+    """Concurrency group; jobs of one queue run one after the other."""
     hardware: str | None = None
-    """The instance type of the catalogue that it is like; None when it is not known."""
+    """Comparable instance type of the catalogue; None when not known."""
     attempt: str = "1"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the runner of this attempt must have."""
+        """Return the labels that the runner of this attempt must have."""
         return tuple(label.replace(_ATTEMPT, self.attempt) for label in self.templates)
 
     @property
     def runs_on(self) -> str:
-        """The labels as JSON, for `runs-on: ${{ fromJSON(format(…, github.run_attempt)) }}`."""
+        """Return the labels as JSON, for `runs-on: ${{ fromJSON(format(…, github.run_attempt)) }}`."""
         return json.dumps(list(self.templates))
 
 
@@ -73,11 +73,11 @@ PLACES = {
     Target.GPU_RUNNER: ("TRAINYARD_RUNNER_LABELS", """'["self-hosted","gpu"]'"""),
     Target.CODEBUILD: ("TRAINYARD_CODEBUILD_PROJECT", "NAME"),
 }
-"""The variable that says where each target trains, and an example of its value as a shell takes it."""
+"""The variable that names each target's machine, with an example value in shell syntax."""
 
 
 def target_for(asked: str, variables: Mapping[str, str]) -> Target:
-    """The target that was asked for; where none was, the one that the repository is set up for.
+    """Return the requested target, or else the one that the repository is set up for.
 
     A repository that has both trains on its own runner, which is paid for already. Outside a workflow nothing
     is routed. Raises ConfigError for an unknown target.
@@ -93,7 +93,7 @@ def target_for(asked: str, variables: Mapping[str, str]) -> Target:
 
 
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
-    """The machine that the repository's variables describe. Raises ConfigError that names the wrong one.
+    """Return the machine that the repository's variables describe. ConfigError names the wrong variable.
 
     `on_cpu` is whether the configuration asks for a CPU; it decides CodeBuild's size where none is given.
     """
@@ -124,7 +124,7 @@ def _labels(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
-    """A machine of its own for this one job, so that it waits for no other."""
+    """Return a CodeBuild machine for this one job, which waits for no other job."""
     project = variables.get("TRAINYARD_CODEBUILD_PROJECT", "")
     if project and not _NAME.fullmatch(project):
         raise ConfigError(
@@ -149,7 +149,7 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
 
 
 def _image_label(image: str, size: str) -> str:
-    """The label of an image that can train, on a size that it comes in; a fleet's is not known here."""
+    """Return the label of an image that can train, in an available size; a fleet's size is not known here."""
     if "-lambda-" in image or image.startswith(("windows", "mac")):
         raise ConfigError(
             f"TRAINYARD_CODEBUILD_IMAGE: {image} cannot train: Lambda ends after 15 minutes, and "

@@ -1,4 +1,4 @@
-"""The plan of a training run as one value: parameters, memory, whether it fits, time, cost, advice.
+"""Plan a training run as one value: parameters, memory, whether it fits, time, cost, advice.
 
     Config + Device + what is rented ──plan_training──> TrainingPlan
 
@@ -22,7 +22,7 @@ from trainyard.plan.workload import Workload, workload_of
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a configuration takes on a kind of device."""
+    """Needs of a configuration on a kind of device."""
 
     config: Config
     device: Device
@@ -30,7 +30,7 @@ class TrainingPlan:
     work: Workload
     estimate: Estimate
     advice: tuple[Change, ...]
-    """Empty when it fits, and when nothing helps."""
+    """Changes that make it fit; empty when it fits or when nothing helps."""
 
     @property
     def fits(self) -> bool:
@@ -41,7 +41,7 @@ class TrainingPlan:
         return highest_moment(self.work)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; what is not known is absent."""
+        """Return plain data; unknown values are absent."""
         count = count_parameters(self.work.architecture)
         return _known(
             {
@@ -114,7 +114,7 @@ class TrainingPlan:
 def plan_training(
     config: Config, device: Device, *, rented: Rented, mfu: float | None = None
 ) -> TrainingPlan:
-    """The plan of `config` on `device`; `mfu` replaces the share of the peak that is assumed for its kind.
+    """Plan `config` on `device`; `mfu` replaces the assumed share of the peak.
 
     Raises ConfigError for another recipe than pretraining, whose sampling is not modelled.
     """

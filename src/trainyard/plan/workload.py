@@ -1,4 +1,4 @@
-"""What one device is asked to hold and to compute: the values of a configuration that memory depends on.
+"""Workload of one device: the values of a configuration that decide memory and computation.
 
 It estimates nothing; `activations`, `memory` and `flops` do.
 """
@@ -11,37 +11,37 @@ from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
 
 
 class Recomputation(StrEnum):
-    """Activation checkpointing: what is computed a second time in the backward pass instead of being kept."""
+    """Activation checkpointing: activations that the backward pass recomputes instead of keeping them."""
 
     NONE = "none"
     SELECTIVE = "selective"
-    """Everything but the products of matrices and the attention."""
+    """Recompute all but matrix products and attention."""
     FULL = "full"
-    """Everything but the input of each block."""
+    """Recompute all but the input of each block."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model and its batches lie over devices."""
+    """Distribution of a model and its batches over devices."""
 
     shards: int = 1
-    """Devices that share one copy of weights, gradients and moments."""
+    """Devices that share one copy of weights, gradients and optimizer state."""
     replicas: int = 1
     """Copies of the model."""
     tensor: int = 1
-    """Devices that cut each matrix among them and have the same batches."""
+    """Devices that share each matrix and train on the same batches."""
     sharded: bool = False
-    """Put there by `fully_shard`, be it over one device: it casts the weights itself, without autocast."""
+    """Whether `fully_shard` is used, even on one device; it casts the weights itself, without autocast."""
     gradient_buckets: bool = False
-    """Gradients stay allocated between steps, as DDP's buckets do."""
+    """Whether gradients stay allocated between steps, as DDP's buckets do."""
     compressed: bool = False
-    """Gradients are exchanged as thin matrices; what that leaves out is kept for the next step."""
+    """Whether PowerSGD exchanges low-rank gradients and keeps the error for the next step."""
     offloaded: bool = False
-    """Shards, gradients and moments are in the memory of the host."""
+    """Whether shards, gradients and optimizer state are in main memory."""
 
     @property
     def data(self) -> int:
-        """Devices, or groups of them, with batches of their own."""
+        """Data-parallel size."""
         return self.shards * self.replicas
 
     @property
@@ -50,54 +50,54 @@ class Layout:
 
     @property
     def parts(self) -> int:
-        """What one copy of weights, gradients and moments is divided into."""
+        """Number of parts of one copy of weights, gradients and optimizer state."""
         return self.shards * self.tensor
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The training step of one device."""
+    """Training step of one device."""
 
     architecture: ArchitectureConfig
     batch_size: int
-    """Sequences a forward pass on one device."""
+    """Sequences per forward pass on one device."""
     accumulation: int
-    """Forward passes an optimizer step."""
+    """Forward passes per optimizer step."""
     sequence_length: int
     bfloat16: bool
-    """Computed in bfloat16 over float32 weights (autocast)."""
+    """Whether computation is in bfloat16 with float32 weights (autocast)."""
     compiled: bool
     on_gpu: bool
     recomputation: Recomputation = Recomputation.NONE
     layout: Layout = Layout()
     separate: bool = False
-    """The documents of a sample are kept apart, by a mask over all pairs of its tokens."""
+    """Whether documents of a sample are separated, by a mask over all pairs of tokens."""
     staged: bool = False
-    """What is saved is copied into main memory first, and written from there behind training."""
+    """Whether checkpoints are staged in main memory and written in the background."""
 
     @property
     def tokens(self) -> int:
-        """Tokens a forward pass on one device."""
+        """Tokens per forward pass on one device."""
         return self.batch_size * self.sequence_length
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of a number in the matrix products."""
+        """Bytes per element in matrix products."""
         return 2 if self.bfloat16 else 4
 
     @property
     def residual_bytes(self) -> int:
-        """Bytes of a number between the blocks: float32, unless sharding casts the weights themselves."""
+        """Bytes per element between blocks: float32, unless FSDP casts the weights."""
         return self.compute_bytes if self.layout.sharded else 4
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens an optimizer step over all devices."""
+        """Tokens per optimizer step over all devices."""
         return self.tokens * self.accumulation * self.layout.data
 
 
 def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload:
-    """The workload of `config` on each of its devices, of which `processes` are there.
+    """Return the workload of `config` on each of `processes` devices.
 
     Raises ConfigError when they cannot be shared out as `compute` says.
     """
