@@ -150,7 +150,7 @@ def test_a_proof_of_other_bytes_does_not_count_and_it_is_said(new_run: NewRun, n
     path.write_text(path.read_text() + "\n")
     facts = read_facts(run.path)
     assert facts.proof is None
-    assert headline(facts).reason == "The proof is of another state: prove again."
+    assert headline(facts).reason == "The run has changed since it was proven: prove it again."
     assert "prove_run.py" in headline(facts).next_step
 
 
