@@ -120,7 +120,7 @@ class Finding:
     verdict: Verdict
     found: str
     fix: str | None = None
-    """What to do; None when there is nothing to do."""
+    """The fix; None when there is nothing to do."""
 
 
 def judge(config: Config, facts: Facts) -> tuple[Finding, ...]:

@@ -53,7 +53,7 @@ class SlackMessage:
     """The text for notifications and screen readers."""
     blocks: list[dict[str, Any]]
     title: str = ""
-    """What happened, in Slack's markup; the thread's first message is edited to begin with it."""
+    """The event in Slack's markup; the thread's first message is edited to begin with it."""
     about: str = ""
     """The text after the title of a thread's first message; empty for all other messages."""
 
@@ -174,7 +174,7 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
 
 
 def _by(ci: Mapping[str, str]) -> str:
-    """Who started it and how. For a schedule GitHub names whoever last changed the file, who is left out."""
+    """Who started it and how. A schedule's actor is left out: GitHub names whoever last changed the file."""
     event, actor = ci.get("event", ""), ci.get("actor", "")
     if not event or not actor or event == "schedule":
         return f" by {mrkdwn(event, 50)}" if event else ""

@@ -79,7 +79,7 @@ class Todo:
     """`here`, `on the GPU machine` or `in the browser`."""
     command: str
     note: str = ""
-    """What the person should know before that."""
+    """A remark to read before that."""
 
 
 @dataclass(frozen=True)
