@@ -1,4 +1,4 @@
-"""Every error a person can meet, and the exit code it ends with.
+"""Every error that people can see, and the exit code of each.
 
 The library raises these; `command.exit_code_of` turns them into a message and a process status.
 This module does not log, print or know any other module.
@@ -10,29 +10,29 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the status of every script means (design: contracts)."""
+    """The exit codes that all scripts share."""
 
     DONE = 0
     NO = 1
-    """It ran and the answer is no: the job, a check or a verification failed."""
+    """The script ran and its answer is no: the job, a check or a verification failed."""
     USAGE = 2
     """The configuration, the data or the command line is wrong; nothing was started."""
     BUG = 3
-    """An error nobody foresaw; the traceback is shown."""
+    """An unexpected error; the traceback is shown."""
     REFUSED = 4
     """An outside service refused after bounded retries."""
     TIMED_OUT = 5
     STOPPED = 75
-    """Stopped early with a good checkpoint: run it again to go on (EX_TEMPFAIL)."""
+    """Stopped early with a good checkpoint; the same command continues the run (EX_TEMPFAIL)."""
     INTERRUPTED = 130
 
 
 class TrainyardError(Exception):
-    """Base of all errors that are answered with a message instead of a traceback."""
+    """Base class of the errors that are shown as a message instead of a traceback."""
 
     exit_code = ExitCode.NO
     failure: object = None
-    """The `run.failure.Failure` of a training run, where who raises it knows more than the class says."""
+    """The `run.failure.Failure` of a training run, where the raising code knows more than the class says."""
 
 
 class ConfigError(TrainyardError):
@@ -54,11 +54,11 @@ class IncompatibleCheckpointError(TrainyardError):
 
 
 class CheckFailedError(TrainyardError):
-    """A check of the environment said no."""
+    """A check of the environment failed."""
 
 
 class TrainingFailedError(TrainyardError):
-    """Training cannot go on, for example because the loss is not finite."""
+    """Training cannot continue, for example because the loss is not finite."""
 
 
 class RecordError(TrainyardError):
@@ -66,7 +66,7 @@ class RecordError(TrainyardError):
 
 
 class DamagedFileError(TrainyardError):
-    """A file that was written elsewhere is not what it should be: cut, of another form, no regular file."""
+    """A file that was written elsewhere is truncated, has another format, or is not a regular file."""
 
 
 class CheckpointError(TrainyardError):
@@ -74,29 +74,29 @@ class CheckpointError(TrainyardError):
 
 
 class VerificationError(TrainyardError):
-    """What is in the store is not what the trainer wrote."""
+    """The store does not hold what the trainer wrote."""
 
 
 class ObjectChangedError(VerificationError):
-    """An object became another one while it was read: somebody else writes to the store."""
+    """An object changed while it was read: somebody else writes to the store."""
 
 
 class RunConflictError(TrainyardError):
-    """The run number is taken by another run."""
+    """Another run already uses the run number."""
 
 
 class ServiceError(TrainyardError):
-    """An outside service refused, after the retries that could have healed it."""
+    """An outside service refused, and bounded retries did not help."""
 
     exit_code = ExitCode.REFUSED
 
 
 class ServiceTroubleError(ServiceError):
-    """An outside service failed or could not be reached: whether it did what it was asked is not known."""
+    """An outside service failed or could not be reached; it may or may not have carried out the request."""
 
 
 class PermissionRefusedError(ServiceError):
-    """An outside service answers, and does not allow what it was asked."""
+    """An outside service answered that the request is not permitted."""
 
 
 class WaitTimeoutError(TrainyardError):

@@ -1,10 +1,10 @@
-"""What is written for people, by the width of their terminal: finished lines, and a live line meanwhile.
+"""Output for people, fitted to the width of their terminal: finished lines, and one live line.
 
-    finished line:   phase, text, verdict; long text is wrapped below itself
-    live line:       drawn five times a second by a thread of its own; what is written meanwhile goes above
+    finished line:   phase, text, verdict; long text is wrapped and indented below its first line
+    live line:       redrawn five times per second by its own thread; other output appears above it
 
-It knows no phase: a `Subject` gives the text. rich is imported only where a live line is drawn. The cursor is
-never hidden, so that a process that is killed leaves a terminal that can be used.
+A `Subject` gives the text of the live line. rich is imported only when a live line is drawn. The cursor is
+never hidden, so that a killed process leaves a usable terminal.
 """
 
 import io
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 INDENT = 16
-"""Cells before the text of a finished line: two, the phase in 13, one."""
+"""Cells before the text of a finished line: two spaces, the phase in 13 cells, one space."""
 _WIDEST, _COLUMNS = 97, 80
-"""Cells of a finished line at most, and of a terminal that does not say."""
+"""The greatest width of a finished line in cells, and the width of a terminal that does not tell its own."""
 _NARROWEST_TEXT = 12
 _DRAW_SECONDS = 0.2
 _TELL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-"""How long the end waits for a thread that may be stuck in a terminal that takes nothing (Ctrl-S)."""
+"""How long `close` waits for the thread, which blocks while the terminal's output is paused (Ctrl-S)."""
 
 
 class Subject(Protocol):
-    """What goes on, and can be asked for it at any moment from another thread."""
+    """The work that is shown; another thread may ask it for its text at any time."""
 
     def line(self, width: int) -> str:
-        """It in one line of at most `width` cells, for a terminal; empty when there is nothing to show."""
+        """One line of at most `width` cells for a terminal; empty when there is nothing to show."""
         ...
 
     def tell(self) -> None:
-        """Log a line if one is due: called twice a second where there is no terminal."""
+        """Log a line if one is due; called twice per second where there is no terminal."""
         ...
 
 
@@ -49,12 +49,12 @@ def on_terminal() -> bool:
 
 
 def draws() -> bool:
-    """Whether a line of that terminal can be drawn again."""
+    """Whether stderr is a terminal on which a line can be redrawn."""
     return on_terminal() and not _is_dumb()
 
 
 def colours() -> bool:
-    """Whether that terminal is to show colours."""
+    """Whether stderr is to show colours."""
     return not os.environ.get("NO_COLOR") and not _is_dumb()
 
 
@@ -63,7 +63,7 @@ def _is_dumb() -> bool:
 
 
 def width() -> int:
-    """Cells of a line; the last one stays free, where some terminals would wrap."""
+    """Cells per line; the last column stays free, because some terminals wrap there."""
     columns = 0
     with suppress(ValueError):
         columns = int(os.environ.get("COLUMNS", ""))
@@ -79,17 +79,18 @@ def text_width() -> int:
 
 
 def finished_lines(phase: str, text: str, status: str, *, cells: int, copied: bool = False) -> list[str]:
-    """The lines of a finished phase, each at most `cells` wide; the verdict stands right in the first.
+    """The lines of a finished phase, each at most `cells` wide; the verdict ends the first line.
 
-    Long text goes on below itself, and a word that is too long, such as a path, is shortened in the middle.
-    Text that is to be `copied`, such as a command, is neither: what does not fit has a line of its own.
+    Long text is wrapped. A word that is too long, such as a path, is shortened in the middle.
+    Text that is to be `copied`, such as a command, is neither wrapped nor shortened: if it does not fit, it
+    gets a line of its own.
     """
     import textwrap
 
     cells = min(cells, _WIDEST)
     head = f"  {phase:<{INDENT - 3}} "
     room = max(_NARROWEST_TEXT, cells - len(head) - (len(status) + 1 if status else 0))
-    if len(text) <= room:  # as it is, with its own spaces
+    if len(text) <= room:  # unchanged: runs of spaces stay
         return [f"{head}{text:<{room}} {status}".rstrip()]
     if copied:
         return _whole(head, text, room)
@@ -99,7 +100,10 @@ def finished_lines(phase: str, text: str, status: str, *, cells: int, copied: bo
 
 
 def _whole(head: str, text: str, room: int) -> list[str]:
-    """The text as it is, on a line of its own that only the terminal breaks; a remark after it goes below."""
+    """The unchanged text on a line of its own, which only the terminal wraps; a remark goes below it.
+
+    Two spaces separate the remark from the text.
+    """
     command, gap, remark = text.partition("  ")
     if gap and len(command) <= room:
         return [head + command, " " * INDENT + remark.strip()]
@@ -107,7 +111,7 @@ def _whole(head: str, text: str, room: int) -> list[str]:
 
 
 def _shortened(word: str, room: int) -> str:
-    """`file:///home/…/trainyard-store/run-3`: the end tells more than the middle."""
+    """`file:///home/…/trainyard-store/run-3`: cut in the middle, because the end says more."""
     kept = room - 1
     start = kept // 3
     return f"{word[:start]}…{word[len(word) - (kept - start) :]}"
@@ -115,7 +119,7 @@ def _shortened(word: str, room: int) -> str:
 
 @contextmanager
 def shown(subject: Subject) -> Iterator[None]:
-    """Show `subject` while what is inside goes on: by a live line that is gone at the end, or in a log."""
+    """Show `subject` while the body runs: by a live line, erased at the end, or by lines in a log."""
     display = Display(subject)
     try:
         display.start()
@@ -125,7 +129,7 @@ def shown(subject: Subject) -> Iterator[None]:
 
 
 class Display:
-    """Shows a subject from `start` to `close`, which may come from any thread and more than once."""
+    """Shows a subject from `start` to `close`. `close` may be called from any thread, and more than once."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -139,7 +143,7 @@ class Display:
         self._thread.start()
 
     def close(self) -> None:
-        """Erase the live line, and show nothing any more."""
+        """Erase the live line and stop showing the subject."""
         self._over.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
@@ -147,14 +151,14 @@ class Display:
             self._line.stop()
 
     def _run(self) -> None:
-        # Signals are for the main thread, which they wake.
+        # The main thread must receive the signals, because they wake it.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
-            with suppress(OSError):  # the terminal has gone
+            with suppress(OSError):  # the terminal was closed
                 while not self._over.wait(_DRAW_SECONDS if self._line else _TELL_SECONDS):
                     self._line.draw() if self._line is not None else self._subject.tell()
         finally:
-            if self._line is not None:  # here, so that it also ends after a wait for the terminal
+            if self._line is not None:  # here too, because `close` may have given up waiting for this thread
                 self._line.stop()
 
 
@@ -184,7 +188,7 @@ class _LiveLine:
             self._is_up = True
             for name, above in self._above.items():
                 setattr(sys, name, above)
-            with suppress(OSError):  # the terminal has gone, which is no reason not to work
+            with suppress(OSError):  # the terminal was closed; the work continues without it
                 self._live.start()
                 self._live.refresh()
 
@@ -194,7 +198,7 @@ class _LiveLine:
                 self._live.refresh()
 
     def print_above(self, text: str, stream: TextIO) -> None:
-        """Write whole lines where the live line stands, which goes on below; `stream` takes later ones."""
+        """Write whole lines above the live line; after `stop` they go to `stream`."""
         with self._lock:
             if self._is_up:
                 self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -222,7 +226,7 @@ class _LiveLine:
 
 
 def _console(stream: TextIO) -> "Console":
-    """A console that draws on `stream` without colours, and leaves the cursor visible."""
+    """A console that writes to `stream` without colours and leaves the cursor visible."""
     from rich.console import Console
 
     class _Visible(Console):
@@ -239,17 +243,17 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class _Above(io.TextIOBase):
-    """Stands for stdout or stderr while there is a live line: lines go above it once they are whole.
+    """Replaces stdout or stderr while there is a live line: each whole line is written above it.
 
-    What others draw themselves, by carriage returns, is left out but for its last state.
+    Of a line that other code redraws with carriage returns, only the last state is shown.
 
-    A child that was forked has no such line, and takes no lock of ours: it writes to the stream itself.
+    A forked child has no live line and must not take its lock, so it writes to the stream directly.
     """
 
     def __init__(self, line: _LiveLine, stream: TextIO) -> None:
         self._line, self.stream, self._pid = line, stream, os.getpid()
         self.begun = ""
-        """Of a line whose end has not come."""
+        """The beginning of a line that has not ended yet."""
 
     def write(self, text: str, /) -> int:
         if os.getpid() != self._pid:
@@ -277,5 +281,5 @@ class _Above(io.TextIOBase):
 
 
 def _last_state(line: str) -> str:
-    """What a line that was drawn again shows at last; a return at its end has drawn nothing yet."""
+    """The last state of a line that was redrawn; a carriage return at its end has not drawn anything yet."""
     return line.rstrip("\r").rpartition("\r")[2]

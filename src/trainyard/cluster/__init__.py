@@ -1,1 +1,1 @@
-"""Checks of the machines before anything long starts. Pure: the facts are handed in."""
+"""Checks of the local machine before anything long starts. The judgements are pure: facts are passed in."""

@@ -1,7 +1,7 @@
-"""One training at a time on a machine that several repositories share: a lock on a file of the host.
+"""Allow one training at a time on a machine that several repositories share, by a lock on a file of the host.
 
-A concurrency group of GitHub holds off the runs of one repository only. The system takes the lock back when
-the process ends, however it ends. Who waits longest is not served first; waiting costs a run its job's time.
+A concurrency group of GitHub covers the runs of one repository only. The system releases the lock when the
+process ends, however it ends. Waiting runs are not served in order, and waiting uses up the job's time limit.
 """
 
 import fcntl
@@ -17,15 +17,15 @@ from trainyard.errors import ConfigError, WaitTimeoutError
 
 VARIABLE = "TRAINYARD_GPU_LOCK"
 LONGEST_SECONDS = 7 * 3600.0
-"""Of the eight hours that a job has; what is left then is not worth beginning with."""
+"""The longest wait, of the eight hours that a job has; the rest would be too short to start training."""
 _POLL_SECONDS, _SAID_EVERY = 5.0, 600.0
 _logger = logging.getLogger(__name__)
 
 
 def in_turn(work: Callable[[], int], environment: Mapping[str, str] = os.environ) -> Callable[[], int]:
-    """`work` once no other training holds the file that TRAINYARD_GPU_LOCK names; without it, at once.
+    """Wrap `work` so that it waits for the lock on the file in TRAINYARD_GPU_LOCK; if unset, it runs at once.
 
-    A process of several takes no turn of its own: the one that started them has it.
+    The worker processes of a launcher do not take the lock, because the launcher holds it for them.
     """
     name = environment.get(VARIABLE)
     if not name or "WORLD_SIZE" in environment:

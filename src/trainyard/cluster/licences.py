@@ -1,10 +1,10 @@
-"""Which licences the packages of a lock may have: pure judgement over what their metadata declares.
+"""Judge the licences of the packages in a lock by what their metadata declares. Pure.
 
-It reads no metadata. A package is allowed when every statement of its metadata grants it under licences of
-`ALLOWED`, or when `EXCEPTIONS` names the package with what it declares and the reason. Everything else is
-refused, an unknown licence too, until a person has read it.
+It reads no metadata. A package is allowed when every licence statement in its metadata grants use under the
+licences in `ALLOWED`, or when `EXCEPTIONS` has the package with what it declares and the reason. Everything
+else is refused, also an unknown licence, until a person has read it.
 
-    Pin, Declared ──judge──> Finding     (allowed, excepted, refused; elsewhere: of another platform)
+    Pin, Declared ──judge──> Finding     (allowed, excepted, refused; elsewhere: for another platform)
 """
 
 import re
@@ -37,7 +37,7 @@ ALLOWED = frozenset(
         "Zlib",
     }
 )
-"""SPDX identifiers. All are permissive but MPL-2.0, whose terms stop at the borders of its own files."""
+"""SPDX identifiers. All are permissive except MPL-2.0, whose terms cover only its own files."""
 
 _CLASSIFIERS = {
     "Apache Software License": "Apache-2.0",
@@ -50,7 +50,7 @@ _CLASSIFIERS = {
     "The Unlicense (Unlicense)": "Unlicense",
     "zlib/libpng License": "Zlib",
 }
-"""The last part of a licence classifier -> SPDX; those that name no one licence stand for its usual form."""
+"""The last part of a licence classifier -> SPDX; an ambiguous one stands for its most common licence."""
 _NAMES = {
     "3-clause bsd license": "BSD-3-Clause",
     "apache": "Apache-2.0",
@@ -64,23 +64,23 @@ _NAMES = {
     "isc license": "ISC",
     "mit license": "MIT",
 }
-"""What people write into the free field `License` in place of SPDX, in lower case."""
+"""Common texts of the free-form field `License`, in lower case -> SPDX."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What the metadata of an installed package says."""
+    """The licence that an installed package's metadata declares."""
 
     version: str
     expression: str | None = None
     """The field License-Expression: SPDX."""
     classifiers: tuple[str, ...] = ()
-    """Those that begin with `License ::`, whole."""
+    """The whole classifiers that begin with `License ::`."""
     text: str | None = None
     """The field License: a name, an SPDX expression or the whole text of a licence."""
 
     def statements(self) -> tuple[str, ...]:
-        """Each thing that is said of the licence: the expression alone where there is one."""
+        """Every statement about the licence; only the expression if there is one."""
         if self.expression:
             return (self.expression,)
         lines = [line.strip() for line in (self.text or "").splitlines() if line.strip()]
@@ -90,10 +90,10 @@ class Declared:
 
 @dataclass(frozen=True)
 class Allowance:
-    """A package that is taken although no statement of its metadata is on the list."""
+    """A package that is accepted although its metadata has no licence in `ALLOWED`."""
 
     declares: tuple[str, ...]
-    """What its metadata says; the allowance ends when it says something else."""
+    """The statements in its metadata; the allowance ends when they change."""
     reason: str
 
 
@@ -122,19 +122,19 @@ EXCEPTIONS: Mapping[str, Allowance] = {
     ),
     "pyte": Allowance(
         ("GNU Lesser General Public License v3 (LGPLv3)",),
-        "a tool of development, used as it is by tests and pictures; nothing that trains imports it",
+        "a development tool, used unchanged by tests and pictures; training does not import it",
     ),
     "python-dateutil": Allowance(
         ("Dual License", "BSD License", "Apache Software License"),
-        "its licence file says Apache-2.0 or BSD-3-Clause, as one likes",
+        "its licence file offers a choice of Apache-2.0 or BSD-3-Clause",
     ),
     "sigstore-models": Allowance((), "its metadata names no licence; its licence file is MIT"),
 }
-"""Package -> what is allowed of it, and why."""
+"""Package -> the accepted statements, and the reason."""
 
 
 class Standing(StrEnum):
-    """How a package was judged."""
+    """The judgement of a package."""
 
     ALLOWED = "allowed"
     EXCEPTED = "excepted"
@@ -145,15 +145,15 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer for one package."""
+    """The result for one package."""
 
     package: str
     version: str
     standing: Standing
     licence: str
-    """What the metadata says; empty when it says nothing or is not there."""
+    """The statements in the metadata; empty when there are none."""
     reason: str = ""
-    """Why it is excepted, or refused with the fix."""
+    """Why it is excepted, or why it is refused and how to fix that."""
 
 
 def judge(
@@ -161,9 +161,9 @@ def judge(
     installed: Mapping[str, Declared],
     exceptions: Mapping[str, Allowance] = EXCEPTIONS,
 ) -> tuple[Finding, ...]:
-    """An answer for each package of the pins, in order of name.
+    """A finding for each package in the pins, sorted by name.
 
-    A package that several pins name (one for each Python) is judged as it is installed here.
+    A package with several pins (one per Python) is judged by the version that is installed here.
     """
     names = sorted({pin.name for pin in pins})
     return tuple(
@@ -209,7 +209,7 @@ def _why_refused(said: tuple[str, ...], allowance: Allowance | None) -> str:
 
 
 def allows(statement: str) -> bool:
-    """Whether a classifier's name, a common name or an SPDX expression grants use under allowed licences."""
+    """Whether `statement` (a classifier, a common name or an SPDX expression) grants use under `ALLOWED`."""
     name = _CLASSIFIERS.get(statement) or _NAMES.get(statement.lower())
     if name is not None:
         return name in ALLOWED

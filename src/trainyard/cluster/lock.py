@@ -1,6 +1,6 @@
 """The lock file as data: every pinned package, and how an installed environment differs from it.
 
-It installs nothing and asks no index; the text and the installed versions are handed in.
+It installs nothing and asks no package index; the text and the installed versions are passed in.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ class Pin:
     """In its canonical form: lower case, hyphens."""
     version: str
     marker: str | None
-    """Where the pin counts, for example `sys_platform == 'linux'`; None counts everywhere."""
+    """Where the pin applies, for example `sys_platform == 'linux'`; None applies everywhere."""
     hashes: tuple[str, ...]
     """SHA-256 of every file that may be installed, lower-case hex."""
 
     def applies(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Whether the pin counts in `environment` (marker variables); None is the running interpreter."""
+        """Whether the pin applies in `environment` (marker variables); None is the running interpreter."""
         if self.marker is None:
             return True
         return Marker(self.marker).evaluate(dict(environment) if environment is not None else None)
@@ -46,7 +46,7 @@ def read_pins(text: str) -> tuple[Pin, ...]:
 
 
 def differences(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[str, ...]:
-    """How the installed versions (canonical name -> version) differ from the pins that count here."""
+    """How the installed versions (canonical name -> version) differ from the pins that apply here."""
     wanted = {pin.name: pin.version for pin in pins if pin.applies()}
     return tuple(
         f"{name} {installed[name]} instead of {version}" if name in installed else f"{name} {version} missing"
@@ -56,7 +56,7 @@ def differences(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[st
 
 
 def with_input_digest(text: str, inputs: bytes) -> str:
-    """The lock's text with the digest of what it was resolved from on its first line."""
+    """The lock's text with the digest of its inputs on the first line."""
     return f"# input-sha256: {hashlib.sha256(inputs).hexdigest()}\n{_DIGEST.sub('', text)}"
 
 

@@ -1,6 +1,6 @@
-"""What the standard library can say of this machine: packages, compilers, memory, disk, sizes of folders.
+"""Facts about this machine from the standard library: packages, compilers, memory, disk, sizes of folders.
 
-GPUs are the gateway's, torch is the trainer's, the judgement is `preflight`'s.
+The gateway `nvidia` asks for GPUs, the trainer imports torch, and `preflight` judges the facts.
 """
 
 import importlib.util
@@ -21,29 +21,29 @@ from trainyard.cluster.licences import Declared
 
 @dataclass(frozen=True)
 class MainMemory:
-    """Main memory, as far as this process may have it."""
+    """The main memory that this process may use."""
 
     total_bytes: int
-    """Of the machine, or what a control group (of a container, of a service) allows of it."""
+    """The machine's memory, or the limit of a control group (of a container or a service)."""
     available_bytes: int
-    """Free, or taken by caches that give way."""
+    """Memory that is free or used by caches that can be dropped."""
     swap_bytes: int
-    """Free beside it."""
+    """Free swap."""
 
 
 def installed_versions() -> dict[str, str]:
-    """Canonical name -> version of every distribution of the running environment."""
+    """Canonical name -> version of every distribution in the running environment."""
     found = ((d.metadata["Name"], d.version) for d in metadata.distributions())
     return {canonicalize_name(name): version for name, version in found if name}
 
 
 def has_nvidia_driver(devices: Path = Path("/dev")) -> bool:
-    """Whether the kernel has a driver of NVIDIA, so that torch may find a GPU; also on WSL, by its `dxg`."""
+    """Whether the kernel has an NVIDIA driver, so that torch may find a GPU; on WSL its device is `dxg`."""
     return any((devices / name).exists() for name in ("nvidiactl", "nvidia0", "dxg"))
 
 
 def installed_torch() -> tuple[str | None, str | None]:
-    """Version of the installed torch and the CUDA release it was built for, without importing it."""
+    """The installed torch's version and the CUDA release it was built for, without importing it."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None, None
@@ -55,9 +55,9 @@ def installed_torch() -> tuple[str | None, str | None]:
 
 
 def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """What torch.compile needs of the system and does not find: a compiler, the headers of this Python.
+    """The missing system packages that torch.compile needs: a compiler, the headers of this Python.
 
-    For a GPU Triton compiles its launchers as C, for a CPU the kernels themselves are C++.
+    For a GPU, Triton compiles its launchers as C. For a CPU, the kernels themselves are C++.
     """
     asked = environment.get("CC" if on_gpu else "CXX")
     known = ("gcc", "clang") if on_gpu else ("clang++",) if sys.platform == "darwin" else ("g++",)
@@ -71,14 +71,14 @@ def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.e
 
 
 def _python_header() -> Path:
-    """Where a compiler looks for it. Debian's own scheme names a folder that its package does not fill."""
+    """Where a compiler finds Python.h. Debian's own scheme names a folder that its package leaves empty."""
     scheme = sysconfig.get_default_scheme()
     paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
     return Path(paths["include"], "Python.h")
 
 
 def declared_licences() -> dict[str, Declared]:
-    """Canonical name -> what each distribution of the running environment declares of its licence."""
+    """Canonical name -> the declared licence of every distribution in the running environment."""
     found = ((d.metadata["Name"], d) for d in metadata.distributions())
     return {canonicalize_name(name): _declared(distribution) for name, distribution in found if name}
 
@@ -95,12 +95,12 @@ def _declared(distribution: metadata.Distribution) -> Declared:
 
 
 def memory_bytes() -> int:
-    """Main memory, or what a control group allows of it."""
+    """Total main memory, or the limit of a control group."""
     return main_memory().total_bytes
 
 
 def main_memory(root: Path = Path("/")) -> MainMemory:
-    """Main memory by /proc and /sys below `root`; where there is no /proc, all of it counts as available."""
+    """Main memory according to /proc and /sys below `root`; without /proc, all of it counts as available."""
     machine = _numbers_of(root / "proc/meminfo", unit=1024)
     everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     total = machine.get("MemTotal", everything)
@@ -124,9 +124,9 @@ class _Group:
 
 
 def _groups_with_limits(root: Path) -> Iterator[_Group]:
-    """Every group from this process's own up to the root: each of them can be the tightest.
+    """Every group from this process's own up to the root, because any of them can have the tightest limit.
 
-    Inside a container the path of the group may be the host's, and its own group the root of what is mounted.
+    Inside a container, the path in /proc may be the host's while the mounted root is the container's group.
     """
     for line in _text_of(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
@@ -154,7 +154,7 @@ def _limits(mounted: Path, path: str, names: tuple[str, str, str]) -> Iterator[_
 
 
 def _text_of(path: Path) -> str:
-    """Empty where there is no such file, or it may not be read."""
+    """The text of a file; empty if it is missing or may not be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -167,28 +167,28 @@ def _number(path: Path) -> int:
 
 
 def _numbers_of(path: Path, *, unit: int = 1) -> dict[str, int]:
-    """The lines `name: 12 kB` or `name 12` of a file, in bytes."""
+    """The values of the lines `name: 12 kB` or `name 12` in a file, multiplied by `unit`."""
     words = (line.replace(":", " ").split() for line in _text_of(path).splitlines())
     return {found[0]: int(found[1]) * unit for found in words if len(found) > 1 and found[1].isdecimal()}
 
 
 def free_bytes(path: Path) -> int:
-    """Free space where `path` is, or where it would be created."""
+    """Free space on the file system where `path` is or would be created."""
     return shutil.disk_usage(_existing(path)).free
 
 
 def file_system_of(path: Path) -> int:
-    """The same number for all paths on one file system."""
+    """A number that is equal for all paths on one file system."""
     return _existing(path).stat().st_dev
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there and may be looked at."""
+    """`path`, or the nearest folder above it that exists and is accessible."""
     return next(p for p in (path.absolute(), *path.absolute().parents) if os.path.exists(p))  # noqa: PTH110
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file or of all files below a folder; 0 when there is none."""
+    """The size in bytes of a file or of all files below a folder; 0 when it does not exist."""
     if path.is_dir():
         return sum(p.lstat().st_size for p in path.rglob("*") if p.is_file())
     return path.stat().st_size if path.is_file() else 0

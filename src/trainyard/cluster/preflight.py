@@ -1,12 +1,12 @@
-"""Whether this machine can run a configuration: pure judgement over facts that are handed in.
+"""Judge whether this machine can run a configuration. Pure: the facts are passed in.
 
-It asks no driver and reads no file. Every check answers, so that all that is wrong is said in one go.
+It asks no driver and reads no file. Every check gives a finding, so that all problems are reported at once.
 
     Facts + Config ──judge──> Finding, Finding, …      (the worst verdict decides)
 
-The need for GPU memory and disk is a floor that no run can go below, not a forecast: a machine that fails it
-cannot train this configuration, one that passes may still run out. Main memory is computed from the model's
-operations by `plan`: what it lacks by more than that may be wrong is refused.
+The need for GPU memory and disk is a lower bound and not a forecast: a machine below it cannot train this
+configuration, a machine above it may still run out. `plan` computes the need for main memory from the model's
+operations; a machine is refused only if it lacks more than that estimate's possible error.
 """
 
 import re
@@ -18,17 +18,20 @@ from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
-"""First and last minor release the lock is resolved for."""
+"""The first and the last minor release for which the lock is resolved."""
 TRAINING_BYTES_PER_PARAMETER = 16
 """Float32 weight, gradient and AdamW's two moments."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """The same without the gradient."""
 _MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
-"""CUDA major release -> driver branch that runs all of it (docs.nvidia.com/deploy/cuda-compatibility)."""
+"""CUDA major release -> oldest driver branch that runs every minor release of it.
+
+docs.nvidia.com/deploy/cuda-compatibility
+"""
 
 
 class Verdict(StrEnum):
-    """How a check ended; the values are the words that people see."""
+    """The result of a check; the values are the words that people see."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -44,7 +47,7 @@ class Gpu:
 
 
 MEMORY_TOLERANCE = 0.1
-"""By so much the computed main memory may be too high (`benchmarks/memory_fit.py`: 0.03 to 0.04)."""
+"""The computed need for main memory may be this much too high (`benchmarks/memory_fit.py`: 0.03 to 0.04)."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +57,32 @@ class Memory:
     total: int
     available: int
     swap: int
-    """Free beside it."""
+    """Free swap."""
     needed: int
-    """What the tensors take."""
+    """The need of the tensors."""
     reserve: int
-    """What the processes take beside them, to be on the safe side."""
+    """A cautious estimate of what the processes use besides tensors."""
     largest_batch_size: int | None = None
-    """That fits; 0 where not even one sequence does, None where the batch does not matter."""
+    """The largest that fits; 0 if not even one sequence fits, None if the batch size does not matter."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """Something that will be written beside the run's own checkpoints."""
+    """Data that will be written in addition to the run's own checkpoints."""
 
     what: str
     path: str
     needed: int
     """Bytes."""
     free: int
-    """Bytes, on its file system."""
+    """Free bytes on its file system."""
     file_system: int
-    """The same number for all on one file system."""
+    """A number that is equal for all folders on one file system."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found on this machine."""
+    """The facts about this machine."""
 
     python: str
     torch: str | None
@@ -90,38 +93,38 @@ class Facts:
     """The memory of each GPU that torch can use."""
     gpus: tuple[Gpu, ...]
     gpu_trouble: str | None
-    """What the driver said instead of an answer."""
+    """The driver's error message; None when it answered."""
     disk: str
     """The folder that the run will be written to."""
     disk_free_bytes: int
-    """Free, and what this run's own checkpoints already take of it."""
+    """Free bytes, plus the size of the checkpoints that this run already has there."""
     data_bytes: int
-    """Size of the training and validation data, as it will be prepared on that disk."""
+    """Size of the prepared training and validation data on that disk."""
     lock_differences: tuple[str, ...]
     """`name version instead of version`, or `name version missing`."""
     missing_for_compiling: tuple[str, ...] = ()
-    """What torch.compile needs of the system and does not find."""
+    """The missing system packages that torch.compile needs."""
     disk_file_system: int = 0
-    """The number of the one that the run's folder is on."""
+    """The number of the file system that the run's folder is on."""
     rooms: tuple[Room, ...] = ()
-    """What else is written, such as the copy in a store that is a folder."""
+    """Other data that will be written, such as the copy in a store that is a folder."""
     memory: Memory | None = None
-    """None where it is not known, or does not matter."""
+    """None when it is not known or does not matter."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one check."""
+    """The result of one check."""
 
     check: str
     verdict: Verdict
     found: str
     fix: str | None = None
-    """What to do; None when nothing is to be done."""
+    """The fix; None when there is nothing to do."""
 
 
 def judge(config: Config, facts: Facts) -> tuple[Finding, ...]:
-    """Every check's answer, in the order people read them."""
+    """The findings of all checks, in the order in which they are shown."""
     return (
         _python(facts),
         _packages(facts),
@@ -135,15 +138,15 @@ def judge(config: Config, facts: Facts) -> tuple[Finding, ...]:
 
 
 def worst(findings: tuple[Finding, ...]) -> Verdict:
-    """The verdict of the whole: failed beats degraded beats ok."""
+    """The worst verdict of all findings: failed, then degraded, then ok."""
     verdicts = {finding.verdict for finding in findings}
     return next((v for v in (Verdict.FAILED, Verdict.DEGRADED) if v in verdicts), Verdict.OK)
 
 
 def gpu_bytes_needed(config: Config) -> int:
-    """The least GPU memory a step takes: 16 bytes a parameter, and the logits with their gradient.
+    """The least GPU memory that a step takes: 16 bytes per parameter, and the logits with their gradient.
 
-    Activations come on top and depend on the kernels, so they are left out.
+    Activations are left out, because their size depends on the kernels.
     """
     logits = config.training.batch_size * config.data.sequence_length * config.model.architecture.vocab_size
     number = 2 if config.model.dtype == "bfloat16" else 4
@@ -153,13 +156,13 @@ def gpu_bytes_needed(config: Config) -> int:
 
 
 def disk_bytes_needed(config: Config, data_bytes: int) -> int:
-    """Room for the checkpoints that are kept, the one being written, and the prepared data."""
+    """Disk space for the kept checkpoints, the one being written, and the prepared data."""
     checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
     return _checkpoints_held(config) * checkpoint + data_bytes
 
 
 def store_bytes_needed(config: Config) -> int:
-    """Room in a store that is a folder for the checkpoints that a new run leaves at its end."""
+    """Disk space in a store that is a folder, for the checkpoints that a new run keeps at its end."""
     saving, steps = config.checkpointing, config.training.max_steps
     saves = -(-steps // saving.save_steps) if steps else 1
     permanent = steps // saving.keep_every if saving.keep_every and steps else 0
@@ -168,7 +171,7 @@ def store_bytes_needed(config: Config) -> int:
 
 
 def _checkpoints_held(config: Config) -> int:
-    """The last ones, the one being written, and those that stay for good up to max_steps."""
+    """The number of the last checkpoints, the one being written, and the permanent ones up to max_steps."""
     saving, steps = config.checkpointing, config.training.max_steps
     permanent = steps // saving.keep_every if saving.keep_every and steps else 0
     return saving.keep_last + 1 + permanent
@@ -235,12 +238,12 @@ def _gpu(device: str, facts: Facts) -> Iterator[Finding]:
         )
         return
     found, fix = problem
-    # With `auto` the run can go on, slower than its owner expects: that is said, not forbidden.
+    # With `auto` the run can train on the CPU, slower than its owner expects: report that, do not refuse it.
     yield Finding("gpu", Verdict.DEGRADED if device == "auto" else Verdict.FAILED, found, fix)
 
 
 def _gpu_problem(device: str, facts: Facts) -> tuple[str, str] | None:
-    """What keeps `device` from working, and the fix."""
+    """The problem that keeps `device` from working, and its fix; None if there is none."""
     if facts.gpu_trouble:
         return (
             facts.gpu_trouble,
@@ -322,7 +325,7 @@ def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
         f"{has} of main memory available; {needs} are needed for tensors, and about "
         f"{gigabytes(memory.reserve)} beside them ({of})"
     )
-    yield Finding("memory", Verdict.DEGRADED, found, f"should it be killed: {_memory_fix(config, memory)}")
+    yield Finding("memory", Verdict.DEGRADED, found, f"if the run is killed: {_memory_fix(config, memory)}")
 
 
 def _memory_fix(config: Config, memory: Memory) -> str:
@@ -341,7 +344,7 @@ def _memory_fix(config: Config, memory: Memory) -> str:
 
 
 def _disks(config: Config, facts: Facts) -> Iterator[Finding]:
-    """One answer a file system: what is written to the same one is added up."""
+    """One finding per file system: all data that will be written to it is added up."""
     count = _checkpoints_held(config)
     own = disk_bytes_needed(config, facts.data_bytes)
     run = Room(
@@ -375,19 +378,19 @@ def _device_index(device: str) -> int:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """`580.65.06` as numbers that compare; (0,) when there are none."""
+    """`580.65.06` as a tuple of numbers, which can be compared; (0,) when the text has none."""
     return tuple(int(part) for part in re.findall(r"\d+", version)) or (0,)
 
 
 def gpu_names(facts: Facts) -> str:
-    """`1 × NVIDIA H100 (driver 580.65.06)`, or how many when only torch sees them."""
+    """`1 × NVIDIA H100 (driver 580.65.06)`; only the number of GPUs if the driver did not name them."""
     if not facts.gpus:
         return f"{len(facts.torch_gpu_bytes)} GPU(s)"
     return f"{len(facts.gpus)} × {facts.gpus[0].name} (driver {facts.gpus[0].driver})"
 
 
 def gigabytes(size: int) -> str:
-    """Bytes in GB (10⁹), with a decimal below ten; in MB below a tenth of one."""
+    """Bytes in GB (10⁹), with one decimal below 10 GB; in MB below 0.1 GB."""
     if 0 < size < 0.1e9:
         return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"
     return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"

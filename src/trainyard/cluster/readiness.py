@@ -1,6 +1,6 @@
-"""Whether everything outside this machine is ready for a run: store, run number, signing key, role. Pure.
+"""Judge whether everything outside this machine is ready for a run: store, run number, signing key, role.
 
-What was asked, and what came of it, is handed in as `Answers`; here it becomes findings and their fixes.
+Pure: the services' answers are passed in as `Answers`; here they become findings with fixes.
 """
 
 from collections.abc import Iterator
@@ -9,43 +9,43 @@ from dataclasses import dataclass
 from trainyard.cluster.preflight import Finding, Verdict
 
 _ROOM = 52
-"""Characters of a store's address that leave its line within a terminal of 80 columns and a verdict."""
+"""The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the store, the key and the role said."""
+    """The answers of the store, the signing key and the role."""
 
     url: str
     """The store's address, as it was given."""
     run_id: str
     again: str
-    """The command that asks once more."""
+    """The command that repeats the check."""
     written: bool = True
-    """Whether something was written, too."""
+    """Whether the check also wrote to the store."""
     asked: bool = True
     """False where the store was not asked, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
     notes: tuple[str, ...] = ()
     number: int | None = None
-    """The run number that was asked for, or the next free one; None when it could not be looked up."""
+    """The requested run number, or the next free one; None when it could not be looked up."""
     owner: str | None = None
-    """The run that has it; None when it is free, empty when its record cannot be read."""
+    """The run that has the number; None when it is free, empty when the run's record cannot be read."""
     free: int | None = None
-    """The next free number, where this one is another run's."""
+    """The next free number, if another run has this one."""
     signing: str = ""
-    """How the manifest will be signed; empty when it will not be."""
+    """How the manifest will be signed; empty when it will not be signed."""
     signing_problem: str = ""
     signing_is_away: bool = False
-    """The problem is that Sigstore cannot be reached now."""
+    """Whether the problem is that Sigstore cannot be reached now."""
     role: str = ""
-    """The role that was to be assumed; empty where none is."""
+    """The role to be assumed; empty when there is none."""
     role_is_assumed: bool = True
 
 
 def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
-    """Every check's answer, in the order people read them."""
+    """The findings of all checks, in the order in which they are shown."""
     return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers))
 
 
@@ -59,7 +59,7 @@ def store_line(answers: Answers) -> str:
 
 
 def hanging(url: str, seconds: float, endpoint: str | None) -> str:
-    """That nothing was answered, and who should have."""
+    """The message that the store at `url` does not answer."""
     where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
     return (
         f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall drops what is sent "
@@ -68,7 +68,7 @@ def hanging(url: str, seconds: float, endpoint: str | None) -> str:
 
 
 def number_text(answers: Answers) -> str:
-    """`run 4 is free`, or whose it is."""
+    """`run 4 is free`, `run 4 is this run's` or `run 4 is another run's`."""
     if answers.owner is None:
         return f"run {answers.number} is free"
     whose = "this run's" if answers.owner == answers.run_id else "another run's"

@@ -1,6 +1,6 @@
-"""What people read of a preflight: one line when all is well, every failed check with its fix when it is not.
+"""The text of a preflight: one line when all checks pass, else every failed check with its fix.
 
-It judges nothing; `preflight` does.
+`preflight` makes the judgement.
 """
 
 from trainyard.cluster.preflight import Facts, Finding, Verdict, gigabytes, gpu_names
@@ -15,7 +15,7 @@ def summary(config: Config, facts: Facts) -> str:
 
 
 def refusal(findings: tuple[Finding, ...]) -> str:
-    """Every failed check with its fix, and what follows from it."""
+    """Every failed check with its fix, and that nothing was started."""
     failed = [finding for finding in findings if finding.verdict == Verdict.FAILED]
     lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
     count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"

@@ -1,6 +1,6 @@
-"""The only places that touch the outside world: S3, local stores, Slack, GitHub, git, other processes.
+"""The only code that touches the outside world: S3, local stores, Slack, GitHub, git, other processes.
 
-A store is opened by its URL here; adding a kind of store is one module and one line.
+`open_store` opens a store by its URL; adding a kind of store takes one module and one line here.
 """
 
 import re
@@ -22,7 +22,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def no_pace(count: int) -> None:
-    """Read as fast as the disk gives."""
+    """The default pace: never wait."""
 
 
 def open_store(
@@ -34,12 +34,12 @@ def open_store(
     checksum: str = "CRC64NVME",
     attempts: int | None = None,
 ) -> "Store":
-    """The store at `url`, `s3://bucket/prefix` or `file:///folder`. Nothing is sent yet.
+    """The store at `url`, `s3://bucket/prefix` or `file:///folder`. It sends nothing yet.
 
-    `encryption` is asked of S3 for every object: `AES256`, `aws:kms` or `none`. `pace` is called with
-    the number of bytes before each block of a file is read, and may wait. `checksum` is S3's of files in
-    parts: `CRC64NVME`, or `SHA256` where that is asked for (`gateways.s3.checksums`). `attempts` bounds those
-    of one call, below AWS_MAX_ATTEMPTS. Raises ConfigError for another URL.
+    `encryption` is requested from S3 for every object: `AES256`, `aws:kms` or `none`. `pace` is called with
+    the number of bytes before each block of a file is read, and may wait. `checksum` is the one that S3
+    computes for multipart uploads: `CRC64NVME`, or `SHA256` (`gateways.s3.checksums`). `attempts` limits the
+    attempts per call, below AWS_MAX_ATTEMPTS. Raises ConfigError for any other URL.
     """
     match = _URL.fullmatch(url)
     if match and match["scheme"] == "s3":
@@ -59,7 +59,7 @@ def open_store(
 
 
 def folder_of(url: str) -> Path | None:
-    """The folder that a store at `url` is; None for a bucket, and for what is no address of a store."""
+    """The folder of a store at `file:///folder`; None for a bucket, or if `url` is no address of a store."""
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "file":
         return None
@@ -70,7 +70,7 @@ def folder_of(url: str) -> Path | None:
 
 
 def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
-    """The settings of the bucket of `url`. Raises ConfigError for a folder, which has none."""
+    """The settings of the bucket in `url`. Raises ConfigError for a folder, which has no settings."""
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "s3":
         raise ConfigError(f"{url}: only a bucket has settings to check; write s3://bucket/prefix")

@@ -1,5 +1,4 @@
-"""AWS as the person who is logged in to its command line `aws` sees it: the trust policy of one role. It
-changes nothing."""
+"""Read a role's trust policy through the command line `aws`, with the person's login. It changes nothing."""
 
 import json
 from typing import Any
@@ -10,7 +9,7 @@ SECONDS = 60
 
 
 def trust_policy_of(role: str) -> tuple[dict[str, Any] | None, str]:
-    """The trust policy of the role named `role`, or None and why AWS was not asked or did not tell."""
+    """The trust policy of the role named `role`; or None, and the reason why it could not be read."""
     done = run_program(
         ["aws", "iam", "get-role", "--role-name", role, "--output", "json", "--no-cli-pager"],
         seconds=SECONDS,

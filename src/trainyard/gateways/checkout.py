@@ -1,7 +1,7 @@
-"""Another checkout of this repository: its scripts, run with its own code in its own environment.
+"""Run scripts of another checkout of this repository, with its own code in its own environment.
 
-They get no variables of this process but a few harmless ones: code that nobody has reviewed yet shall find no
-secrets, and shall not write into the files of the workflow step that runs it.
+They get only a few harmless variables of this process, because that code may not be reviewed yet: it must not
+find secrets, and must not write to the files of the workflow step that runs it.
 """
 
 import os
@@ -15,7 +15,7 @@ _HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "OMP
 
 
 def run_script(directory: Path, script: str, arguments: Sequence[str], *, seconds: float) -> Watched:
-    """Run `scripts/SCRIPT` of the checkout, with its `.venv` where it has one, else with this Python."""
+    """Run `scripts/SCRIPT` of the checkout, with its `.venv` if it has one, else with this Python."""
     own = directory / ".venv" / "bin" / "python"
     python = own if own.is_file() else Path(sys.executable)
     environment = {name: os.environ[name] for name in _HARMLESS if name in os.environ}

@@ -1,4 +1,4 @@
-"""What git says of the code that runs: commit, branch, and whether the tree was dirty."""
+"""Facts from git about the running code: commit, branch, and whether the working tree is dirty."""
 
 import hashlib
 from pathlib import Path
@@ -13,14 +13,17 @@ _DIFFERENCE = (
     *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
     *("--no-relative", "--unified=3", "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "HEAD"),
 )
-"""Spelt out, so that the user's configuration has no say. The full index has a hash of each changed file."""
+"""All options are explicit, so that the user's git configuration cannot change the output.
+
+The full index has a hash of each changed file.
+"""
 
 
 def git_facts(directory: Path) -> dict[str, Any]:
     """The commit, branch, dirty flag and (if dirty) SHA-256 of the difference; empty outside a repository.
 
-    Untracked files count as dirty where they can change what runs; others, such as a run's own, do not.
-    A flag that git or a file did not answer for is left out: not knowing is not the same as clean.
+    Untracked files make the tree dirty if they can change what runs; others, such as a run's own files, do
+    not. If git or a file cannot be read, the dirty flag is left out, because unknown is not clean.
     """
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:
@@ -33,13 +36,12 @@ def git_facts(directory: Path) -> dict[str, Any]:
 
 
 def origin_address(directory: Path) -> str:
-    """The address of the remote `origin`, empty where there is none. It may hold a login: show it to
-    nobody."""
+    """The URL of the remote `origin`; empty if there is none. Never show it, because it may hold a login."""
     return (_git(directory, "remote", "get-url", "origin") or "").strip()
 
 
 def _state_of_tree(directory: Path) -> dict[str, Any]:
-    """The dirty flag and the hash of the difference to the commit; empty when any part of it is not known."""
+    """The dirty flag and the hash of the difference to the commit; empty when any part is not known."""
     answers = [_git(directory, *_STATUS), _untracked_code(directory), _git(directory, *_DIFFERENCE)]
     known = [answer for answer in answers if answer is not None]
     if len(known) < len(answers):
@@ -50,7 +52,7 @@ def _state_of_tree(directory: Path) -> dict[str, Any]:
 
 
 def _untracked_code(directory: Path) -> str | None:
-    """The names of untracked files of code with the hashes of their contents; None if one is not readable."""
+    """The names of untracked code files with the hashes of their contents; None if one cannot be read."""
     names = _git(directory, "ls-files", "-z", "--others", "--exclude-standard", "--", *_CODE)
     if names is None:
         return None
@@ -64,7 +66,7 @@ def _untracked_code(directory: Path) -> str | None:
 
 
 def _content(path: Path) -> str | None:
-    """A hash of a file, or where a link leads to nothing; None for what has no content of its own."""
+    """A file's hash, or a broken link's target; None if it cannot be read or is not a file."""
     try:
         if path.is_symlink() and not path.exists():
             return f"-> {path.readlink()}"

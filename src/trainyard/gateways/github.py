@@ -1,6 +1,6 @@
-"""What GitHub Actions is told: step outputs, the job summary, annotations and log groups.
+"""Write to GitHub Actions: step outputs, the job summary, annotations and log groups.
 
-Outside Actions every function does nothing. It asks no API: it touches the running step's files and log only.
+Outside Actions every function does nothing. It uses no API, only the files and the log of the running step.
 """
 
 import os
@@ -22,7 +22,7 @@ _LEFT_OUT = "\n\n*The rest was left out: a job summary ends at 1 MiB.*\n"
 
 
 class Level(StrEnum):
-    """How grave an annotation is."""
+    """The severity of an annotation."""
 
     NOTICE = "notice"
     WARNING = "warning"
@@ -30,18 +30,18 @@ class Level(StrEnum):
 
 
 def in_actions(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is a step of a workflow."""
+    """Whether this process runs in a workflow step."""
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
 def set_output(name: str, value: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Give the step the output `name`; any text is safe, also one of several lines."""
+    """Set the step output `name`; any text is safe, also with several lines."""
     delimiter = f"value_{secrets.token_hex(16)}"
     _append(environment, "GITHUB_OUTPUT", f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
 
 
 def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
-    """Give the step several outputs; nothing outside Actions."""
+    """Set several step outputs; does nothing outside Actions."""
     for name, value in values.items():
         set_output(name, value, environment)
 
@@ -49,7 +49,7 @@ def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.e
 def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Append to the job summary; False outside Actions.
 
-    What goes beyond GitHub's limit is cut off at a line, because a longer summary is refused as a whole.
+    Text beyond GitHub's limit is cut off at a line, because GitHub refuses a longer summary as a whole.
     """
     name = environment.get("GITHUB_STEP_SUMMARY")
     if not name:
@@ -81,9 +81,9 @@ def annotate(
 
 
 def annotate_problems(text: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Show each line `FILE:LINE: what is wrong` of `text` at its place, all other lines together at none.
+    """Show each line `FILE:LINE: problem` of `text` at its place, and all other lines together without one.
 
-    GitHub shows ten errors a step, so no more are given places of their own.
+    GitHub shows ten errors per step, so at most nine lines get their own annotation.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     placed = [(match, line) for line in lines if (match := _PLACED.match(line))][:_SHOWN_PROBLEMS]
@@ -91,7 +91,7 @@ def annotate_problems(text: str, environment: Mapping[str, str] = os.environ) ->
         place = (match["file"], int(match["line"]))
         annotate(Level.ERROR, match["text"], place=place, environment=environment)
     rest = [line for line in lines if line not in {line for _, line in placed}]
-    if rest and not (placed and len(rest) == 1):  # the count at the end says nothing more
+    if rest and not (placed and len(rest) == 1):  # a single other line is the count of errors
         annotate(Level.ERROR, "\n".join(rest), environment=environment)
 
 
@@ -99,7 +99,7 @@ def annotate_problems(text: str, environment: Mapping[str, str] = os.environ) ->
 def refusal_in_summary(title: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
     """If the step ends with an error, show it under `title` in the job summary and as an annotation.
 
-    Its first line becomes the step output `reason`, which the Slack message quotes. The error goes on.
+    Its first line becomes the step output `reason`, which the Slack message quotes. The error is re-raised.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def refusal_in_summary(title: str, environment: Mapping[str, str] = os.environ) 
 
 @contextmanager
 def log_group(title: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Fold what is logged inside into one line of the step's log."""
+    """Fold the lines that the body logs into one line of the step's log."""
     if not in_actions(environment):
         yield
         return

@@ -1,8 +1,8 @@
-"""GitHub's REST API, as far as workflows need it, with the standard library only.
+"""The calls of GitHub's REST API that workflows need, with the standard library only.
 
-Every call has a time limit; reads and what can be said twice are tried again, a dispatch is not. The token is
-sent to GitHub alone, not to where a download is redirected, and appears in no error. What to ask is decided
-elsewhere. https://docs.github.com/en/rest
+Every call has a time limit. Reads and idempotent changes are retried, a dispatch is not. The token is sent
+only to GitHub and never to the target of a redirect, and appears in no error. The callers decide what to ask.
+https://docs.github.com/en/rest
 """
 
 import io
@@ -22,7 +22,7 @@ from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 
 CALL_SECONDS = 20
 PAUSES = (1.0, 4.0)
-"""Seconds between the attempts of a call that may be made again."""
+"""Seconds between the attempts of a call that may be retried."""
 _PAGES, _A_PAGE = 10, 100
 _MOST_BYTES = 32 * 2**20
 _HEALS = (429, 500, 502, 503, 504)
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 class GitHub:
-    """One repository of GitHub, seen with one token."""
+    """One repository on GitHub, accessed with one token."""
 
     def __init__(self, repository: str, token: str, *, server: str = "https://api.github.com") -> None:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
@@ -45,7 +45,7 @@ class GitHub:
         return self._json("GET", path, query=query)
 
     def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Json]:
-        """Every item of a list, page by page; `key` names the list inside an answer that wraps it."""
+        """Every item of a list, read page by page; `key` names the list if the answer is an object."""
         for page in range(1, _PAGES + 1):
             answer = self._json("GET", path, query={**query, "per_page": _A_PAGE, "page": page})
             items = answer.get(key, []) if key else answer
@@ -54,24 +54,24 @@ class GitHub:
                 return
 
     def post(self, path: str, body: Json | None = None, *, again: bool = False) -> Any:
-        """The answer to a change; with `again` it is tried more than once, so it must be one that may be."""
+        """The answer to a change; with `again` it is retried, so it must be idempotent."""
         return self._json("POST", path, body=body or {}, again=again)
 
     def patch(self, path: str, body: Json) -> Any:
-        """The answer to a change of something that is there."""
+        """The answer to a change of something that exists; it is retried."""
         return self._json("PATCH", path, body=body, again=True)
 
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str:
-        """Start `workflow` on a branch or tag; returns the new run's address, empty where it is not told.
+        """Start `workflow` on a branch or tag; return the new run's URL, empty if GitHub does not give it.
 
-        Raises ServiceTroubleError where it may have been started nevertheless.
+        Raises ServiceTroubleError when it is not known whether the workflow was started.
         """
         body = {"ref": ref, "inputs": dict(inputs), "return_run_details": True}
         answer = self.post(f"/actions/workflows/{quote(workflow, safe='')}/dispatches", body)
         return str((answer or {}).get("html_url") or "")
 
     def artifact_file(self, artifact: int, name: str) -> bytes | None:
-        """The file `name` in an artifact; None when there is no such file in it."""
+        """The content of the file `name` in an artifact; None when the artifact does not have it."""
         archive = self._call("GET", f"/actions/artifacts/{artifact}/zip", again=True)
         try:
             with zipfile.ZipFile(io.BytesIO(archive)) as files:
@@ -124,21 +124,21 @@ class GitHub:
 
 
 def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = "GITHUB_TOKEN") -> GitHub:
-    """The repository that a workflow runs for, with the token in the environment's `variable`.
+    """The repository of the running workflow, with the token in the environment's `variable`.
 
-    Raises ConfigError when the variables are not those of a workflow run.
+    Raises ConfigError when a variable of a workflow run is missing.
     """
     for name in ("GITHUB_REPOSITORY", variable):
         if not environment.get(name):
             raise ConfigError(
-                f"{name} is not set: it says which repository to ask GitHub about, and as whom."
+                f"{name} is not set: GITHUB_REPOSITORY names the repository, and {variable} holds the token."
             )
     server = environment.get("GITHUB_API_URL") or "https://api.github.com"
     return GitHub(environment["GITHUB_REPOSITORY"], environment[variable].strip(), server=server)
 
 
 def _refusal(method: str, path: str, error: HTTPError) -> str:
-    """What GitHub said, for example `Resource not accessible by integration`."""
+    """The error message with GitHub's own text, for example `Resource not accessible by integration`."""
     try:
         message = str(json.loads(error.read(10_000)).get("message", ""))
     except (ValueError, AttributeError, OSError, HTTPException):

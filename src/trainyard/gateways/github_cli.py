@@ -1,8 +1,7 @@
-"""GitHub as the person who is logged in to its command line `gh` sees it: any REST call, and secrets by
-their names.
+"""Make REST calls and set secrets on GitHub through its command line `gh`, with the login of the person.
 
-`gh` knows the login, the host and the proxy; this module holds no token. What to ask is decided elsewhere.
-A value of a secret goes from the person, or from the environment, straight to `gh`, which encrypts it.
+`gh` knows the login, the host and the proxy; this module holds no token. The callers decide what to ask.
+A secret's value goes from the person, or from the environment, straight to `gh`, which encrypts it.
 https://cli.github.com/manual/gh_api
 """
 
@@ -23,16 +22,16 @@ PAUSES = (1.0, 4.0)
 """Seconds between the attempts of a read."""
 _HEALS = (500, 502, 503, 504)
 _LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
-"""Variables that would colour the answers, mix logs into them, or choose another repository."""
+"""Variables that would colour the answers, mix logs into them, or select another repository."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What GitHub answered to one call."""
+    """GitHub's answer to one call."""
 
     status: int
     content: Any
-    """Parsed JSON; None where there is none."""
+    """The parsed JSON; None if there is none."""
 
     @property
     def ok(self) -> bool:
@@ -40,17 +39,17 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """Why it was refused, in GitHub's words."""
+        """The status and GitHub's own text, which says why a call was refused."""
         text = self.content.get("message", "") if isinstance(self.content, dict) else ""
         return " ".join(f"{self.status} {text}".split())[:300]
 
 
 class RateLimitError(ServiceTroubleError):
-    """GitHub answers nothing more for a while; asking again at once would only prolong it."""
+    """GitHub's rate limit is reached; an immediate retry would only extend it."""
 
 
 class GitHubCli:
-    """One host of GitHub, through `gh`."""
+    """One GitHub host, accessed through `gh`."""
 
     def __init__(self, host: str, environment: Mapping[str, str] = os.environ) -> None:
         kept = {name: value for name, value in environment.items() if name not in _LEFT_OUT}
@@ -58,9 +57,9 @@ class GitHubCli:
         self._environment = kept | {"GH_HOST": host, "NO_COLOR": "1", "GH_NO_UPDATE_NOTIFIER": "1"}
 
     def require_login(self) -> None:
-        """Raise ConfigError when `gh` is missing, or has no login for the host; GitHub is not asked.
+        """Raise ConfigError when `gh` is missing, or has no login for the host. It does not ask GitHub.
 
-        Without a login GitHub would only say that it knows no such repository.
+        Without a login, GitHub would only answer that the repository does not exist.
         """
         line = ["gh", "auth", "token", "--hostname", self._host]
         done = run_program(line, seconds=CALL_SECONDS, stdin="", environment=self._environment)
@@ -72,7 +71,7 @@ class GitHubCli:
             raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """One call. Reads are tried again while that can heal; a change is asked for once.
+        """Make one call. A read is retried after errors that can heal; a change is sent once.
 
         Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached.
         """
@@ -89,9 +88,9 @@ class GitHubCli:
         raise AssertionError("the last attempt returns or raises")
 
     def set_secret(self, name: str, place: list[str], value: str | None) -> None:
-        """Set a secret to `value`, or to what `gh` asks the person for when that is None.
+        """Set a secret to `value`; if that is None, `gh` asks the person for the value.
 
-        `place` is the part of the command line that names repository and environment. Raises ServiceError.
+        `place` has the arguments that name the repository and the environment. Raises ServiceError.
         """
         line = ["gh", "secret", "set", name, *place]
         if value is None:
@@ -119,7 +118,7 @@ class GitHubCli:
 
 
 def _parsed(output: str) -> Answer | None:
-    """The answer in what `gh api --include` printed; None when GitHub did not answer.
+    """The answer in the output of `gh api --include`; None when GitHub did not answer.
 
     Raises RateLimitError.
     """
@@ -143,7 +142,7 @@ def _spent(headers: Mapping[str, str]) -> bool:
 
 
 def _again(headers: Mapping[str, str]) -> str:
-    """When to ask again, if GitHub says so."""
+    """When to ask again, to be appended to the message; empty if GitHub does not say."""
     if headers.get("retry-after", "").isdecimal():
         return f": ask again in {headers['retry-after']} seconds"
     if headers.get("x-ratelimit-reset", "").isdecimal():

@@ -1,6 +1,6 @@
-"""What the NVIDIA driver says of its GPUs, through `nvidia-smi`.
+"""Facts about GPUs from the NVIDIA driver, through `nvidia-smi`.
 
-It judges nothing: a driver that cannot answer is reported with its own words.
+It makes no judgement: if the driver cannot answer, its own message is reported.
 """
 
 import shutil
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from trainyard.gateways.process import run_program
 
-# A bare `nvidia-smi` exits 0 on a crashed GPU and prints ERR!; asking for the name fails
+# Without options, `nvidia-smi` prints ERR! for a crashed GPU and exits 0; a query for its name fails
 # (https://github.com/pytorch/test-infra, .github/actions/setup-nvidia).
 _QUERY = "name,driver_version,memory.total,temperature.gpu"
-_INFOROM_CORRUPTED = 14  # a warning about the card's own memory; its answers are still valid
+_INFOROM_CORRUPTED = 14  # a warning about the card's own memory; the output is still valid
 _SECONDS = 30
 _MIB = 1 << 20
 
@@ -32,11 +32,11 @@ class NvidiaGpu:
 
 @dataclass(frozen=True)
 class NvidiaAnswer:
-    """What `nvidia-smi` answered."""
+    """The answer of `nvidia-smi`."""
 
     gpus: tuple[NvidiaGpu, ...]
     trouble: str | None
-    """Why there is no answer that can be used; None when there is one, or no `nvidia-smi` at all."""
+    """Why the answer cannot be used; None when it can, or when there is no `nvidia-smi`."""
 
 
 def query_gpus() -> NvidiaAnswer:
@@ -44,7 +44,7 @@ def query_gpus() -> NvidiaAnswer:
     done = run_program(
         ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], seconds=_SECONDS
     )
-    # A folder of PATH that may not be entered makes a missing program "permission denied".
+    # If a folder in PATH may not be entered, the error for a missing program is "permission denied".
     if done.exit_code is None and shutil.which("nvidia-smi") is None:
         return NvidiaAnswer((), None)
     if done.exit_code not in (0, _INFOROM_CORRUPTED):
@@ -54,7 +54,7 @@ def query_gpus() -> NvidiaAnswer:
 
 
 def read_answer(text: str) -> NvidiaAnswer:
-    """The GPUs in the CSV answer; a row that is no GPU (`ERR!`, `[Unknown Error]`) is trouble."""
+    """The GPUs in the CSV answer; any other row (`ERR!`, `[Unknown Error]`) sets `trouble`."""
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",")]
@@ -68,9 +68,9 @@ def read_answer(text: str) -> NvidiaAnswer:
 
 
 def gpu_sampler(*, seconds: float) -> Callable[[], dict[str, float]]:
-    """A function that gives the first GPU's utilization and temperature as metrics, at most `seconds` old.
+    """A function that returns the first GPU's utilization and temperature as metrics, at most `seconds` old.
 
-    A thread asks `nvidia-smi`, so that the caller never waits; empty while there is no answer.
+    A thread asks `nvidia-smi`, so that the caller never waits. The result is empty while there is no answer.
     """
     latest: dict[str, float] = {}
 

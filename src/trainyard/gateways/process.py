@@ -1,4 +1,4 @@
-"""Other programs, with a time limit unless a person sits before them. The only importer of subprocess."""
+"""Run other programs, with a time limit unless a person attends to them."""
 
 import contextlib
 import os
@@ -36,10 +36,9 @@ def run_program(
     stdin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Run `command` for at most `seconds`; a missing program is an answer, not an error.
+    """Run `command` for at most `seconds`; a missing program gives a result and raises no error.
 
-    It reads `stdin`, or what this process reads when that is None, in `environment`, or in that of this
-    process.
+    The program inherits this process's stdin and environment where `stdin` or `environment` is None.
     """
     try:
         done = subprocess.run(
@@ -61,9 +60,9 @@ def run_program(
 
 
 def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> int | None:
-    """Run `command` on this process's terminal, where it may ask a person, for as long as that takes.
+    """Run `command` on this process's terminal without a time limit, so that it can ask a person.
 
-    Returns its exit code, None when it could not be started.
+    Returns its exit code; None when it could not be started.
     """
     try:
         return subprocess.run(list(command), env=dict(environment), check=False).returncode
@@ -73,20 +72,20 @@ def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> i
 
 @dataclass(frozen=True)
 class Watched:
-    """How a program ended that was measured."""
+    """How a measured program ended."""
 
     exit_code: int | None
     """Negative for a signal; None when it could not be started or did not end in time."""
     log: str
     """The end of stdout and stderr together."""
     memory_bytes: int
-    """Resident at the peak: of the program, or of one that it waited for if that had more."""
+    """The peak resident memory of the program, or of a child that it waited for if that had more."""
 
 
 def run_watched(
     command: Sequence[str], *, seconds: float, cwd: Path, environment: Mapping[str, str]
 ) -> Watched:
-    """Run `command` in `environment` alone for at most `seconds`, with what it starts, and measure it."""
+    """Run `command` and its children in exactly `environment` for at most `seconds`, and measure them."""
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Signatures by model-signing: with a key from a secret, or without one by a certificate for the workflow.
+"""Sign and verify with model-signing: with a key from a secret, or keyless with the workflow's certificate.
 
 A signature is a Sigstore bundle over an in-toto statement of files and their digests (OpenSSF Model Signing).
-No file is read for it: the digests are known. The key is never written anywhere and never part of a message.
+It reads no files, because the digests are known. The key is never written to a disk or into a message.
 """
 
 import base64
@@ -24,17 +24,17 @@ KEY, KEY_FILE, PASSWORD, METHOD = (
 )
 _KEYLESS = "keyless"
 _TOKEN = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
-"""What GitHub gives a job that may have an OIDC token."""
+"""The variables that GitHub sets in a job that may request an OIDC token."""
 _NAMED = 5
-"""So many files that differ are named."""
+"""At most this many differing files are named."""
 
 
 def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | None":
-    """The signer that the environment asks for; None when it has no key and asks for none.
+    """The signer that the environment variables set up; None when they ask for no signature.
 
-    TRAINYARD_SIGNING_KEY holds the private key itself (PEM, P-256, P-384 or P-521) or
-    TRAINYARD_SIGNING_KEY_FILE names its file; TRAINYARD_SIGNING=keyless signs with the workflow's own
-    identity, in public. Raises ConfigError for a key that cannot be used.
+    TRAINYARD_SIGNING_KEY holds the private key itself (PEM, P-256, P-384 or P-521), or
+    TRAINYARD_SIGNING_KEY_FILE names its file. TRAINYARD_SIGNING=keyless signs with the workflow's own
+    identity, which becomes public. Raises ConfigError for a key that cannot be used.
     """
     method = environment.get(METHOD, "")
     if method not in ("", _KEYLESS):
@@ -54,13 +54,13 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
 
 
 class ModelSigner:
-    """Signs with what model-signing was set up with."""
+    """Signs with the key or the identity in a configuration of model-signing."""
 
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
 
     def sign(self, name: str, digests: Mapping[str, str]) -> bytes:
-        """The bundle for these files. Raises ServiceError when a certificate cannot be had."""
+        """The bundle for these files. Raises ServiceError when a certificate cannot be obtained."""
         from sigstore.errors import Error as SigstoreError
 
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
@@ -75,10 +75,10 @@ class ModelSigner:
 
 
 class KeyVerifier:
-    """Counts the signatures that the private half of a public key has made. Needs no network."""
+    """Verifies signatures with a public key. It needs no network."""
 
     def __init__(self, public_key: Path) -> None:
-        """Raises ConfigError when the file holds no public key that can be used."""
+        """Raises ConfigError when the file does not hold a usable public key."""
         from model_signing import verifying
 
         configuration: Any = verifying.Config
@@ -93,7 +93,7 @@ class KeyVerifier:
         self._name = str(public_key)
 
     def problem(self, bundle: bytes, digests: Mapping[str, str]) -> str | None:
-        """Why the bundle does not speak for these files, None if it does."""
+        """Why the bundle is not a valid signature of these files; None if it is."""
         from cryptography.exceptions import InvalidSignature
 
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
@@ -121,7 +121,7 @@ class KeyVerifier:
 
 
 class _Known:
-    """Stands in for model-signing's hashing: the digests are known already."""
+    """Replaces the hashing of model-signing, because the digests are known already."""
 
     def __init__(self, name: str, digests: Mapping[str, str]) -> None:
         self._name, self._digests = name, digests
@@ -140,7 +140,7 @@ class _Known:
         return manifest.Manifest(self._name, items, form)
 
     def add_ignored_paths(self, **_: object) -> None:
-        """Nothing is ignored: what was signed is compared whole."""
+        """Ignore the call: every signed file is compared."""
 
 
 def _key_configuration(path: str, password: bytes | None) -> Any:
@@ -164,7 +164,7 @@ def _text_of(file: str) -> str:
 
 
 def _mistake(text: str, password: str) -> str:
-    """Why a text is not the key that signs, and what to do. Nothing of the text is in the answer."""
+    """Why a text is not a usable signing key, and what to do. The answer never quotes the text."""
     name = (re.findall(r"-----BEGIN ([A-Z ]{1,40})-----", text) or [""])[0]
     is_encrypted = "ENCRYPTED" in name or "Proc-Type: 4,ENCRYPTED" in text
     if name.endswith("PUBLIC KEY"):
@@ -189,7 +189,7 @@ def _mistake(text: str, password: str) -> str:
 
 
 def _keyless_configuration(environment: Mapping[str, str]) -> Any:
-    if not all(environment.get(name) for name in _TOKEN):  # else sigstore would ask a person, in a browser
+    if not all(environment.get(name) for name in _TOKEN):  # otherwise sigstore would open a browser
         raise ConfigError(
             f"{METHOD}={_KEYLESS}: there is no OIDC token. It works in GitHub Actions, in a job with the "
             f"permission id-token: write; elsewhere set {KEY}."
@@ -206,18 +206,18 @@ def _keyless_configuration(environment: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def _readable(secret: str) -> Iterator[str]:
-    """A path from which the secret can be read once; it is never on a disk."""
+    """A path from which the secret can be read once, without writing it to a disk."""
     content = secret.encode()
     reader, writer = os.pipe()
     try:
         with os.fdopen(writer, "wb") as file:
-            file.write(content[: 1 << 15])  # a pipe holds that much without a reader
+            file.write(content[: 1 << 15])  # a pipe buffers this much without a reader
         yield f"/dev/fd/{reader}"
     finally:
         os.close(reader)
 
 
 def _signed(bundle: bytes) -> dict[str, str]:
-    """What a bundle, whose signature holds, speaks of."""
+    """The files and digests in a bundle whose signature was verified."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     return {entry["name"]: entry["digest"] for entry in payload["predicate"]["resources"]}

@@ -1,7 +1,7 @@
-"""Slack, through an incoming webhook or a bot token: one message in a bounded time, or the reason why not.
+"""Send Slack messages through an incoming webhook or a bot token, within a time limit.
 
-Only a token can answer in a thread and edit what was said; a webhook posts one message below the other. What
-is said is not decided here. The webhook's address and the token are secrets and appear in no error.
+Only a token can reply in a thread and edit messages; a webhook can only post new ones. The callers write the
+text. The webhook's URL and the token are secrets and appear in no error.
 """
 
 import contextlib
@@ -33,18 +33,18 @@ from slack_sdk.webhook import WebhookClient
 from trainyard.errors import ServiceError
 
 CALL_SECONDS = 4
-"""Limit of one call."""
+"""The time limit per call."""
 TOTAL_SECONDS = 10.0
-"""Limit of a message, retries and name resolution included, but for the waits that Slack asks for."""
+"""The time limit per message with retries and name resolution, but without the waits that Slack asks for."""
 RATE_LIMIT_SECONDS = 60.0
-"""How long to wait in all when Slack asks to (429, Retry-After); it allows about a message a second."""
+"""The limit of all waits that Slack asks for (429, Retry-After); it allows about one message per second."""
 _RETRIES = 2
-# slack_sdk logs the webhook's address in some messages; this logger has no handlers and lets nothing through.
+# slack_sdk logs the webhook's URL in some messages, so it gets a logger that discards everything.
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
 
 
 class Place(Protocol):
-    """Where a message is: the channel's ID and the message's `ts`."""
+    """The address of a message: the channel's ID and the message's `ts`."""
 
     @property
     def channel(self) -> str: ...
@@ -55,12 +55,12 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Posted:
-    """Where a message is; both empty when a webhook took it, which does not say."""
+    """The address of a posted message; both fields are empty after a webhook, which does not return them."""
 
     channel: str = ""
-    """The channel's ID, which edits need in place of its name."""
+    """The channel's ID; edits need the ID and not the name."""
     ts: str = ""
-    """What names the message in its channel; answers go to the thread of it."""
+    """Identifies the message in its channel, and its thread."""
 
 
 def post(
@@ -74,8 +74,8 @@ def post(
 ) -> Posted | None:
     """Send a message; None when neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set.
 
-    A token goes before a webhook, if a channel is known: SLACK_CHANNEL, else `channel`. `thread` is the
-    message that is answered, `broadcast` shows the answer in the channel too. SLACK_API_URL names another
+    A token is preferred to a webhook if a channel is known: SLACK_CHANNEL, else `channel`. The message is a
+    reply to `thread`, if given; `broadcast` also shows the reply in the channel. SLACK_API_URL names another
     server for the token. Raises ServiceError when Slack cannot be reached or refuses.
     """
     token, webhook = environment.get("SLACK_BOT_TOKEN"), environment.get("SLACK_WEBHOOK_URL")
@@ -104,7 +104,7 @@ def edit(
     *,
     environment: Mapping[str, str] = os.environ,
 ) -> bool:
-    """Put other words into `message`; False without a token, or when a webhook posted it.
+    """Replace the text of `message`; False without a token, or when a webhook posted it.
 
     Raises ServiceError when Slack cannot be reached or refuses.
     """
@@ -122,7 +122,7 @@ def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[st
 
 
 class _TimeLeft:
-    """Of one message: a moment that only Slack's own wish to wait puts off."""
+    """The time left for one message; only a wait that Slack asks for extends it."""
 
     def __init__(self) -> None:
         now = time.monotonic()
@@ -132,7 +132,7 @@ class _TimeLeft:
         return self._end - time.monotonic()
 
     def put_off(self, seconds: float) -> bool:
-        """Leave room to wait `seconds`; False when that is too long."""
+        """Extend the time by a wait of `seconds`; False when all waits would take too long."""
         if self._end + seconds > self._latest:
             return False
         self._end += seconds
@@ -140,7 +140,7 @@ class _TimeLeft:
 
 
 class _WhileTimeLasts(RetryHandler):
-    """One of slack_sdk's retry handlers, which gives up when the wait would go beyond the message's time."""
+    """Wraps a retry handler of slack_sdk; it gives up when a wait would exceed the message's time limit."""
 
     def __init__(self, inner: RetryHandler, time_left: _TimeLeft) -> None:
         super().__init__(inner.max_retry_count)
@@ -171,7 +171,7 @@ class _WhileTimeLasts(RetryHandler):
 
 
 def _retry_handlers(time_left: _TimeLeft) -> list[RetryHandler]:
-    """An answer that is only late is not asked for again: the message may have been posted."""
+    """The retries of one message. A timeout is not retried, because the message may have been posted."""
     handlers = (
         RateLimitErrorRetryHandler(_RETRIES),
         ConnectionErrorRetryHandler(_RETRIES),
@@ -181,10 +181,10 @@ def _retry_handlers(time_left: _TimeLeft) -> list[RetryHandler]:
 
 
 def _retry_after(response: HttpResponse | None) -> float:
-    """Seconds that Slack asks to wait; 0 when it does not ask."""
+    """The seconds that Slack asks to wait; 0 when it does not ask."""
     for name, values in (response.headers if response is not None else {}).items():
         if name.lower() == "retry-after" and values and values[0].strip().isdecimal():
-            return float(values[0]) + 1  # slack_sdk adds up to a second, so that not all come at once
+            return float(values[0]) + 1  # slack_sdk adds a random wait of up to a second
     return 0.0
 
 
@@ -192,7 +192,7 @@ def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time
     _check_address("SLACK_WEBHOOK_URL", address)
     handlers = _retry_handlers(time_left)
     client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=handlers)
-    client.proxy = None  # urllib's own handling of proxies is used instead, because it honours NO_PROXY
+    client.proxy = None  # without it urllib handles the proxy, and honours NO_PROXY
     answer = client.send(text=text, blocks=blocks)
     if answer.status_code != 200:
         raise ServiceError(f"Slack answered {answer.status_code}: {' '.join(answer.body.split())[:200]}")
@@ -202,7 +202,7 @@ def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time
 def _call_with_token(
     method: str, body: dict[str, Any], access: tuple[str, str], time_left: _TimeLeft
 ) -> Posted:
-    """`access` is the token and the server."""
+    """`access` has the token and the server."""
     token, server = access
     _check_address("SLACK_API_URL", server)
     handlers = _retry_handlers(time_left)
@@ -216,7 +216,7 @@ def _call_with_token(
 
 
 def _refusal(error: SlackApiError) -> str:
-    """What Slack said, for example `channel_not_found`, or the status of an answer that says nothing."""
+    """Slack's error, for example `channel_not_found`; the status if the answer names none."""
     data = error.response.data if error.response is not None else None
     if isinstance(data, dict) and data.get("error"):
         return str(data["error"])
@@ -230,7 +230,7 @@ def _check_address(variable: str, address: str) -> None:
 
 
 def _bounded(send: Callable[[_TimeLeft], Posted]) -> Posted:
-    """Run `send` while time lasts; name resolution has no limit of its own, hence the thread."""
+    """Run `send` within the time limit; in a thread, because name resolution has no time limit of its own."""
     outcome: queue.SimpleQueue[Posted | Exception] = queue.SimpleQueue()
     time_left = _TimeLeft()
 
@@ -256,7 +256,7 @@ def _checked(answer: Posted | Exception) -> Posted:
 
 
 def _cause(failure: Exception) -> str:
-    """What went wrong, without the words of errors that may quote the address."""
+    """The cause of a failure, without error texts that may quote the webhook's URL."""
     reason = failure.reason if isinstance(failure, URLError) else failure
     if isinstance(reason, TimeoutError):
         return f"no answer within {CALL_SECONDS} seconds"

@@ -1,6 +1,6 @@
-"""A program on a terminal of its own: it sees a screen of a given size, and what it writes is recorded.
+"""Run a program on a terminal of its own, with a screen of a given size, and record its output.
 
-`process` runs programs whose output nobody watches; here they behave as they do in front of a person.
+Programs behave here as they do in front of a person; `process` runs programs without a terminal.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Recording:
-    """What a program wrote to its terminal, escape sequences included, and how it ended."""
+    """The output of a program on its terminal, with escape sequences, and how the program ended."""
 
     output: bytes
     exit_code: int | None
@@ -39,9 +39,9 @@ def record(
     environment: Mapping[str, str],
     watch: Callable[[bytes], None] = lambda _: None,
 ) -> Recording:
-    """Run `command` in `environment` alone on a terminal of `columns` × `rows` for at most `seconds`.
+    """Run `command` in exactly `environment` on a terminal of `columns` × `rows` for at most `seconds`.
 
-    `watch` gets what is written as it comes.
+    `watch` is called with each piece of output when it arrives.
     """
     process, terminal = pty.fork()
     if process == 0:
@@ -58,7 +58,7 @@ def record(
 
 
 def _become(command: Sequence[str], cwd: Path, environment: Mapping[str, str], size: tuple[int, int]) -> None:
-    """Turn the forked child into `command`; 127 where it cannot be started, as a shell answers."""
+    """Turn the forked child into `command`; like a shell, exit with 127 if it cannot be started."""
     columns, rows = size
     try:
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -79,7 +79,7 @@ def _read(terminal: int, until: float, watch: Callable[[bytes], None]) -> tuple[
             continue
         try:
             part = os.read(terminal, _READ_BYTES)
-        except OSError:  # Linux answers EIO once the last writer has closed the terminal
+        except OSError:  # Linux raises EIO after the last writer has closed the terminal
             part = b""
         if not part:
             return b"".join(parts), True

@@ -1,7 +1,7 @@
-"""Several processes on one machine: starts torchrun and gives back the code that the run ended with.
+"""Start torchrun for several processes on one machine, and return the exit code of the run.
 
-torchrun turns every exit code of a worker into 1. Every worker therefore leaves its code in a file, which is
-read here. Signals are passed on; the workers get the time they need to save.
+torchrun turns every exit code of a worker into 1. Each worker therefore writes its code to a file, which is
+read here. Signals are passed on, and the workers get the time they need to save.
 """
 
 import os
@@ -18,13 +18,13 @@ from trainyard.errors import ExitCode
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
 _SHUTDOWN_SECONDS = "300"
-"""How long torchrun waits for workers after a signal; its own 30 s would kill a large save."""
+"""How long torchrun waits for workers after a signal; its default of 30 s would interrupt a large save."""
 
 
 def launch(arguments: Sequence[str], processes: int, run_id: str) -> int:
-    """Run a Python script in `processes` workers, which agree on one run.
+    """Run a Python script in `processes` workers that train one run together.
 
-    Returns the exit code of the main one; where that was ended because another had failed, that of the other.
+    Returns the main worker's exit code, or that of the worker whose failure ended the main one.
     Raises KeyboardInterrupt when a signal ended them before there was a run to save.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
@@ -33,7 +33,7 @@ def launch(arguments: Sequence[str], processes: int, run_id: str) -> int:
         environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         command = [sys.executable, "-m", "trainyard.training.workers", "--standalone", "--no-python"]
-        # torchrun leaves its own folder behind; here it goes with ours.
+        # torchrun does not remove its log folder; inside ours, it is removed too.
         command += [f"--log-dir={name}", f"--nproc-per-node={processes}", sys.executable, *arguments]
         told = _run_passing_signals(command, environment)
         code = _code_of_all(folder, told=told)
@@ -43,7 +43,7 @@ def launch(arguments: Sequence[str], processes: int, run_id: str) -> int:
 
 
 def _code_of_all(folder: Path, *, told: bool) -> int:
-    """What the codes that workers left in `folder` say of all; `told` when a signal was passed on to them."""
+    """The run's exit code from the workers' codes in `folder`; `told` if a signal was passed on to them."""
     files = sorted(folder.glob("exit-code-*"), key=lambda path: path.stat().st_mtime_ns)
     codes = {path.name.rpartition("-")[2]: int(path.read_text()) for path in files}
     main = codes.pop("0", ExitCode.INTERRUPTED if told else None)
@@ -54,10 +54,10 @@ def _code_of_all(folder: Path, *, told: bool) -> int:
 
 
 def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
-    """Leave `code` for the launcher if this is a worker of one; returns the status to exit with.
+    """Write `code` to a file for the launcher, if there is one; return the status to exit with.
 
-    The main worker, the launcher and a process alone give the `output` `exit_code`.
-    All workers stop early together, which is no failure that torchrun should report.
+    The main worker, the launcher and a single process set the `output` `exit_code`. A worker that stopped
+    early exits with 0, because all workers stop together and torchrun must not report a failure.
     """
     rank, folder = os.environ.get("RANK", "0"), os.environ.get(EXIT_CODE_FOLDER)
     if rank == "0":
@@ -69,8 +69,8 @@ def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
 
 
 def _run_passing_signals(command: Sequence[str], environment: dict[str, str]) -> bool:
-    """Whether a signal was passed on."""
-    # A session of its own: a Ctrl-C reaches the workers once, through torchrun, not a second time directly.
+    """Run `command` and pass signals on to it; return whether there was one."""
+    # The command gets its own session, so that Ctrl-C reaches the workers only once, through torchrun.
     process = subprocess.Popen(list(command), env=environment, start_new_session=True)  # noqa: S603
 
     told = threading.Event()

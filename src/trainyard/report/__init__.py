@@ -1,1 +1,1 @@
-"""What people read: the dashboard (text, JSON, Markdown, HTML) and the Slack messages. It sends nothing."""
+"""Reports for people: the dashboard (text, JSON, Markdown, HTML) and the Slack messages. It sends nothing."""

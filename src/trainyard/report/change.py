@@ -1,10 +1,10 @@
-"""What a change does to a short run: the base's figures against the head's, and whether they got worse.
+"""Compare short runs of a change's base and head: their figures, and whether any got worse.
 
     rules + runs of the base + runs of the head  ──>  Comparison  ──>  figures, each with a verdict
 
 Machines are noisy: a figure is worse only beyond its limit *and* when every run of the head is worse than
-every run of the base. On a CPU losses repeat to the bit, so any difference in them is the change's own. How
-the runs come about is the caller's affair; how people read it, `change_markdown`'s.
+every run of the base. On a CPU losses repeat to the bit, so the change causes any difference in them. The
+caller makes the runs; `change_markdown` writes the comparison for people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,19 @@ from trainyard.run.settings import read_settings
 
 SCHEMA = 1
 _WARM_UP = 0.25
-"""The share of the rows whose speed does not count: caches are cold, the allocator grows."""
+"""The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What is run, and how much worse is a regression; shares of the base's figure."""
+    """The runs to make, and the limits beyond which a figure is a regression: shares of the base's figure."""
 
     config: str = "configs/smoke.yaml"
     overrides: tuple[str, ...] = ("training.max_steps=40", "model.device=cpu")
     repeats: int = 3
-    """Runs of each side, in turns."""
+    """Runs per side; base and head take turns."""
     minutes: float = 5.0
-    """Limit of one run."""
+    """Time limit of one run."""
     loss: float = 0.01
     tokens_per_second: float = 0.25
     memory: float = 0.10
@@ -43,14 +43,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Measured:
-    """One short run, as far as its figures are known."""
+    """The figures of one short run; None where a figure is not known."""
 
     steps: int
     loss: float | None
     validation_loss: float | None
     tokens_per_second: float | None
     memory_bytes: float | None
-    """Resident at the peak, of the training process."""
+    """Peak resident memory of the training process."""
     weights_sha256: str | None
 
 
@@ -61,7 +61,7 @@ class Side:
     commit: str
     runs: tuple[Measured, ...]
     problem: str = ""
-    """Why it could not be run to the end; empty when it could."""
+    """Why its runs did not end; empty when they did."""
 
     def values(self, name: str) -> list[float]:
         """The figure `name` of every run that has it."""
@@ -70,19 +70,19 @@ class Side:
 
 
 class Verdict(StrEnum):
-    """What became of a figure."""
+    """How the head's figure compares with the base's."""
 
     EQUAL = "equal"
     WITHIN = "within"
-    """Other, and no worse than the limit or the noise."""
+    """Different, but within the limit or the noise."""
     BETTER = "better"
-    """By more than the limit, in every run."""
+    """Better by more than the limit, in every run."""
     WORSE = "worse"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of both sides."""
+    """One figure, from all runs of both sides."""
 
     name: str
     base: tuple[float, ...]
@@ -92,7 +92,7 @@ class Figure:
 
     @property
     def change(self) -> float:
-        """Of the medians, as a share of the base's."""
+        """The change from the base's median to the head's, as a share of the base's."""
         before, after = median(self.base), median(self.head)
         return (after - before) / abs(before) if before else float(after != before)
 
@@ -136,7 +136,7 @@ class Comparison:
 
     @property
     def refused(self) -> bool:
-        """Whether the change should not go in: it cannot train, or a figure got worse."""
+        """Whether the change should not be merged: it cannot train, or a figure got worse."""
         return bool(self.head.problem or self.worse)
 
     @property
@@ -150,18 +150,18 @@ class Comparison:
 
 
 def read_rules(text: str, name: str) -> Rules:
-    """The rules in a YAML text; what it does not say has its default. Raises ConfigError for other keys."""
+    """The rules in a YAML text; absent keys have their defaults. Raises ConfigError for unknown keys."""
     return _rules(read_settings(text), name)
 
 
 def comparison_from(value: Any) -> Comparison:
-    """What `to_json` made, every part checked: it may come from code that nobody has reviewed yet.
+    """Read what `to_json` wrote. Every part is checked, because the writer may be code not reviewed yet.
 
-    Raises ConfigError when it is anything else.
+    Raises ConfigError when it is not a comparison.
     """
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ConfigError(
-            f"the comparison is none of schema {SCHEMA}: compare again with the scripts of today"
+            f"the comparison does not have schema {SCHEMA}: compare again with the current scripts"
         )
     try:
         rules = _rules(value["rules"], "the comparison")

@@ -1,7 +1,7 @@
-"""The comparison of base and head as people read it, in a job summary and in the comment of a pull request.
+"""The comparison of base and head as Markdown, for a job summary and for a comment on a pull request.
 
-The comment carries a hidden mark, by which the next one finds and replaces it. Everything that code of the
-change has said is escaped.
+The comment holds a hidden mark, by which the next comparison finds and replaces it. All text that the
+change's code wrote is escaped.
 """
 
 from statistics import median
@@ -15,7 +15,7 @@ _SIGNS = {Verdict.EQUAL: "✅", Verdict.WITHIN: "✅", Verdict.BETTER: "✅ bett
 
 
 def markdown(comparison: Comparison, *, address: str = "") -> str:
-    """The verdict first, then the table, then how it came about; `address` is where the log is."""
+    """The verdict first, then the table, then how it was measured; `address` is the URL of the log."""
     parts = [
         f"### {_title(comparison)}",
         _reason(comparison),
@@ -28,7 +28,7 @@ def markdown(comparison: Comparison, *, address: str = "") -> str:
 
 
 def comment(comparison: Comparison, *, address: str = "") -> str:
-    """The same with the mark, as the body of a comment."""
+    """The Markdown with the hidden mark, as the body of a comment."""
     return f"{MARK}\n{markdown(comparison, address=address)}"
 
 
@@ -64,7 +64,7 @@ def _row(figure: Figure) -> str:
 
 
 def _side(name: str, values: tuple[float, ...]) -> str:
-    """The median, and from where to where the runs lie when they differ."""
+    """The median, with the lowest and the highest value when the runs differ."""
     low, middle, high = (_written(name, value) for value in (min(values), median(values), max(values)))
     return middle if low == high else f"{middle} ({low} to {high})"
 
@@ -100,9 +100,9 @@ def _folded(comparison: Comparison) -> str:
     body = (
         f"Each side ran `{_code(rules.config)}` {_times(rules.repeats)} on the CPU of one machine, in turns"
         f"{f', with `{_code(sets)}`' if sets else ''}.\n"
-        f"Worse is what lies beyond its limit ({limits}), "
-        "if every run of the head is worse than every run of the base.\n"
-        "Limits and runs stand in `.github/comparison.yml`, of which the base's counts.\n\n"
+        f"A figure is worse when it is beyond its limit ({limits}), "
+        "and every run of the head is worse than every run of the base.\n"
+        "Limits and runs are set in `.github/comparison.yml` of the base.\n\n"
         + fenced("scripts/compare_change.py --base ../base --head . --output comparison.json", "sh")
     )
     return f"<details><summary>How it was measured</summary>\n\n{body}\n\n</details>"
@@ -117,7 +117,7 @@ def _times(count: int) -> str:
 
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
-    """Why the change is refused, each reason with a title; none when it is not."""
+    """Title and text of each reason for refusing the change; empty when it is not refused."""
     lines = [line for line in comparison.head.problem.splitlines() if line.strip()]
     found = [("It does not train any more", "\n".join(lines[-3:])[:900])] if lines else []
     worse = (figure for figure in comparison.figures if figure.verdict is Verdict.WORSE)

@@ -1,6 +1,6 @@
 """Line charts as inline SVG: axes with round numbers, grid, lines and dots.
 
-Colours come from the page's style. It draws numbers that are thinned already and needs no script.
+Colours come from the page's style sheet. The caller thins the points; the chart needs no JavaScript.
 """
 
 import math
@@ -12,7 +12,7 @@ from trainyard.report.curve import Point
 from trainyard.report.quantities import scaled
 
 _LONG_STEP = 100_000
-"""From here on, steps are written as 200k, so that they fit under their tick."""
+"""From this step on, labels are shortened to the form 200k, so that they fit under their tick."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Layer:
     """One set of points."""
 
     style: str
-    """The CSS class: `raw`, `mean`, `dots`."""
+    """The CSS class: `raw`, `mean` or `dots`."""
     points: Sequence[Point]
     name: str = ""
-    """Told when the pointer rests on a dot."""
+    """Shown when the pointer rests on a dot."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def round_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _above(low: float, high: float) -> float:
-    """`high`, or a little more where it is no more than `low`, so that a scale has an extent."""
+    """`high`, or a value a little above `low` when the two are equal, so that the axis has a length."""
     return high if high - low > abs(high) * 1e-9 else low + (abs(low) * 0.1 or 1.0)
 
 

@@ -1,6 +1,6 @@
-"""The last lines of a pipeline on a terminal or in a log: the sample, the proof, where to look, how to go on.
+"""The last lines of a pipeline on a terminal or in a log: sample, proof, where to look, next command.
 
-Each is a phase and a text for `command.announce`; nothing is written here.
+Each line is a phase and a text for `command.announce`; this module writes nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ _LINE_CHARACTERS = 100
 
 
 def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
-    """The beginning of what the model writes, in lines of at most `width`; a log gets it in `one_line`.
+    """The beginning of the text that the model wrote, in lines of at most `width`; a log gets `one_line`.
 
-    What is noise still is called so instead. A model can write anything, also control sequences: what cannot
-    be printed becomes a dot.
+    When the model is too early in training, a remark that says so replaces the text. A model can write
+    anything, even control sequences, so a dot replaces each character that cannot be printed.
     """
     if facts.sample is None:
         return
@@ -51,10 +51,11 @@ class PartLike(Protocol):
 def proof_lines(
     parts: Sequence[PartLike], *, one_line: bool, closing_follows: bool = False
 ) -> Iterator[tuple[str, str, str]]:
-    """Phase, text and status of the proof: what fails first and with its next step, then the rest.
+    """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
 
-    A log gets each part in `one_line` that stands for itself; a terminal gets a block under a heading. The
-    next step of the first part that fails is left to the last lines where those follow (`where_to_look`).
+    In a log each part is `one_line` that makes sense alone; on a terminal the parts are a block under a
+    heading. With `closing_follows`, the first failing part's next step is left out, because `where_to_look`
+    ends with it.
     """
     failing = [part for part in parts if not part.holds]
     said = {part.next_step for part in failing[:1] if closing_follows}
@@ -75,10 +76,10 @@ def proof_lines(
 
 
 def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
-    """Phase, text and status of the last lines, the same after a failure as after a success.
+    """Phase, text and status of the last lines, after a failure as well as after a success.
 
-    How it ended, where no proof has said so; the last good checkpoint of what is not proven; the report and
-    the curves; the command that repeats a proven run or mends another.
+    They say how the run ended, if no proof said so; the last good checkpoint, if the run did not succeed;
+    where the report and the curves are; and the command that repeats a proven run, or any other's next step.
     """
     head, done = headline(facts), facts.outcome.get("status") == "succeeded"
     if facts.proof is None and not done and head.verdict is not Verdict.GOING:

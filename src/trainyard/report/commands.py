@@ -1,4 +1,4 @@
-"""The commands that only the reports propose, ready to be pasted into a shell."""
+"""The shell commands that only the reports suggest, quoted for pasting."""
 
 import shlex
 import sys
@@ -14,15 +14,15 @@ def prove_command(directory: Path) -> str:
 
 
 def restore_command(*, store: str, run_number: int, step: int) -> str:
-    """Have a stored checkpoint back on any machine."""
+    """Restore a stored checkpoint on any machine."""
     what = f"--store {shlex.quote(store)} --run-number {run_number} --step {step}"
     return f"{script_command('restore_artifact.py')} {what} --to runs/restored-{run_number}"
 
 
 def tensorboard_command(directory: Path, *, run_id: str) -> str:
-    """Look at the curves in a browser, with the TensorBoard of this environment if it has one.
+    """Show the curves in a browser, with the TensorBoard of this environment if it has one.
 
-    A run that lies among others under its own id, as in `runs/`, is shown beside them.
+    A run whose directory is named after its id, as in `runs/`, is shown together with its neighbours.
     """
     among_others = directory.resolve().name == run_id
     logs = directory.parent if among_others else directory / "tensorboard"
@@ -30,13 +30,13 @@ def tensorboard_command(directory: Path, *, run_id: str) -> str:
 
 
 def wandb_command(folders: Sequence[Path]) -> str:
-    """Send what W&B wrote offline; the segments of a resumed run are appended to each other."""
+    """Upload W&B's offline records; the segments of a resumed run are appended to one run."""
     append = ["--append"] if len(folders) > 1 else []
     return shlex.join([str(_program("wandb")), "sync", *append, *map(str, folders)])
 
 
 def _program(name: str) -> Path:
-    """The program of this environment; by its bare name where it has none."""
+    """The path of a program of this environment; only its name where the environment does not have it."""
     program = Path(sys.executable).with_name(name)
     return from_here(program) if program.exists() else Path(name)
 

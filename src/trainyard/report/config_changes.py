@@ -1,6 +1,6 @@
-"""What the configuration of a run changed since the last green run beside it.
+"""The differences between a run's configuration and that of the last green run in the same folder.
 
-Runs lie beside each other in one folder on a runner that keeps them. Elsewhere nothing is compared.
+A runner that keeps its runs has them all in one folder. Elsewhere there is nothing to compare with.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,23 +17,23 @@ from trainyard.run.judged import digests_now
 from trainyard.run.outside import read_json_object
 
 _RUNS = 200
-"""So many neighbours are looked at, the newest of them."""
+"""At most this many neighbours are examined, the newest first."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One key."""
+    """One key that differs."""
 
     key: str
-    """Dotted."""
+    """The dotted path of the key."""
     was: object
-    """None where the key was not there."""
+    """None where the key was absent."""
     now: object
 
 
 @dataclass(frozen=True)
 class ConfigChanges:
-    """The differences to one run."""
+    """The differences from one earlier run."""
 
     since: str
     """The name of the last green run."""
@@ -41,7 +41,7 @@ class ConfigChanges:
 
 
 def config_changes(directory: Path) -> ConfigChanges | None:
-    """The changes of the run in `directory` since the last proven run beside it; None where there is none."""
+    """The changes of the run in `directory` since the last proven run beside it; None if there is none."""
     neighbour = _last_green(directory)
     if neighbour is None:
         return None
@@ -73,7 +73,7 @@ def _neighbours(own: Path) -> list[Path]:
 
 
 def _proven_at(run: Path) -> float | None:
-    """When a proven run finished; None for every other one."""
+    """When `run` finished, if it is proven; otherwise None."""
     layout = RunDirectory(run)
     proof, record = _record(layout.report / "proof.json"), _record(layout.run_file)
     outcome = record.get("outcome")

@@ -1,6 +1,6 @@
-"""Curves made small enough to draw: extremes kept for pictures, means on an even grid for text.
+"""Reduce curves to a size that can be drawn: to their extremes for pictures, to even means for text.
 
-It works on columns of numbers and knows nothing of what they mean.
+It works on columns of numbers, whatever they mean.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Point:
 def thinned(curve: Curve, buckets: int) -> list[Point]:
     """At most 2 × `buckets` points in the order of the rows: the lowest and the highest of each bucket.
 
-    A spike of a single step survives, which means and strides would lose. The ends are kept.
+    This keeps a spike of a single step, which means or strides would lose. Both ends are kept.
     """
     import numpy as np
 

@@ -12,7 +12,7 @@ from trainyard.run.files import write_bytes_atomically
 
 
 class Format(StrEnum):
-    """What a report is written as."""
+    """The output format of a report."""
 
     TEXT = "text"
     JSON = "json"
@@ -23,7 +23,7 @@ class Format(StrEnum):
 class TrainingDashboard:
     """Reports on one run, from its directory or its `metrics.jsonl`.
 
-    The run may still be going, be cut off, or be empty. Raises ConfigError when there is nothing there.
+    The run may still be running, cut off, or empty. Raises ConfigError when there is no run.
     `now` (Unix seconds) decides whether a run without an outcome is still alive; the default is the clock.
     """
 
@@ -51,24 +51,24 @@ class TrainingDashboard:
         return html_report([self.facts])
 
     def print_report(self) -> None:
-        """The text report on stdout."""
+        """Write the text report to stdout."""
         sys.stdout.write(self.generate_text_report())
 
     def save_report(self, output_file: str | Path) -> None:
-        """Write the report in the form that the ending names (`.json`, `.md`, `.html`), else as text."""
+        """Write the report in the format of the file's suffix (`.json`, `.md`, `.html`), else as text."""
         path = Path(output_file)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(path, rendered([self], format_of(path)).encode())
 
 
 def format_of(path: Path) -> Format:
-    """The form that a file's ending stands for."""
+    """The format that a file's suffix stands for."""
     endings = {".json": Format.JSON, ".md": Format.MARKDOWN, ".html": Format.HTML}
     return endings.get(path.suffix.lower(), Format.TEXT)
 
 
 def rendered(dashboards: Sequence[TrainingDashboard], form: Format) -> str:
-    """One document over all `dashboards`. JSON is an object for one run, a list for more."""
+    """One document with all `dashboards`. JSON is an object for one run, a list for several."""
     match form:
         case Format.TEXT:
             return "\n\n".join(one.generate_text_report() for one in dashboards)

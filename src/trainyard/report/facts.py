@@ -1,8 +1,8 @@
-"""Everything the reports say of a run, computed once from its directory.
+"""Everything that the reports say about a run, computed once from its directory.
 
     run.json, metrics.jsonl, events.jsonl, checkpoints/, report/proof.json  -->  RunFacts
 
-A run may still be going, be cut off mid-line, be empty, or lack any of these. What is not known is None.
+A run may still be running, be cut off mid-line, be empty, or lack any of these. Unknown facts are None.
 """
 
 import math
@@ -28,7 +28,7 @@ from trainyard.run.outside import read_json_object
 from trainyard.run.records import Row, read_rows
 
 NOISE_BITS_PER_BYTE = 3.3
-"""What English has left per character for somebody who knows only how often each pair of them occurs.
+"""The entropy of English in bits per character, given only the character before: above it, text is noise.
 
 C. E. Shannon, Prediction and Entropy of Printed English (1951), F2 of 27 letters: 3.32 bits.
 """
@@ -36,7 +36,7 @@ C. E. Shannon, Prediction and Entropy of Printed English (1951), F2 of 27 letter
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint in the run directory."""
+    """A complete checkpoint in the run directory."""
 
     step: int
     path: Path
@@ -49,22 +49,22 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, as far as it is known."""
+    """The known facts of one run."""
 
     directory: Path
     run: Mapping[str, Any]
-    """`run.json`; empty when there is none that can be read."""
+    """`run.json`; empty when it is missing or unreadable."""
     history: History
     events: list[Row]
     checkpoints: tuple[Checkpoint, ...]
     proof: ProofRecord | None
     config_text: str | None
-    """`config.yaml` as it is."""
+    """The unchanged text of `config.yaml`."""
     state: State
     timestamp: float | None
-    """Unix seconds of the newest thing on record."""
+    """Time of the newest record, in Unix seconds."""
     proof_is_outdated: bool = False
-    """There is a proof, and it is of another state of the run: it does not count."""
+    """There is a proof, but the run has changed since, so the proof does not count."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class RunFacts:
 
     @property
     def run_number(self) -> int | str | None:
-        """The number in the store, else that of the workflow."""
+        """The run number in the store, else that of the workflow."""
         if self.proof is not None and self.proof.run_number is not None:
             return self.proof.run_number
         return self.section("ci").get("run_number")
@@ -100,7 +100,7 @@ class RunFacts:
 
     @property
     def steps(self) -> int | None:
-        """How many steps were asked for."""
+        """The number of planned steps."""
         return self._plan("steps")
 
     @property
@@ -109,7 +109,7 @@ class RunFacts:
 
     @property
     def epochs(self) -> int | None:
-        """Passes over the data, the last one counted when it is begun."""
+        """Planned passes over the data; a partial last pass counts as one."""
         value = number(self.section("plan").get("epochs"))
         return None if value is None or value <= 0 else math.ceil(value)
 
@@ -132,7 +132,7 @@ class RunFacts:
 
     @property
     def reward(self) -> float | None:
-        """Of a run that is trained on rewards, whose loss says nothing; None with other recipes."""
+        """The reward of a run that trains on rewards, where the loss says little; None with other recipes."""
         final = self.outcome_figure("final_reward")
         return self.history.last.get("reward") if final is None else final
 
@@ -143,13 +143,13 @@ class RunFacts:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Of the validation data."""
+        """Bits per byte on the validation data."""
         final = self.outcome_figure("bits_per_byte")
         return self.history.last.get("val_bits_per_byte") if final is None else final
 
     @cached_property
     def training_seconds(self) -> float | None:
-        """Time spent training; pauses between a stop and its resumption are not counted."""
+        """Time spent training; the pause between a stop and the next segment does not count."""
         recorded = self.outcome_figure("seconds")
         return _seconds_trained(self.history, self.events) if recorded is None else recorded
 
@@ -162,12 +162,12 @@ class RunFacts:
 
     @property
     def completion(self) -> float | None:
-        """Share of the steps that are done, 0 to 1."""
+        """Share of the planned steps that are done, 0 to 1."""
         return None if self.step is None or not self.steps else min(1.0, self.step / self.steps)
 
     @property
     def usd(self) -> float | None:
-        """What it cost, where TRAINYARD_USD_PER_HOUR says what the machines cost; None where it does not."""
+        """The cost of the training time at TRAINYARD_USD_PER_HOUR; None where that is not set."""
         price, seconds = os.environ.get("TRAINYARD_USD_PER_HOUR", ""), self.training_seconds
         if seconds is None or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", price, re.ASCII):
             return None
@@ -175,7 +175,7 @@ class RunFacts:
 
     @property
     def mfu(self) -> float | None:
-        """Of the last logged step, of 1; None on a CPU, whose peak is only an estimate."""
+        """MFU of the last logged step, 0 to 1; None on a CPU, whose peak is only an estimate."""
         device = str(self.section("hardware").get("device", ""))
         return None if device.startswith("cpu") else self.history.last.get("mfu")
 
@@ -186,9 +186,9 @@ class RunFacts:
 
     @property
     def too_early(self) -> str:
-        """Why what the model writes is noise still; empty where it is not, or where nobody can say.
+        """A remark that the model's text is still noise; empty where it is not, or cannot be judged.
 
-        A model that started from weights is never judged: text that is unusual has many bits per byte, too.
+        A model that started from weights is never judged: unusual text has many bits per byte, too.
         """
         bits = self.bits_per_byte
         if bits is None or bits <= NOISE_BITS_PER_BYTE or self.section("model") or self.reward is not None:
@@ -197,7 +197,7 @@ class RunFacts:
 
     @property
     def weights_sha256(self) -> str | None:
-        """The digest over the model's tensors at the end."""
+        """The digest of the model's tensors at the end of the run."""
         digests = self.outcome.get("state_sha256")
         value = digests.get("model") if isinstance(digests, Mapping) else None
         return value if isinstance(value, str) and value else None
@@ -207,7 +207,7 @@ class RunFacts:
         return self.section("outcome")
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """An object of `run.json`; empty when there is none."""
+        """The object `name` in `run.json`; empty when there is none."""
         value = self.run.get(name)
         return value if isinstance(value, Mapping) else {}
 
@@ -220,7 +220,7 @@ class RunFacts:
 
 
 def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
-    """The facts of a run directory, or of the directory that a metrics file lies in.
+    """The facts of a run directory, given as the directory or as the metrics file in it.
 
     Raises ConfigError when `source` does not exist, or is neither of the two.
     """
@@ -246,7 +246,7 @@ def read_facts(source: Path, *, now: float | None = None) -> RunFacts:
 
 
 def facts_if_any(source: Path) -> RunFacts | None:
-    """The facts as `read_facts` has them; None while there is no run: what comes before it can fail, too."""
+    """The facts from `read_facts`; None while there is no run, for steps that can fail before it exists."""
     try:
         return read_facts(source)
     except ConfigError:
@@ -269,7 +269,7 @@ def _located(source: Path) -> tuple[Path, Path]:
 
 
 def _is_run(directory: Path) -> bool:
-    """Whether there is anything a trainer leaves; before its first step that may be empty folders."""
+    """Whether a trainer has written anything here; before its first step that may be only empty folders."""
     layout = RunDirectory(directory)
     files = (layout.run_file, layout.metrics_file, layout.events_file)
     return any(file.is_file() for file in files) or layout.checkpoints.is_dir()
@@ -287,7 +287,7 @@ def _newest(run: Mapping[str, Any], history: History, events: list[Row]) -> floa
 
 
 def _checkpoints(layout: RunDirectory) -> tuple[Checkpoint, ...]:
-    """The checkpoints that have a manifest, oldest first; their bytes are not read."""
+    """The checkpoints that have a manifest, oldest first; their other files are not read."""
     found = []
     for step in layout.checkpoint_steps():
         path = layout.checkpoint(step)
@@ -301,7 +301,7 @@ def _checkpoints(layout: RunDirectory) -> tuple[Checkpoint, ...]:
 
 
 def _seconds_trained(history: History, events: list[Row]) -> float | None:
-    """Sum over the segments of a run: from its start or resumption to its last row."""
+    """The sum over the run's segments of the time from the segment's start to its last row."""
     if not history.times:
         return None
     marks = [event.get("time") for event in events if event.get("event") in ("started", "resumed")]

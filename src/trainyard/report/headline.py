@@ -1,4 +1,4 @@
-"""The one line a person in a hurry reads: the verdict on a run, and the figures that stand beside it."""
+"""The first line of every report: the verdict on a run, and its main figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainyard.run.failure import next_command, where_it_ended, with_advice
 
 
 class Verdict(StrEnum):
-    """What colour a run has; the words beside it always say the same."""
+    """The verdict, shown as a colour; the text beside it always says the same."""
 
     PROVEN = "proven"
     DEGRADED = "degraded"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
     @property
     def symbol(self) -> str:
-        """For Markdown and Slack; terminals get words."""
+        """The emoji for Markdown and Slack; terminals get words."""
         return {"proven": "✅", "degraded": "⚠", "failed": "❌", "going": ""}[self]
 
 
@@ -33,13 +33,13 @@ class Headline:
     text: str
     """Without the run's name, for example `Not proven: stored`."""
     reason: str = ""
-    """Why it is not better; may be several sentences."""
+    """Why the verdict is not better; may be several sentences."""
     next_step: str = ""
-    """The command or act that follows."""
+    """The command to run or the thing to do next."""
 
 
 def headline(facts: RunFacts) -> Headline:
-    """The verdict: of the proof where there is one, else of the run's own state."""
+    """The verdict of the proof if there is one, else of the run's recorded state."""
     proof = facts.proof
     if proof is not None and proof.proven:
         return Headline(Verdict.PROVEN, "Trained and proven")
@@ -62,9 +62,9 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(
                 Verdict.DEGRADED,
                 "Trained, not proven yet",
-                "The proof is of another state: prove again."
+                "The run has changed since it was proven: prove it again."
                 if facts.proof_is_outdated
-                else "There is no proof that speaks of this run as it is now.",
+                else "There is no proof of this run in its present state.",
                 prove_command(facts.directory),
             )
         case Status.STOPPED:
@@ -83,7 +83,7 @@ def _of_state(facts: RunFacts) -> Headline:
 
 
 def position(facts: RunFacts) -> str:
-    """` at step 340 of 600`, as far as it is known."""
+    """` at step 340 of 600`; empty when the step is not known."""
     if facts.step is None:
         return ""
     return f" at step {facts.step:,}" + (f" of {facts.steps:,}" if facts.steps else "")
@@ -92,10 +92,10 @@ def position(facts: RunFacts) -> str:
 def figures(
     facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
 ) -> list[str]:
-    """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, as far as known.
+    """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, where known.
 
-    A run on rewards has `reward 0.53 → 0.91` instead of losses. `strong` marks these up; `escaped` is for
-    text that the run brought along.
+    A run that trains on rewards has `reward 0.53 → 0.91` instead of losses. `strong` marks up losses, rewards
+    and costs; `escaped` is applied to text that comes from the run.
     """
     cost = "" if facts.usd is None else strong(money(facts.usd))
     parts = (_losses(facts, strong), _length(facts), _speed(facts, escaped), cost)

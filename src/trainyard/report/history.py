@@ -1,6 +1,7 @@
-"""The rows of a run as columns: each figure's last known value, and the curves that people look at.
+"""The rows of a run as columns: the last known value of each figure, and the curves that reports draw.
 
-A million rows are read one by one and held as numbers. What the figures mean for people is decided elsewhere.
+Rows are read one by one and kept as packed numbers, so that a million rows fit in memory. Other modules
+decide what the figures mean.
 """
 
 import math
@@ -15,14 +16,14 @@ CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second", "reward")
 
 
 def number(value: object) -> float | None:
-    """`value` if it is a finite number, else None: what is not known is not shown."""
-    if type(value) is float:  # the usual case, a million times over; only a finite number less itself is 0
+    """`value` if it is a finite number, else None, which the reports do not show."""
+    if type(value) is float:  # the fast path for a million rows; x - x is 0 only when x is finite
         return value if value - value == 0.0 else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than any float
         return None
 
 
@@ -43,15 +44,15 @@ class Curve:
 
 @dataclass
 class History:
-    """What `metrics.jsonl` says, in columns."""
+    """The columns of `metrics.jsonl`."""
 
     last: dict[str, float] = field(default_factory=dict)
     """The newest known value of each figure."""
     curves: dict[str, Curve] = field(default_factory=lambda: {name: Curve() for name in CURVES})
     steps: "array[float]" = field(default_factory=lambda: array("d"))
-    """The step of each row that has a step and a time."""
+    """The step of each row that has both a step and a time."""
     times: "array[float]" = field(default_factory=lambda: array("d"))
-    """Unix seconds of these rows."""
+    """The time of the same rows, in Unix seconds."""
 
     def add(self, row: dict[str, Any]) -> None:
         known = {key: figure for key, value in row.items() if (figure := number(value)) is not None}
@@ -67,9 +68,9 @@ class History:
             self.times.append(known["time"])
 
     def seconds_per_step(self, rows: int = 50) -> float | None:
-        """Wall time of a step over the last rows, validation and saving included; None when not known.
+        """Wall time per step over the last rows, with validation and saving; None when not known.
 
-        The median over the rows, so that one long pause (a resume, a save) does not count.
+        It is the median over the rows, so that one long pause (a resume, a save) does not change it.
         """
         recent_steps, recent_times = self.steps[-rows:], self.times[-rows:]
         paces = sorted(
@@ -83,7 +84,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read `metrics.jsonl`, also one that is missing, still written to, or cut off mid-line."""
+    """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
     history = History()
     for row in iterate_rows(path):
         history.add(row)

@@ -1,8 +1,8 @@
-"""The HTML report: one file that needs nothing else; its content policy forbids loading anything.
+"""The HTML report: one self-contained file; its content security policy forbids loading anything.
 
     verdict, figures, proof, curves, sample, checkpoints, provenance, events, configuration
 
-Every text of the run is escaped; a section about which nothing is known is left out.
+All text that comes from the run is escaped. A section without known facts is left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_report(runs: Sequence[RunFacts]) -> str:
-    """The whole page, one article a run."""
+    """The whole page, with one article per run."""
     title = escape(" · ".join([f"{headline(run).text} · {run.title}" for run in runs[:3]]))
     articles = "\n".join(_article(run) for run in runs)
     return (
@@ -94,7 +94,7 @@ def _tiles(facts: RunFacts) -> str:
 
 
 def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
-    """What, value and comparison of each figure that is known."""
+    """Name, value and comparison of each known figure."""
     last = facts.history.last
     if facts.reward is not None:
         yield (
@@ -144,7 +144,7 @@ def _proof(facts: RunFacts) -> str:
 
 
 def _next_step(part: PartRecord, proof: ProofRecord) -> str:
-    """What would make the part hold, unless it is what stands above all figures already."""
+    """The part's next step; empty when the callout at the top of the page shows it already."""
     if not part.next_step or part.next_step == proof.failing[0].next_step:
         return ""
     return f'<pre class="command">{escape(part.next_step)}</pre>'
@@ -200,7 +200,7 @@ def _tick(value: float) -> str:
 
 
 def _line(curve: Curve) -> list[Layer]:
-    """The curve itself; where it is long, its extremes faintly and its means over them."""
+    """A short curve as it is; a long one as faint extremes with the means on top."""
     if len(curve) <= 2 * _MEANS:
         return [Layer("mean", thinned(curve, _BUCKETS))]
     return [Layer("raw", thinned(curve, _BUCKETS)), Layer("mean", averaged(curve, _MEANS))]

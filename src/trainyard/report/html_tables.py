@@ -1,4 +1,4 @@
-"""The tables of the HTML report: checkpoints, provenance and events. Empty where nothing is known."""
+"""The tables of the HTML report: checkpoints, provenance and events; an empty text where nothing is known."""
 
 from collections.abc import Iterable
 from html import escape
@@ -14,7 +14,7 @@ _EVENTS = 200
 
 
 def checkpoint_table(facts: RunFacts) -> str:
-    """The whole checkpoints, newest first."""
+    """The complete checkpoints, newest first."""
     rows = [
         f'<tr><td class="figure">{c.step:,}</td><td class="figure">{escape(size(c.size))}</td>'
         f'<td class="figure">{c.files}</td><td class="fixed">{utc(c.created)}</td>'
@@ -31,7 +31,7 @@ def checkpoint_table(facts: RunFacts) -> str:
 
 
 def provenance_table(facts: RunFacts) -> str:
-    """What the run was made from, by hash where there is one."""
+    """The inputs of the run, by hash where there is one."""
     rows = [
         f"<tr><th>{escape(name)}</th><td>{value}</td></tr>" for name, value in _provenance(facts) if value
     ]

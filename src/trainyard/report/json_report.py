@@ -1,6 +1,6 @@
 """The report as data: the same figures as the text, in base units, under the names of `metrics.jsonl`.
 
-What is not known is absent.
+Unknown figures are absent.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _STEP_TIMES = ("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "ch
 
 
 def json_report(facts: RunFacts) -> dict[str, Any]:
-    """Everything the reports know of the run, ready for `json.dumps`."""
+    """Everything that the reports know about the run, ready for `json.dumps`."""
     spent, left = facts.training_seconds, facts.seconds_remaining
     last = facts.history.last
     report = {
@@ -91,7 +91,7 @@ def _proof(facts: RunFacts) -> dict[str, Any] | None:
 
 
 def _known(value: dict[str, Any]) -> dict[str, Any]:
-    """`value` and the objects in it without their unknown entries."""
+    """`value` without the entries that are None, here and in nested objects."""
     return {
         key: _known(inner) if isinstance(inner, dict) else inner
         for key, inner in value.items()

@@ -1,7 +1,7 @@
-"""The job summary on GitHub: the verdict first, the proof, the curve, and the rest folded.
+"""The job summary on GitHub: the verdict first, then the proof and the curve; the rest is folded.
 
-Summaries show neither inline SVG nor `data:` pictures, so the curve is a Mermaid chart: GitHub draws it, and
-where nothing does its numbers can still be read. Text of the run is escaped: it cannot add markup.
+GitHub's summaries show neither inline SVG nor `data:` pictures, so the curve is a Mermaid chart, which GitHub
+draws; elsewhere its numbers can be read. Text that comes from the run is escaped, so it cannot add markup.
 """
 
 import json
@@ -49,25 +49,25 @@ def markdown_report(facts: RunFacts) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` as it is, in one line, whatever of Markdown or HTML it holds."""
+    """`text` in one line, escaped so that Markdown and HTML in it are shown as text."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
 def fenced(text: str, language: str = "") -> str:
-    """`text` as a block of code that it cannot end itself."""
+    """`text` as a code block; its fence is longer than any row of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def _name(facts: RunFacts) -> str:
-    """`run 812`, and which segment it was where there were more than one."""
+    """`run 812`, with the segment's number if there were several."""
     segments = sum(event.get("event") in ("started", "resumed") for event in facts.events)
     return escaped(facts.title) + (f" · segment {segments}" if segments > 1 else "")
 
 
 def _links(facts: RunFacts) -> str:
-    """The commit, the workflow run, what it kept, and where it is stored."""
+    """Links to the commit, the workflow run and its artifacts, and the place in the store."""
     ci, parts = facts.section("ci"), []
     address = run_address({str(key): str(value) for key, value in ci.items()})
     if address and facts.commit:
@@ -83,7 +83,7 @@ def _links(facts: RunFacts) -> str:
 
 
 def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
-    """What failed, the last good checkpoint, the command that goes on; nothing for a run that is well."""
+    """The reason, the last good checkpoint and the next command of a run that is not proven."""
     if head.reason:
         yield escaped(head.reason)
     if head.verdict is Verdict.PROVEN or not head.next_step:
@@ -95,7 +95,7 @@ def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
 
 
 def _degraded(facts: RunFacts) -> Iterable[str]:
-    """What did not end the run, and costs time or checkpoints all the same."""
+    """Troubles that did not end the run but cost time or checkpoints."""
     if trouble := degradation(facts):
         yield f"{Verdict.DEGRADED.symbol} {escaped(trouble)}"
 
@@ -111,7 +111,7 @@ def _proof_table(facts: RunFacts) -> str:
 
 
 def _curve(facts: RunFacts) -> str:
-    """The reward or the training loss, each point the mean of a stretch of rows."""
+    """A chart of the reward or the training loss; each point is the mean of neighbouring rows."""
     rewards = facts.history.curves["reward"]
     name, title = ("reward", "Reward") if len(rewards) else ("loss", "Training loss")
     points = averaged(facts.history.curves[name], _CHART_POINTS)
@@ -143,7 +143,7 @@ def _checkpoints(facts: RunFacts) -> str:
 
 
 def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
-    """The command that goes on from `checkpoint`, with other settings where those of the run made it fail."""
+    """The command that resumes from `checkpoint`; if the run's settings made it fail, with changed ones."""
     failure = read_failure(facts.outcome)
     if failure is not None and failure.changes:
         return changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
@@ -151,12 +151,12 @@ def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
 
 
 def _restore(facts: RunFacts, step: int) -> str:
-    """How the newest checkpoint comes back on any machine, once it is stored."""
+    """The command that restores the newest checkpoint on any machine; empty while it is not stored."""
     proof = facts.proof
     if proof is None or not proof.store or proof.run_number is None:
         return ""
     command = restore_command(store=proof.store, run_number=proof.run_number, step=step)
-    return f"Have it back on any machine; another step takes its number:\n\n{fenced(command, 'sh')}"
+    return f"Restore it on any machine; for another checkpoint change --step:\n\n{fenced(command, 'sh')}"
 
 
 def _sample(facts: RunFacts) -> str:
@@ -167,7 +167,7 @@ def _sample(facts: RunFacts) -> str:
 
 
 def _configuration(facts: RunFacts) -> str:
-    """What changed since the last green run, and all of it."""
+    """The changes since the last green run, and the whole configuration."""
     if not facts.config_text:
         return ""
     text = facts.config_text[:_CONFIG_CHARACTERS]

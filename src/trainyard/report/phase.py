@@ -1,8 +1,8 @@
-"""A phase of a pipeline while it goes on: its line on a terminal, and the lines of it in a log.
+"""The progress of a pipeline's phase while it runs: one line for a terminal, several over time for a log.
 
     begin, advance ──> what, 1.2 of 4.8 GB, 210 MB/s, 0:17 left ──> line (terminal), tell (log)
 
-It writes to no terminal; `terminal.shown` asks for the line. Times are those of the clock that it is handed.
+It does not write to the terminal; `terminal.shown` asks for the line. The clock is passed in.
 """
 
 import logging
@@ -18,26 +18,27 @@ _TURNS_A_SECOND = 5
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_CELLS = 16
 _FIRST_SECONDS = 2.0
-"""What takes no longer is not told in a log."""
+"""Work that takes less time is not logged."""
 _LOG_SECONDS, _LOG_SECONDS_AT_MOST = 10.0, 60.0
-"""Between two lines of a log: a tenth of the time that it takes, within these."""
+"""The least and greatest time between two log lines; in between it is a tenth of the time so far."""
 _STILL_SECONDS = 2.0
-"""After so long without anything done, the time since then is shown."""
+"""After this long without progress, the time since the last progress is shown."""
 _WINDOW = 15
-"""Seconds that the speed is taken over."""
+"""The speed is measured over this many seconds."""
 _LEAST = 4
-"""Cells of a part that is shortened."""
+"""The least width in cells of the text that is shortened."""
 _LEFT_OUT_FIRST = ("bar", "bits", "speed", "left", "reward", "loss")
 _logger = logging.getLogger(__name__)
 
 
 class PhaseDisplay:
-    """Shows one phase, such as `data`; what is done in it may change. A `run.progress.Progress`."""
+    """Shows one phase, such as `data`, and the work that is being done in it. A `run.progress.Progress`."""
 
     def __init__(self, phase: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase, self._clock = phase, clock
-        # For those who write only: a signal's handler may log, and so draw, in the middle of `advance`, while
-        # the thread that draws holds the terminal. Whoever waits for the other here would wait for ever.
+        # Only writers take this lock. A signal handler may interrupt `advance`, log a line and so wait for
+        # the terminal. If the drawing thread, which holds the terminal, waited for this lock, both would
+        # wait forever.
         self._lock = threading.RLock()
         self._work = _Work("", None, "", clock())
         self._next_line = clock() + _FIRST_SECONDS
@@ -49,7 +50,7 @@ class PhaseDisplay:
             self._next_line = now + _FIRST_SECONDS
 
     def keep_quiet(self, seconds: float) -> None:
-        """Tell a log nothing of what has begun for so long."""
+        """Log nothing about the current work for this long after it began."""
         with self._lock:
             self._next_line = self._work.began + seconds
 
@@ -73,7 +74,7 @@ class PhaseDisplay:
 
 
 class _Work:
-    """What is being done, and how far it is."""
+    """One piece of work and its progress."""
 
     def __init__(self, what: str, total: int | None, unit: str, now: float) -> None:
         self.what, self.began = what, now
@@ -91,14 +92,14 @@ class _Work:
                 self._seen.popleft()
 
     def parts(self, now: float) -> dict[str, str]:
-        """What is shown of it, in order."""
+        """The texts to show, in their order."""
         still = now - self._moved
         total = self._total
         if total is None:
             elapsed = _clock(now - self.began) if now - self.began >= _STILL_SECONDS else ""
             came = amount_done(self._done, None, self._unit) if self._done else ""
             return {"what": self.what, "done": came, "since": elapsed}
-        done = min(self._done, total)  # what was read again counts twice
+        done = min(self._done, total)  # bytes that were read twice count twice
         parts = {"what": self.what, "done": amount_done(done, total, self._unit)}
         if still >= _STILL_SECONDS:
             parts["since"] = f"{'waiting' if done < total else 'ending'} {_clock(still)}"
@@ -109,27 +110,28 @@ class _Work:
         return parts | {"bar": bar(done / total if total else 1.0)}
 
     def _speed(self, now: float) -> float:
-        """A second, over the last seconds; 0 before there is any."""
+        """Units per second over the last seconds; 0 before it is known."""
         since, before = self._seen[0]
         return (self._done - before) / (now - since) if now - since >= 1.0 else 0.0
 
 
 def _clock(seconds: float) -> str:
-    """`0:07`, `1:52`: what counts up moves once a second; `6 h 12 m` beyond an hour."""
+    """`0:07`, `1:52`, counted in whole seconds; `6 h 12 m` beyond an hour."""
     whole = int(seconds)
     return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else duration(seconds)
 
 
 def phase_line(phase: str, parts: Mapping[str, str], width: int, *, now: float) -> str:
-    """`⠹ data          reading  1.2 of 4.8 GB  210 MB/s  0:17 left  ▕███▌      ▏`, turning with time."""
+    """`⠹ data          reading  1.2 of 4.8 GB  210 MB/s  0:17 left  ▕███▌      ▏`, with a turning spinner."""
     turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
     return f"{turn} {phase:<13} "[:width] + fitted(parts, max(0, width - 16))
 
 
 def fitted(parts: Mapping[str, str], width: int) -> str:
-    """The parts in one line of `width` cells: what people can best do without is left out first.
+    """The parts in one line of `width` cells; the least important ones are left out first.
 
-    Then what is done is shortened: how long it takes stays, and shows that something goes on.
+    If that is not enough, the description of the work is shortened. The elapsed time stays, because it shows
+    that the work is still running.
     """
     kept = {name: part for name, part in parts.items() if part}
     for name in _LEFT_OUT_FIRST:
@@ -143,7 +145,7 @@ def fitted(parts: Mapping[str, str], width: int) -> str:
 
 
 def _shortened(parts: Mapping[str, str], width: int) -> str:
-    """The parts in one line, with the words for what is done as short as they must and can be."""
+    """The parts in one line of `width` cells, if shortening the description of the work suffices."""
     line, what = "  ".join(parts.values()), parts.get("what", "")
     room = max(_LEAST, len(what) - max(0, len(line) - width))
     short = what if len(what) <= room else f"{what[: room - 1]}…"
@@ -151,7 +153,7 @@ def _shortened(parts: Mapping[str, str], width: int) -> str:
 
 
 def bar(share: float) -> str:
-    """A bar of 16 cells, drawn in eighths."""
+    """A bar of 16 cells, drawn in eighths of a cell."""
     eighths = round(max(0.0, min(1.0, share)) * _BAR_CELLS * 8)
     full, part = divmod(eighths, 8)
     return "▕" + (_EIGHTHS[8] * full + (_EIGHTHS[part] if part else "")).ljust(_BAR_CELLS) + "▏"

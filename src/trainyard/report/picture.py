@@ -1,6 +1,6 @@
-"""The picture of a terminal: what a program wrote to it, as the screen it left, in SVG.
+"""Draw a terminal's screen as SVG, from the bytes that a program wrote to it.
 
-It runs nothing. The screen is pyte's, the drawing is rich's; only the frame is ours, because rich's own one
+It runs no program. pyte emulates the screen and rich draws it; the frame is our own, because rich's frame
 loads its font from the network.
 """
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _ROWS = 200
-"""Rows of the screen that the output is played on; empty ones below the last line are not drawn."""
+"""Rows of the emulated screen; empty rows at its end are not drawn."""
 _FRAME = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -38,7 +38,7 @@ _FRAME = """\
 
 
 def terminal_svg(output: bytes, *, columns: int, title: str) -> str:
-    """Draw the screen that `output` left on a terminal of `columns` cells, escape sequences played."""
+    """Draw the screen that `output`, with its escape sequences, leaves on a terminal of `columns` cells."""
     from rich.console import Console
 
     console = Console(
@@ -51,7 +51,7 @@ def terminal_svg(output: bytes, *, columns: int, title: str) -> str:
 
 
 def screen_lines(output: bytes, *, columns: int) -> list["Text"]:
-    """The lines of that screen with their colours, without the empty ones at its end."""
+    """The lines of that screen with their colours, without the empty lines at its end."""
     import pyte
     from rich.style import Style
     from rich.text import Text
@@ -72,7 +72,7 @@ def screen_lines(output: bytes, *, columns: int) -> list["Text"]:
 
 
 def _colour(name: str) -> str | None:
-    """pyte's name of a colour as rich has it: names, or six hexadecimal digits."""
+    """rich's name of a colour that pyte names: a word, or six hexadecimal digits after a `#`."""
     if name == "default":
         return None
     names = {"brown": "yellow"} | {f"bright{base}": f"bright_{base}" for base in ("red", "green", "blue")}

@@ -1,6 +1,6 @@
-"""The plan of a training run as people read it: whether it fits, then why, then what to change.
+"""The plan of a training run as text: whether it fits, then the figures, then what to change.
 
-It reads `plan.training_plan`'s JSON and knows no more; what is absent there is not mentioned.
+It reads only the JSON of `plan.training_plan`; absent figures are not mentioned.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,18 +14,18 @@ from trainyard.run.outside import parse_json, read_json
 Plan = Mapping[str, Any]
 _PARTS = {
     "weights": "float32 parameters, rotary tables",
-    "moments": "AdamW's two, float32",
+    "moments": "AdamW's two moments, float32",
     "gradients": "float32",
     "copies": "bfloat16 copies of the weights",
     "activations": "kept for the backward pass",
     "logits": "logits and loss",
-    "workspace": "of single operations",
-    "staging": "copy of what is saved, for checkpointing.mode",
+    "workspace": "temporary memory of single operations",
+    "staging": "copy of the state for checkpointing.mode",
 }
 
 
 def read_plan(text: str) -> dict[str, Any]:
-    """The plan in `text`, a file's name or the JSON itself. Raises ConfigError when it is none."""
+    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
     try:
         plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
     except (FileNotFoundError, DamagedFileError) as error:
@@ -64,7 +64,7 @@ def headline(plan: Plan) -> str:
 def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
     run = plan["run"]
     compiled = ", compiled" if run["compiled"] else ""
-    shape = f"{run['batch_size']} × {run['sequence_length']:,} tokens a forward pass"
+    shape = f"{run['batch_size']} × {run['sequence_length']:,} tokens per forward pass"
     yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
     if plan["device"]["devices_used"] > 1:
         offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
@@ -85,7 +85,7 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _host(plan: Plan) -> str:
-    """What main memory is for, and how much there is of it."""
+    """The use of main memory, and how much of it is usable."""
     run, usable = plan["run"], plan["device"].get("host_usable_bytes")
     staged = f"the copy that checkpointing.mode: {run['checkpointing_mode']} saves from"
     offloaded = "weights, moments and gradients"
@@ -96,16 +96,16 @@ def _host(plan: Plan) -> str:
 
 def _detail(part: str, plan: Plan) -> str:
     if part == "moments" and plan["run"]["gradient_compression"] != "none":
-        return ", and what compressing the gradients left out"
+        return ", and the residuals of gradient compression"
     if part != "activations":
         return ""
     memory = plan["memory"]
     scores = "; attention without a fused kernel keeps every score" if memory["attention_scores_kept"] else ""
-    return f", {size(memory['block_activation_bytes'])} a block{scores}"
+    return f", {size(memory['block_activation_bytes'])} per block{scores}"
 
 
 def _device(device: Plan) -> Iterator[tuple[str, str]]:
-    reserve = f"{size(device['reserve_bytes'])} of it for what is no tensor"
+    reserve = f"{size(device['reserve_bytes'])} of it reserved for other uses than tensors"
     yield "device", f"{device['name']}, {size(device['memory_bytes'])}, {reserve}"
     idle = device.get("devices", device["devices_used"]) - device["devices_used"]
     if idle > 0:
@@ -116,7 +116,7 @@ def _length(plan: Plan) -> Iterator[tuple[str, str]]:
     run, expected = plan["run"], plan["estimate"]
     a_step = f"{run['tokens_per_step']:,} tokens"
     if "steps" not in expected:
-        yield "run", f"{a_step} a step; its length is not known (training.max_steps is not set)"
+        yield "run", f"{a_step} per step; its length is not known (training.max_steps is not set)"
         return
     steps = counted(expected["steps"], "step")
     flops = f"{expected['flops']:.2g}".replace("e+", "e")

@@ -1,6 +1,6 @@
-"""A training run while it goes on: one live line on a terminal, plain lines in a log.
+"""The progress of a training run: one live line on a terminal, plain lines in a log.
 
-It formats rows and events, and hands the line to whoever asks; it reads no file and writes to no terminal.
+It formats rows and events, and gives the live line to its caller; it reads no file and writes to no terminal.
 """
 
 import logging
@@ -15,17 +15,17 @@ from trainyard.run.records import Row
 
 _logger = logging.getLogger(__name__)
 _LOG_SECONDS = 10.0
-"""In a log, steps are said this far apart at least; validations and the last step always."""
+"""In a log, the least time between two steps; validations and the last step are always logged."""
 _OLD_SECONDS = 2.0
-"""On a terminal, figures that are older say how old they are."""
+"""On a terminal, figures that are older than this are shown with their age."""
 _SILENT_SECONDS = 60.0
-"""In a log, a step that takes longer is said to go on: then, and each time that it took twice as long."""
+"""In a log, a step that takes longer than this gets a line, and another each time the wait has doubled."""
 
 
 class ProgressDisplay(PhaseDisplay):
-    """Shows one segment: its rows, its events, and what is done before, between and after the steps.
+    """Shows one segment: its rows, its events, and the work before, between and after the steps.
 
-    `live` is whether a terminal asks for the line; otherwise rows and events are logged.
+    If `live`, a terminal shows the line; otherwise rows and events are logged.
     """
 
     def __init__(self, *, live: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class ProgressDisplay(PhaseDisplay):
         self._steps = self._first_step = 0
         self._started = self._came = clock()
         self._row: Row | None = None
-        """The last one, once the steps have begun."""
+        """The last row; None before the first step."""
         self._last_logged = -math.inf
         self._silent_until = math.inf
         self._tokens_per_byte: float | None = None
@@ -89,7 +89,7 @@ class ProgressDisplay(PhaseDisplay):
             _logger.info("training: step %s/%s, was %s", row["step"], self._steps, ago(silent))
 
     def _parts(self, row: Row, now: float) -> dict[str, str]:
-        """The last row, how old it is, and what is done beside the steps."""
+        """The figures of the last row and its age, or the work that is done between the steps."""
         beside = self._work
         if beside.what:
             work = beside.parts(now)
@@ -108,7 +108,7 @@ class ProgressDisplay(PhaseDisplay):
         }
 
     def _bits(self, loss: float) -> str:
-        """The training loss in bits per byte, once a validation has told how many tokens a byte has."""
+        """The training loss in bits per byte; empty until a validation has given the tokens per byte."""
         return (
             ""
             if self._tokens_per_byte is None
@@ -130,7 +130,7 @@ def log_line(row: Row, steps: int) -> str:
 
 
 def event_line(event: str, fields: dict[str, Any]) -> str | None:
-    """A sentence for the events that people want to hear of as they happen."""
+    """A sentence for an event that people want to see when it happens; None for the others."""
     if event == "started":
         where = f"at step {fields['step']}" if fields["step"] else "from the start"
         return f"run {fields['run_id']} trains {where} to {fields['steps']}"

@@ -1,8 +1,8 @@
-"""The proof as it was saved beside the run, for showing. Judging is `watch.proof`'s.
+"""Read the proof that was saved beside the run, to show it. `watch.proof` makes the judgement.
 
-A record that is torn is no proof. One of another run or of another ending of it, of other bytes of its
-records, or older than what the run did last, is of another state; and none that claims to be a proof counts
-for a run that has not succeeded.
+A torn record counts as no proof. A record is of another state when it is of another run or another end of
+this run, when the run's records now have other bytes, when it is older than the run's newest record, or when
+it claims a proof for a run that did not succeed.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,18 +29,18 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class ProofRecord:
-    """What `report/proof.json` says."""
+    """The content of `report/proof.json`."""
 
     parts: tuple[PartRecord, ...]
     claimed: bool
     run_number: int | None
     store: str | None
     is_of_another_state: bool = False
-    """The run is not what it was when it was judged: nothing of the record counts then."""
+    """The run has changed since it was judged, so nothing in the record counts."""
 
     @property
     def proven(self) -> bool:
-        """All four parts hold, and the record says so too."""
+        """Whether all four parts hold and the record claims the proof."""
         holding = tuple(part.name for part in self.parts if part.holds)
         return self.claimed and holding == _NAMES and len(self.parts) == len(_NAMES)
 
@@ -55,9 +55,9 @@ def read_proof(
     newest: float | None,
     records: Callable[[], Mapping[str, str]],
 ) -> ProofRecord | None:
-    """The proof of `run`, whose newest record is of `newest` (Unix seconds).
+    """The proof of `run`, whose newest record has the time `newest` (Unix seconds); None when there is none.
 
-    `records` gives the SHA-256 of the run's records as they lie there. None when there is no proof.
+    `records` returns the SHA-256 of each of the run's records as they are now.
     """
     try:
         value = read_json_object(path)
@@ -76,7 +76,7 @@ def read_proof(
 
 
 def _is_of(run: Mapping[str, Any], proof: dict[str, Any], newest: float | None) -> bool:
-    """Whether the proof was made of this run as it ended, after the newest thing on record."""
+    """Whether the proof is of this run and this end of it, and was made after its newest record."""
     outcome = run.get("outcome")
     ended = outcome if isinstance(outcome, Mapping) else {}
     if proof.get("run_id") != run.get("run_id") or proof.get("finished") != ended.get("finished"):

@@ -1,4 +1,4 @@
-"""Numbers for people: with units, and no more digits than they deserve. Bytes are decimal (1 GB = 10⁹)."""
+"""Numbers for people: with units, and with only the digits that matter. Bytes are decimal (1 GB = 10⁹)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +36,7 @@ def ago(seconds: float) -> str:
 
 
 def scaled(value: float) -> str:
-    """`41.2 k`, `19.7 M`; below a thousand as it is, with at most three digits."""
+    """`41.2 k`, `19.7 M`; below a thousand without a suffix, with at most three digits."""
     for size, unit in _SCALES:
         if abs(value) >= size * 0.9995:
             return f"{_three(value / size)} {unit}"
@@ -52,7 +52,7 @@ def size(count: float) -> str:
 
 
 def amount_done(done: float, total: float | None, unit: str = "B") -> str:
-    """`1.2 of 4.8 GB`, `312 of 1,614 files`; without a total `1.2 GB`. `unit` names what is not bytes."""
+    """`1.2 of 4.8 GB`, `312 of 1,614 files`; without a total `1.2 GB`. `unit` names anything but bytes."""
     if unit != "B":
         return f"{done:,.0f} {unit}" if total is None else f"{done:,.0f} of {total:,.0f} {unit}"
     if total is None:
@@ -63,12 +63,12 @@ def amount_done(done: float, total: float | None, unit: str = "B") -> str:
 
 
 def gigabytes(count: float) -> str:
-    """`22.1 GB`, however small."""
+    """`22.1 GB`; also small sizes are in GB."""
     return f"{count / 1e9:.1f} GB"
 
 
 def loss(value: float) -> str:
-    """Three digits that matter: `5.56`, `0.0123`, `12.3`."""
+    """About three significant digits: `5.56`, `0.0123`, `12.30`."""
     return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"
 
 
@@ -77,7 +77,7 @@ def percent(fraction: float) -> str:
 
 
 def money(usd: float) -> str:
-    """`$ 214`, `$ 3.20`: cents below ten dollars only."""
+    """`$ 214`, `$ 3.20`: with cents only below ten dollars."""
     return f"$ {usd:,.2f}" if usd < 10 else f"$ {usd:,.0f}"
 
 
@@ -87,7 +87,7 @@ def counted(count: float, noun: str) -> str:
 
 
 def data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
-    """`729 files, 3 skipped` of the data's part of `run.json`: those that were used; empty when not known.
+    """`729 files, 3 skipped`: the files used, from the `data` section of `run.json`; empty when not known.
 
     With `parts`: `729 files (688 to train on, 41 held out), 3 skipped`.
     """
@@ -95,7 +95,7 @@ def data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
     train, held_out, skipped = (value if isinstance(value, int) else 0 for value in counts.values())
     if not train:
         return ""
-    if data.get("validation_split") == "within":  # a part of each file is held out, and no file
+    if data.get("validation_split") == "within":  # a part of each file is held out, not whole files
         held_out = 0
     cut = f" ({train:,} to train on, {held_out:,} held out)" if parts and held_out else ""
     return counted(train + held_out, "file") + cut + (f", {skipped:,} skipped" if skipped else "")

@@ -1,4 +1,4 @@
-"""What a release is made of: one version in every place, notes from the changelog, archives that repeat.
+"""The parts of a release: one version in every place, notes from the changelog, reproducible archives.
 
     tag = pyproject.toml = trainyard.__version__ = a dated section of CHANGELOG.md
 
@@ -23,12 +23,12 @@ _SECTION = re.compile(r"^## (?P<version>\S+), (?P<date>[^\n]+)\n(?P<notes>.*?)(?
 
 @dataclass(frozen=True)
 class Release:
-    """What is released."""
+    """One version and its notes."""
 
     version: str
     """Without the `v` of the tag."""
     notes: str
-    """Markdown, of the changelog."""
+    """Markdown, from the changelog."""
 
     @property
     def title(self) -> str:
@@ -41,9 +41,9 @@ class Release:
 
 
 def read_release(root: Path, tag: str) -> Release:
-    """The release that `tag` names, of the checkout `root`.
+    """The release that `tag` names, read from the checkout `root`.
 
-    Raises ConfigError when the tag is none of a release, CheckFailedError when the places disagree.
+    Raises ConfigError when it is not a release's tag, CheckFailedError when the versions disagree.
     """
     named = _TAG.fullmatch(tag)
     if named is None:
@@ -71,7 +71,7 @@ def read_release(root: Path, tag: str) -> Release:
 
 
 def write_archive(path: Path, entries: Mapping[str, Path], *, moment: int) -> None:
-    """A .tar.gz of files by name; the same files and `moment` (Unix seconds) give the same bytes."""
+    """Write a .tar.gz of the files by name; equal files and `moment` (Unix seconds) give equal bytes."""
     with (
         path.open("wb") as file,
         gzip.GzipFile("", "wb", mtime=moment, fileobj=file) as packed,
@@ -91,7 +91,10 @@ def checksums(files: Iterable[Path]) -> str:
 
 
 def checked_files(folder: Path) -> list[Path]:
-    """What SHA256SUMS in `folder` lists, and itself. Raises VerificationError when anything is otherwise."""
+    """The files that SHA256SUMS in `folder` lists, and SHA256SUMS itself.
+
+    Raises VerificationError when they differ from its list.
+    """
     said = _text(folder / CHECKSUMS)
     files = sorted(path for path in folder.iterdir() if path.name != CHECKSUMS)
     if not files or checksums(files) != said:

@@ -1,6 +1,6 @@
-"""The `config.yaml` of a run as it lies there, for reports and messages that must come about anyway.
+"""Read the `config.yaml` of a run for reports and messages, which must be written whatever the file holds.
 
-Nothing is validated: a file that is missing or no YAML has no values. Training does not read it here.
+Nothing is validated: a file that is missing or not YAML has no values. Training reads the file elsewhere.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from trainyard.run.settings import read_settings, setting
 
 
 def read_config_text(path: Path) -> str | None:
-    """The file as it is; None when it cannot be read."""
+    """The unchanged text of the file; None when it cannot be read."""
     try:
         return read_bytes(path, most=MOST_YAML_BYTES).decode("utf-8", errors="replace")
     except (OSError, DamagedFileError):
@@ -29,26 +29,26 @@ def config_value(text: str | None, key: str) -> Any:
 
 
 def settings_of_config(content: bytes | None) -> dict[str, Any]:
-    """The sections of a `config.yaml`; none when it is missing or no YAML."""
+    """The sections of a `config.yaml`; empty when it is missing or not YAML."""
     with suppress(ConfigError):
         return read_settings(content or b"")
     return {}
 
 
 def config_settings(path: Path) -> dict[str, Any]:
-    """The sections of the file; none when it is missing or no YAML."""
+    """The sections of the file; empty when it is missing or not YAML."""
     return settings_of_config(_content(path))
 
 
 def config_digests(path: Path) -> frozenset[str]:
-    """The SHA-256 that the file may be on record by, of its values or its bytes; none if it is missing."""
+    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing."""
     from trainyard.config.load import config_sha256, load_config
 
     content = _content(path)
     if content is None:
         return frozenset()
     digests = {hashlib.sha256(content).hexdigest()}
-    # Another trainer's configuration is known by its bytes only.
+    # The configuration of another trainer has a digest of its bytes only.
     with suppress(ConfigError):
         digests.add(config_sha256(load_config(path).config))
     return frozenset(digests) if _content(path) == content else frozenset()

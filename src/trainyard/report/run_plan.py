@@ -1,6 +1,6 @@
-"""What a workflow run will do, as its job summary shows it before anything starts.
+"""The plan of a workflow run as its job summary shows it before anything starts.
 
-It reads what `plan.run_plan` and `plan.training_plan` give as plain data; what is not known is said to be so.
+It reads the plain data of `plan.run_plan` and `plan.training_plan`, and says which figures are not known.
 """
 
 import json
@@ -16,7 +16,7 @@ _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
 
 
 class Untold(Protocol):
-    """Something that a run needs to be told and is not: `plan.run_plan.Untold`."""
+    """A variable that a run needs and that is not set: `plan.run_plan.Untold`."""
 
     @property
     def what(self) -> str: ...
@@ -31,7 +31,7 @@ class Planned:
     """A workflow run that is about to start."""
 
     outputs: Mapping[str, str]
-    """What the plan job resolved."""
+    """The step outputs of the plan job."""
     target: str
     labels: Sequence[str]
     model: str
@@ -40,13 +40,13 @@ class Planned:
     steps: int | None
     tokens_per_step: int | None
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """`training_plan`'s; empty where the machine or the recipe cannot be planned for."""
+    """The JSON of `training_plan`; empty where the machine or the recipe cannot be planned for."""
     why_not: str = ""
     """Why there is no plan."""
     usd_per_hour: float | None = None
-    """What the owner says the machine costs; it goes before the catalogue's price."""
+    """The machine's price from TRAINYARD_USD_PER_HOUR; it replaces the catalogue's price."""
     untold: Sequence[Untold] = ()
-    """What the run would have to be told to train."""
+    """The variables that have to be set before the run can train."""
 
 
 def markdown_plan(planned: Planned) -> str:
@@ -70,7 +70,7 @@ def markdown_plan(planned: Planned) -> str:
 
 
 def untold_text(untold: Sequence[Untold], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
-    """Why nothing is trained and the commands that change it, as an annotation or an error."""
+    """The reason why nothing is trained and the commands that change it, as an annotation or an error."""
     return "\n".join([f"{_headline(untold, is_refused)}.", *(each.command for each in untold), *hints])
 
 
@@ -99,7 +99,7 @@ def _commands(untold: Sequence[Untold]) -> str:
 
 
 def expected(planned: Planned) -> str:
-    """What is trained, time and cost, as `notify_slack.py --plan` reads them; as far as they are known."""
+    """Model, steps, time and cost where known, as the JSON that `notify_slack.py --plan` reads."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
         estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour
@@ -170,6 +170,6 @@ def _cost(planned: Planned) -> str:
 
 
 def _code(text: str) -> str:
-    """`text` as code in a cell of a table, which no character of it can leave."""
+    """`text` as code in a table cell; characters that would end the code or the cell are replaced."""
     plain = " ".join(text.replace("`", "'").replace("|", "¦").split())
     return f"`{plain[:200]}`" if plain else ""

@@ -1,7 +1,7 @@
-"""The reference of all scripts as Markdown, `docs/scripts.md`, from their docstrings and their help alone.
+"""Write the reference of all scripts, `docs/scripts.md`, from their docstrings and help texts.
 
-Pure: the texts are handed in, nothing is run. A docstring has the sections that every script has (Reads,
-Writes, Exit codes, Example); the help is argparse's, on lines that were not broken.
+Pure: the texts are passed in and no script is run. Each docstring has the sections Reads, Writes, Exit codes
+and Example; the help is argparse's, with unwrapped lines.
 """
 
 import re
@@ -27,7 +27,7 @@ _MEANINGS = {
     ExitCode.NO: "it ran and the answer is no: the training, a check or a verification failed",
     ExitCode.USAGE: "the configuration, the data or the command line is wrong; nothing was started",
     ExitCode.BUG: "a bug; the traceback is shown",
-    ExitCode.REFUSED: "an outside service refused, after the retries that could have healed it",
+    ExitCode.REFUSED: "an outside service refused, and retries did not help",
     ExitCode.TIMED_OUT: "something did not happen in time",
     ExitCode.STOPPED: "stopped early with a good checkpoint: run the same again to go on",
     ExitCode.INTERRUPTED: "interrupted",
@@ -50,12 +50,12 @@ _SHARED = ("-h,", "--log-level")
 _WORD = re.compile(r"(?:<[^<>]*>|\S)+")
 """A placeholder such as `<run id>` may hold a space."""
 _CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
-"""What looks like a flag, a path, a variable or a key."""
+"""Matches flags, paths, variables and keys."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """What a script says of itself."""
+    """A script's docstring and help."""
 
     name: str
     """Without `.py`."""
@@ -68,7 +68,7 @@ class Argument:
     """One line of the help."""
 
     name: str
-    """With its value: `--run-dir DIR`."""
+    """The name with its value: `--run-dir DIR`."""
     meaning: str
     needed: str
     """`yes`, `one of these`, or empty."""
@@ -132,7 +132,7 @@ def arguments(text: str) -> list[Argument]:
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
-    """Name and meaning of each argument; a long name has its meaning on the next line."""
+    """Name and meaning of each argument; argparse puts the meaning of a long name on the next line."""
     _, *blocks = re.split(r"^(?:positional arguments|options):\n", text, flags=re.M)
     for entry in re.split(r"^  (?=\S)", "".join(blocks), flags=re.M):
         if entry.strip():
@@ -141,7 +141,7 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _without_optional(usage: str) -> str:
-    """The usage without what stands in brackets, also nested ones."""
+    """The usage without the text in brackets, which may be nested."""
     shorter = re.sub(r"\[[^][]*\]", "", usage)
     return usage if shorter == usage else _without_optional(shorter)
 
@@ -158,7 +158,7 @@ def _wrapped(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """The text on one line, with what looks like code between backticks."""
+    """The text on one line, with backticks around words that look like code."""
     return " ".join(_as_code(word) for word in _WORD.findall(text))
 
 

@@ -1,8 +1,9 @@
-"""What Slack is told of a run: Block Kit and the same in plain text for notifications. It sends nothing.
+"""Slack messages about a run: Block Kit, and plain text for notifications. It sends nothing.
 
-Started and finished are for the channel, what lies between for the thread (`slack_thread`). The message
-follows what is on record, not what the caller hopes: `succeeded` without a proof says so. Text of the run is
-escaped and cut to Slack's limits: https://docs.slack.dev/reference/block-kit/blocks/section-block
+The start and the end go to the channel, everything between to the thread (`slack_thread`). The message
+follows the run's record and not the caller's claim: for `succeeded` without a proof it says that the proof is
+missing. Text that comes from the run is escaped and cut to Slack's limits:
+https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
 
 import re
@@ -26,52 +27,52 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Moment(StrEnum):
-    """When the message is sent."""
+    """The event that a message is about."""
 
     STARTED = "started"
     RESUMED = "resumed"
-    """A further segment of the lineage, or a further attempt."""
+    """Another segment of the lineage, or another attempt."""
     DEGRADED = "degraded"
-    """It goes on, but not as it should."""
+    """The run continues, but with a problem."""
     STOPPED = "stopped"
-    """With a good checkpoint, to go on from."""
+    """Stopped with a good checkpoint to resume from."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
     @property
     def ends(self) -> bool:
-        """Whether nothing follows."""
+        """Whether this is the last event of a lineage."""
         return self in (Moment.SUCCEEDED, Moment.FAILED)
 
 
 @dataclass(frozen=True)
 class SlackMessage:
-    """A message as Slack takes it."""
+    """A message in the form of Slack's API."""
 
     text: str
-    """What notifications and screen readers show."""
+    """The text for notifications and screen readers."""
     blocks: list[dict[str, Any]]
     title: str = ""
-    """What happened, as Slack's markup: what the first message of a thread is changed to begin with."""
+    """The event in Slack's markup; the thread's first message is edited to begin with it."""
     about: str = ""
-    """What the first message says behind its title; empty for messages of other moments."""
+    """The text after the title of a thread's first message; empty for all other messages."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where the pipeline runs; all of it may be unknown."""
+    """Where the pipeline runs; all but the name may be unknown."""
 
     name: str
-    """Of the run, while it has no number: its directory."""
+    """The run's directory, which names the run while it has no number."""
     ci: Mapping[str, str] = field(default_factory=dict)
-    """`identity.ci_facts`."""
+    """The result of `identity.ci_facts`."""
     runner: str | None = None
     lineage: str | None = None
-    """What the run is called over all its segments; otherwise the number of the workflow run."""
+    """The name shared by all segments; if None, the number of the workflow run is used."""
     segment: str = ""
-    """`2/3`: which segment of how many."""
+    """`2/3`: the second of three segments."""
     reason: str = ""
-    """Why it was resumed, degraded, stopped or failed, where the record does not say."""
+    """Why it was resumed, degraded, stopped or failed, if the run's record does not say."""
     next_step: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """`TrainingPlan.to_json`; empty when it was not planned."""
@@ -81,7 +82,7 @@ def slack_message(moment: Moment, facts: RunFacts | None, around: Surroundings) 
     """The message; `facts` is None while there is no run directory."""
     head = headline(facts) if facts is not None else None
     name = around.lineage or around.ci.get("run_number") or _number(facts, around)
-    if head is None and moment.ends and around.reason:  # the caller knows better than an empty folder
+    if head is None and moment.ends and around.reason:  # without a run directory only the caller knows
         title = f"{Verdict.FAILED.symbol} *{mrkdwn(f'Training {name} {moment}', 700)}*"
     else:
         title = _title(moment, head, f"Training {name}", _between(moment, facts, around))
@@ -99,7 +100,7 @@ def slack_message(moment: Moment, facts: RunFacts | None, around: Surroundings) 
 
 
 def retitled(title: str, about: str, name: str) -> SlackMessage:
-    """The first message of a thread as it reads when `title` is what happened last."""
+    """The first message of a thread, edited so that `title`, the latest event, comes first."""
     first = " · ".join(part for part in (title, about) if part)
     context = {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
     return SlackMessage(re.sub(r"[*`]", "", title), [_section(first), context], title, about)
@@ -117,7 +118,7 @@ def mrkdwn(text: str, limit: int) -> str:
 
 
 def _title(moment: Moment, head: Headline | None, name: str, between: str) -> str:
-    """The sign for what happened, and what happened, in bold."""
+    """The emoji and, in bold, what happened."""
     words, symbol = _words(moment, head, name)
     return f"{symbol} *{mrkdwn(words + between, 700)}*".strip()
 
@@ -139,7 +140,7 @@ def _words(moment: Moment, head: Headline | None, name: str) -> tuple[str, str]:
 
 
 def _between(moment: Moment, facts: RunFacts | None, around: Surroundings) -> str:
-    """` 2/3 at step 2,340 (runner's time limit)` of what lies between start and end."""
+    """` 2/3 at step 2,340 (runner's time limit)` for events between start and end; empty for those two."""
     if moment is Moment.STARTED or moment.ends:
         return ""
     at = position(facts) if facts is not None else ""
@@ -155,7 +156,7 @@ def _number(facts: RunFacts | None, around: Surroundings) -> str:
 
 
 def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
-    """`main@3f2c1ab` by anna (push), and what is trained where: by the run's record, else by its plan."""
+    """`main@3f2c1ab` by anna (push); model, steps and runner, from the run's record or else from its plan."""
     git = facts.section("git") if facts is not None else {}
     branch = re.sub(r"^refs/(heads|tags)/", "", str(around.ci.get("ref") or git.get("branch") or ""))
     commit = str(around.ci.get("sha") or git.get("commit") or "")[:7]
@@ -173,7 +174,7 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
 
 
 def _by(ci: Mapping[str, str]) -> str:
-    """Who started it and how; the schedule's actor is whoever changed the file last, and is nobody."""
+    """Who started it and how. A schedule's actor is left out: GitHub names whoever last changed the file."""
     event, actor = ci.get("event", ""), ci.get("actor", "")
     if not event or not actor or event == "schedule":
         return f" by {mrkdwn(event, 50)}" if event else ""
@@ -181,7 +182,7 @@ def _by(ci: Mapping[str, str]) -> str:
 
 
 def _expected(plan: Mapping[str, Any], now: float) -> list[str]:
-    """`about 6 h 12 m, until 21:40 UTC, about $ 210`, as far as the plan knows."""
+    """`about 6 h 12 m, until 21:40 UTC, about $ 210`; figures that the plan lacks are left out."""
     estimate = plan.get("estimate")
     known = estimate if isinstance(estimate, Mapping) else {}
     seconds, usd = number(known.get("seconds")), number(known.get("usd"))
@@ -217,7 +218,7 @@ def _proof(facts: RunFacts | None) -> str:
 
 
 def _what_next(head: Headline | None, around: Surroundings) -> str:
-    """The reason, where the proof does not tell it, and the command that goes on."""
+    """The reason, unless the proof shows it, and the next command."""
     if head is not None and head.verdict in (Verdict.PROVEN, Verdict.GOING):
         head = None
     reason = around.reason or (head.reason if head else "")

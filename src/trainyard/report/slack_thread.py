@@ -1,12 +1,12 @@
-"""The one Slack thread of a lineage: where it is, what was said there, and what an event adds to it.
+"""The one Slack thread of a lineage: where it is, which events were posted, and what a new event adds.
 
-    started  ->  a message in the channel, which later events change to their own title
-    between  ->  an answer in its thread
-    the end  ->  an answer in the thread, shown in the channel too
+    start    ->  a message in the channel; later events put their own title into it
+    between  ->  a reply in its thread
+    end      ->  a reply in the thread that is also shown in the channel
 
-It decides and remembers; it sends nothing. The memory is a file in the run directory, so that every attempt
-on the same machine has it; another machine is told `CHANNEL:TS`. Without threads (a webhook) it still keeps
-the same event from being told twice.
+It decides what to post and remembers it; a `Messenger` sends. The memory is a file in the run directory, so
+that every attempt on the same machine has it; another machine gets `CHANNEL:TS`. Without threads (a webhook)
+the memory still prevents posting the same event twice.
 """
 
 import hashlib
@@ -39,16 +39,16 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SlackThread:
-    """What is known of a lineage's thread; empty before its first message."""
+    """The known facts about a lineage's thread; empty before its first message."""
 
     channel: str = ""
     """The channel's ID."""
     ts: str = ""
-    """Of the first message; empty while there is none, and when a webhook posted it."""
+    """The `ts` of the first message; empty while there is none, and when a webhook posted it."""
     about: str = ""
-    """What the first message says behind its title."""
+    """The first message's text after its title."""
     said: tuple[str, ...] = ()
-    """The keys of the events that were told, oldest first."""
+    """The keys of the events that were posted, oldest first."""
 
     @property
     def address(self) -> str:
@@ -60,7 +60,7 @@ class SlackThread:
         return bool(self.ts or self.said)
 
     def after(self, key: str, *, channel: str = "", ts: str = "", about: str = "") -> "SlackThread":
-        """The thread once the event `key` was told; the first message that has a `ts` begins it."""
+        """The thread after posting the event `key`; the first message with a `ts` begins the thread."""
         said = (*self.said, key)[-_REMEMBERED:]
         if self.ts or not ts:
             return replace(self, said=said)
@@ -68,18 +68,18 @@ class SlackThread:
 
 
 def parse_address(text: str) -> SlackThread:
-    """The thread at `CHANNEL:TS`. Raises ConfigError when the text is none."""
+    """The thread at `CHANNEL:TS`. Raises ConfigError when the text is not of that form."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
         raise ConfigError(
             f"--thread: {text[:80]!r} is no thread. It is the channel's ID and the first message's ts, "
-            "such as C0123ABCD:1732140000.000100, as the output slack_thread says."
+            "such as C0123ABCD:1732140000.000100; the step output slack_thread has it."
         )
     return SlackThread(match[1], match[2])
 
 
 def read_thread(path: Path) -> SlackThread:
-    """What `path` remembers; an empty thread when it is missing or torn, for a message must come about."""
+    """The thread in the file `path`; empty if that is missing or torn, so that a message is still sent."""
     with suppress(FileNotFoundError, DamagedFileError, TypeError):
         value = read_json_object(path)
         texts = {name: str(value.get(name) or "") for name in ("channel", "ts", "about")}
@@ -88,25 +88,25 @@ def read_thread(path: Path) -> SlackThread:
 
 
 def write_thread(path: Path, thread: SlackThread) -> None:
-    """Remember `thread`. Raises OSError when the file cannot be written."""
+    """Write `thread` to the file `path`. Raises OSError when it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomically(path, asdict(thread))
 
 
 @dataclass(frozen=True)
 class Event:
-    """What is to be told, and where."""
+    """A message to post, and its thread."""
 
     moment: Moment
     message: SlackMessage
     first: SlackMessage
-    """The thread's first message as it reads from now on."""
+    """The new text of the thread's first message."""
     thread: SlackThread
     key: str
 
 
 class Messenger(Protocol):
-    """What sends: `gateways.slack`."""
+    """Sends messages: `gateways.slack`."""
 
     def post(
         self,
@@ -117,14 +117,14 @@ class Messenger(Protocol):
         thread: "Place | None" = None,
         broadcast: bool = False,
     ) -> "Place | None":
-        """Send a message, as an answer where the thread has a `ts`; None without anything to send by."""
+        """Send a message, as a reply if the thread has a `ts`; None when Slack is not configured."""
 
     def edit(self, message: "Place", text: str, blocks: Sequence[Mapping[str, Any]]) -> bool:
         """Change a message."""
 
 
 class Place(Protocol):
-    """Where a message is."""
+    """The address of a message."""
 
     @property
     def channel(self) -> str: ...
@@ -136,9 +136,9 @@ class Place(Protocol):
 def event_of(
     moment: Moment, facts: RunFacts | None, around: Surroundings, thread: SlackThread
 ) -> Event | None:
-    """What `moment` adds to the thread; None for a degradation that nobody names and nothing has on record.
+    """The event that `moment` adds to the thread; None for a degradation without a known reason.
 
-    In a lineage that has begun a further start is a resumption.
+    Another start in a lineage that has begun counts as a resumption.
     """
     if moment is Moment.STARTED and thread.begun and _key(moment, "", around.ci) not in thread.said:
         moment = Moment.RESUMED
@@ -153,10 +153,10 @@ def event_of(
 def tell(
     event: Event, messenger: Messenger, memory: Path, *, channel: str | None = None
 ) -> SlackThread | None:
-    """Send `event` and remember it in the file `memory`; the thread now, None when nothing can be sent by.
+    """Send `event`, remember it in the file `memory`, and return the thread; None if Slack is not configured.
 
-    Raises what `messenger.post` raises, and OSError when the file cannot be written. A first message that
-    cannot be changed, because it was removed, is a warning: what was to be told has been.
+    Raises what `messenger.post` raises, and OSError when the file cannot be written. If the first message
+    cannot be edited, for example because it was deleted, that is only a warning: the event has been posted.
     """
     message, thread = event.message, event.thread
     how: dict[str, Any] = {"channel": channel, "thread": thread, "broadcast": event.moment.ends}
@@ -169,14 +169,14 @@ def tell(
         try:
             messenger.edit(thread, event.first.text, event.first.blocks)
         except ServiceError as error:
-            _logger.warning("The first message of the thread stays as it was: %s", error)
+            _logger.warning("The first message of the thread was not updated: %s", error)
     return after
 
 
 def _key(moment: Moment, text: str, ci: Mapping[str, str]) -> str:
-    """What is equal for the same event told twice: the moment, the attempt of the workflow run, the words.
+    """A key that is equal for the same event: from the moment, the workflow run's attempt and the text.
 
-    A start is one whatever it expects.
+    The text of a start does not count, because its expected end changes with the clock.
     """
     words = "" if moment is Moment.STARTED else text
     attempt = (ci.get("run_id", ""), ci.get("run_attempt", ""))

@@ -1,4 +1,4 @@
-"""Where a run stands: its recorded outcome, or, while it has none, the age of what it wrote last."""
+"""The status of a run: its recorded outcome or, while it has none, the age of its newest record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from trainyard.report.quantities import ago
 from trainyard.run.failure import short_reason
 
 _PATIENCE_SECONDS = 600.0
-"""Silence that says nothing: compiling, validating and saving write no rows."""
+"""A run may be silent this long, because compiling, validating and saving write no rows."""
 _PATIENCE_ROWS = 10
-"""A run that logs rarely may be silent for this many of its own intervals."""
+"""A run that logs rarely may be silent for this many of its own logging intervals."""
 
 
 class Status(StrEnum):
-    """The word that stands first in every report."""
+    """The first word of every report."""
 
     EMPTY = "EMPTY"
     RUNNING = "RUNNING"
@@ -29,7 +29,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class State:
-    """A status and, where there is more to say, why."""
+    """A status, with the reason where there is one."""
 
     status: Status
     detail: str = ""

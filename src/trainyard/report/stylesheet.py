@@ -1,4 +1,4 @@
-"""How the HTML report looks: light and dark, wide and narrow, on screen and on paper. It loads nothing."""
+"""The CSS of the HTML report: light and dark, wide and narrow, on screen and on paper. It loads nothing."""
 
 STYLE = """
 :root {

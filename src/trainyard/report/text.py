@@ -1,6 +1,6 @@
-"""The report for a terminal and a log: one figure a line under plain headings (source document 004).
+"""The report for a terminal and a log: one figure per line under plain headings (source document 004).
 
-A figure that is not known has no line, and a section without lines has no heading.
+An unknown figure has no line, and a section without lines has no heading.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from trainyard.report.quantities import gigabytes, hours, loss, size
 
 Line = tuple[str, str | None]
 STEP_PARTS = ("data", "forward", "backward", "optimizer")
-"""What a step is made of, in its order; `<part>_seconds` in the metrics."""
+"""The parts of a step, in their order; the metrics have `<part>_seconds` for each."""
 
 
 def text_report(facts: RunFacts) -> str:
@@ -81,7 +81,7 @@ def _gpu(facts: RunFacts) -> Iterable[Line]:
 
 
 def memory(facts: RunFacts) -> str | None:
-    """`22.1 GB / 24.0 GB (92%)`, or what is known of it."""
+    """`22.1 GB / 24.0 GB (92%)`; `22.1 GB` when the total is not known."""
     used = facts.history.last.get("gpu_memory_bytes")
     total = facts.history.last.get("gpu_memory_total_bytes")
     if used is None or not total:
@@ -108,7 +108,7 @@ def _step_time(facts: RunFacts) -> str | None:
 
 
 def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
-    """What the last logged step spent its time on, largest first; empty when that is not known."""
+    """The share of each part in the time of the last logged step, largest first; empty when not known."""
     known = {name: facts.history.last.get(f"{name}_seconds") for name in STEP_PARTS}
     spent = {name: value for name, value in known.items() if value is not None}
     total = sum(spent.values())
@@ -126,7 +126,7 @@ def _timing(facts: RunFacts) -> Iterable[Line]:
 
 
 def epoch_seconds(facts: RunFacts) -> float | None:
-    """Time of a pass over the data at the present pace."""
+    """Time per pass over the data at the present pace."""
     pace = facts.history.seconds_per_step()
     return None if pace is None or facts.steps_per_epoch is None else pace * facts.steps_per_epoch
 

@@ -1,4 +1,4 @@
-"""What did not end a run and yet is not as it should be, by its events. It reads no file."""
+"""Problems that did not end a run, from its events. It reads no file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +12,11 @@ _TROUBLES = {
     "hang_suspected": "nothing moves",
     "network_degraded": "network",
 }
-"""Events of a run that goes on, and what they are called."""
+"""The events that mean trouble in a run that continues, and their names in reports."""
 
 
 def degradation(facts: RunFacts | None) -> str:
-    """The troubles on record of this segment in one line, the newest of each kind; empty without any."""
+    """The recorded troubles of this segment in one line, the newest of each kind; empty if there are none."""
     newest: dict[str, str] = {}
     for event in reversed(facts.events if facts is not None else []):
         kind = str(event.get("event"))

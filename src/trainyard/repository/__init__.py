@@ -1,5 +1,5 @@
-"""This repository's own set-up on GitHub: what is there, what should be, and the steps from one to the other.
+"""This repository's own set-up on GitHub: the present state, the wanted state, and the steps between them.
 
-Facts and a way to ask come in; steps with a verdict come out. Nothing here starts a process or opens a
-connection.
+Facts and a function that asks GitHub come in; steps with a verdict come out. Nothing here starts a process or
+opens a connection.
 """

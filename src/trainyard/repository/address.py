@@ -1,4 +1,4 @@
-"""Which repository is meant: `OWNER/REPO`, `HOST/OWNER/REPO`, or the address that git has of it."""
+"""Read the name of a repository: `OWNER/REPO`, `HOST/OWNER/REPO`, or the URL of a git remote."""
 
 import re
 
@@ -13,7 +13,7 @@ _SCP = re.compile(r"(?:[^@/:]+@)?(?P<host>[\w.-]+):(?!/)(?P<name>[\w.-]+/[\w.-]+
 
 
 def named(text: str, *, host: str = "") -> tuple[str, str]:
-    """Host and `OWNER/REPO` of what a person wrote; `host` is for one that names none. Raises ConfigError."""
+    """Host and `OWNER/REPO` of a text; `host` is used when the text names none. Raises ConfigError."""
     found = _PARTS.fullmatch(text)
     if found is None:
         raise ConfigError(f"{text[:140]!r} is not OWNER/REPO or HOST/OWNER/REPO")
@@ -21,8 +21,10 @@ def named(text: str, *, host: str = "") -> tuple[str, str]:
 
 
 def of_remote(url: str) -> tuple[str, str]:
-    """Host and `OWNER/REPO` of a remote's address. What it holds of a login is in no error. Raises
-    ConfigError."""
+    """Host and `OWNER/REPO` of a remote's URL.
+
+    Raises ConfigError, whose message never holds the URL, because the URL may hold a login.
+    """
     found = _URL.fullmatch(url) or _SCP.fullmatch(url)
     if found is None:
         raise ConfigError(
@@ -30,5 +32,5 @@ def of_remote(url: str) -> tuple[str, str]:
         )
     host = found["host"].lower()
     if url.startswith(("ssh:", "git:")) or "://" not in url:
-        host = host.partition(":")[0]  # the port is that of SSH
+        host = host.partition(":")[0]  # drop the port, which is for SSH
     return (GITHUB if host in ("ssh.github.com", "www.github.com") else host), found["name"]

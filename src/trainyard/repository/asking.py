@@ -1,6 +1,6 @@
-"""Questions to GitHub about one repository, through a way to ask that is handed in.
+"""Ask GitHub about one repository, through a function that is passed in.
 
-An answer that is a refusal becomes an error that names the call; one that says "not found" may be an answer.
+A refusal becomes an error that names the call; "not found" may be an answer.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from trainyard.repository.rules import About
 
 
 class Answer(Protocol):
-    """What GitHub answered to one call."""
+    """GitHub's answer to one call."""
 
     @property
     def status(self) -> int: ...
@@ -28,7 +28,7 @@ class Ask(Protocol):
 
 
 class RefusedError(ServiceError):
-    """GitHub answered, and refused."""
+    """GitHub refused a call."""
 
     def __init__(self, method: str, path: str, answer: Answer) -> None:
         self.status, self.said = answer.status, answer.message
@@ -44,7 +44,7 @@ def got(ask: Ask, path: str) -> Any:
 
 
 def got_or_none(ask: Ask, path: str) -> Any:
-    """The same; None where there is no such thing."""
+    """The content of an answer; None when GitHub answers "not found". Raises RefusedError."""
     answer = ask("GET", path)
     if answer.status == 404:
         return None
@@ -54,8 +54,10 @@ def got_or_none(ask: Ask, path: str) -> Any:
 
 
 def every(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False) -> list[Any]:
-    """Every item of a list, page by page; with `none` a list that is not there is empty. Raises
-    RefusedError."""
+    """Every item of a list, read page by page; with `none`, a missing list counts as empty.
+
+    Raises RefusedError.
+    """
     items: list[Any] = []
     joint = "&" if "?" in path else "?"
     for number in range(1, 51):
@@ -69,7 +71,7 @@ def every(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False)
 
 
 def about(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
-    """The repository, and all that GitHub told of it. Raises RefusedError."""
+    """The repository, and GitHub's whole answer about it. Raises RefusedError."""
     found = got_or_none(ask, f"repos/{name}")
     if found is None:
         raise ServiceError(
@@ -93,7 +95,7 @@ def about(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
 
 
 def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
-    """Raise for a repository in which no set-up can end in a green run."""
+    """Raise an error for a repository in which training cannot be set up."""
     if found.get("fork"):
         parent = (found.get("parent") or {}).get("full_name") or "another repository"
         raise ConfigError(
@@ -112,7 +114,7 @@ def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
 
 
 def _hint(answer: Answer) -> str:
-    """What a person can do about a refusal."""
+    """The fix for a refusal, to be appended to its message; empty when none is known."""
     text = answer.message.lower()
     if answer.status == 401:
         return ". Log in again: gh auth login"

@@ -1,8 +1,8 @@
-"""What follows from one thing that was found on GitHub: pure, one function for each kind of step.
+"""Decide each step of the set-up from what was found on GitHub. Pure, with one function per kind of step.
 
-Each is asked twice about a step that changes something: before the change and after it. A step is done only
-when the second answer is `ok`. What somebody set on purpose is kept, or shown before it is replaced;
-nothing is removed.
+For a step that changes something the function is called twice: before the change and after it. The step is
+done only when the second result is `ok`. Settings that somebody chose are kept, or shown before they are
+replaced; nothing is removed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from trainyard.repository.variables import LABELS, WATCH, labels_text
 
 HERE, MACHINE, BROWSER = "here", "on the GPU machine", "in the browser"
 CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check the environment", "Train and prove", "Assume the AWS role"
-"""Names in training_ci.yml; a test holds them together."""
+"""Names in training_ci.yml; a test checks that they are equal."""
 STRICTEST = "all_external_contributors"
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class About:
-    """What GitHub says of the repository itself."""
+    """The facts about the repository itself."""
 
     host: str
     name: str
@@ -44,13 +44,13 @@ class About:
 
 
 def repository(about: About) -> Step:
-    """The repository itself, of which all that could stop the set-up was asked before."""
+    """The repository itself; `asking.refuse_unfit` has checked it before."""
     kind = "private" if about.private else "public"
     return Step("repository", Verdict.OK, f"{kind}, no fork, not archived; you administer it")
 
 
 def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
-    """Whether Actions are on, and may use the actions of the workflows."""
+    """Whether Actions are enabled, and the actions that the workflows use are allowed."""
     name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)
     if not found.get("enabled"):
         body = {"enabled": True, "allowed_actions": found.get("allowed_actions") or "all"}
@@ -75,7 +75,7 @@ def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
 
 
 def workflow(found: Json | None, about: About) -> Step:
-    """Whether training_ci.yml is on the default branch and may run."""
+    """Whether training_ci.yml is on the default branch and enabled."""
     name = "workflow"
     if found is None:
         push = Todo(HERE, f"git push origin {about.branch}")
@@ -89,7 +89,7 @@ def workflow(found: Json | None, about: About) -> Step:
 
 
 def fork_requests(found: Json, about: About) -> Step:
-    """In a public repository: whether every outside pull request waits for an approval."""
+    """Whether, in a public repository, every pull request from outside waits for an approval."""
     policy = found.get("approval_policy")
     if policy == STRICTEST:
         return Step("fork PRs", Verdict.OK, "outside contributors wait for an approval, each time")
@@ -101,7 +101,7 @@ def fork_requests(found: Json, about: About) -> Step:
 
 
 def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> Step:
-    """One variable of the repository; `wanted` is None where what is there is kept."""
+    """One variable of the repository; `wanted` is None to keep the present value."""
     if found and wanted in (None, found):
         return Step(row, Verdict.OK, f"{name} = {found}")
     if wanted is None:
@@ -111,13 +111,13 @@ def variable(row: str, name: str, about: About, *, found: str | None, wanted: st
 
 
 def _set(name: str, value: str, found: str | None, about: About) -> Change:
-    """The call that sets a variable; one that is empty is there, too."""
+    """The call that sets a variable. A variable with an empty value exists, so it is updated, not created."""
     path, body = f"{about.base}/actions/variables", {"name": name, "value": value}
     return Change("POST", path, body) if found is None else Change("PATCH", f"{path}/{name}", body)
 
 
 def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> Step:
-    """One environment: there, and limited to the default branch (`release`: to tags of versions)."""
+    """Whether an environment exists and is limited to the default branch (`release`: to version tags)."""
     pattern, kind = ("v*", "tag") if name == "release" else (about.branch, "branch")
     path, limit = f"{about.base}/environments/{name}", f"{'tags ' if kind == 'tag' else ''}{pattern}"
     add = Change("POST", f"{path}/deployment-branch-policies", {"name": pattern, "type": kind})
@@ -145,10 +145,10 @@ def environment(name: str, found: Json | None, policies: Sequence[Json], about: 
 
 
 def environment_refused(name: str, message: str, about: About) -> Step:
-    """An environment that a private repository's plan has not."""
+    """The step for an environment that GitHub's plan does not offer in a private repository."""
     text = (
         f"{message.rstrip('.')}; in a private repository environments need GitHub Pro, Team or Enterprise. "
-        "Without them any branch may use the secrets: --no-environments takes that"
+        "Without them any branch may use the secrets: --no-environments accepts that"
     )
     return Step(
         f"env {name}",
@@ -159,7 +159,7 @@ def environment_refused(name: str, message: str, about: About) -> Step:
 
 
 def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> Step:
-    """One secret that was asked for: known by its name alone."""
+    """One wanted secret; only its name can be compared, because GitHub never shows a value."""
     place = f"environment {change.environment}" if change.environment else "the repository"
     row = "secret"
     if change.name in found:
@@ -171,7 +171,7 @@ def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: 
 
 
 def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> Step:
-    """Whether the role trusts this repository: as AWS says, or because a run has assumed it."""
+    """Whether the role trusts this repository, according to AWS or because a run has assumed it."""
     name, todo = "aws role", tuple(Todo(HERE, line) for line in trusted.commands())
     subject = trusted.subject.text(trusted.form)
     if held is not None and trusted.fits(held):
@@ -185,24 +185,23 @@ def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) 
         create = (todo[0], Todo(HERE, trusted.create_command()))
         text = f"AWS has no role {trusted.name}; its policy is in docs/runbooks/permissions.md#artifacts"
         return Step(name, Verdict.YOU, text, todo=create)
-    text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it counts"
+    text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it proves it"
     return Step(name, Verdict.YOU, text, todo=todo)
 
 
 def role_of_other_issuer(why: str, *, assumed_by: str) -> Step:
-    """A role whose policy is not one that `plan.trust_policy` writes: a run that assumed it is what
-    counts."""
+    """The step for a role whose policy `plan.trust_policy` cannot write: only a run shows that it works."""
     if assumed_by:
         return Step("aws role", Verdict.OK, f"was assumed by run {assumed_by}")
     return Step(
-        "aws role", Verdict.YOU, f"{why}: write its trust policy by hand; a run that assumes it counts"
+        "aws role", Verdict.YOU, f"{why}: write its trust policy by hand; a run that assumes it proves it"
     )
 
 
 def runner(
     fitting: Sequence[Json], labels: Sequence[str], *, remark: str = "", todo: Sequence[Todo] = ()
 ) -> Step:
-    """Whether a runner with all labels is online; `todo` says how a machine becomes one."""
+    """Whether a runner with all labels is online; `todo` has the commands that register one."""
     name, wanted = "runner", ", ".join(labels)
     online = [each for each in fitting if each.get("status") == "online"]
     if online:
@@ -218,7 +217,7 @@ def runner(
 
 
 def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tuple[str, tuple[Todo, ...]]:
-    """Of the runners that are there, which lacks what, and the calls that give it to them."""
+    """The labels that each registered runner lacks, and the calls that add them."""
     said, todo = "", []
     for each in runners[:3]:
         has = {str(label.get("name")).casefold() for label in each.get("labels", ())}
@@ -232,28 +231,28 @@ def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tup
 
 
 def public_runner(about: About) -> Step:
-    """A public repository gets no runner unless it was asked for."""
+    """The step for a public repository, which gets a runner only with --allow-public."""
     text = (
-        "the repository is public, and what strangers propose could reach your machine: make it private, or "
-        "take that with --allow-public"
+        "the repository is public, so pull requests from strangers could reach your machine: make it "
+        "private, or accept that with --allow-public"
     )
     return Step("runner", Verdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),))
 
 
 def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json]:
-    """Those with all labels; GitHub does not tell capitals from small letters."""
+    """The runners with all labels; GitHub ignores their case."""
     return [
         each for each in runners if _has([str(label.get("name")) for label in each.get("labels", ())], labels)
     ]
 
 
 def watch(found: str | None, *, registered: bool, wanted: bool, about: About) -> Step:
-    """Whether the watchdog looks: only once there is a runner to look after."""
+    """Whether the watchdog is on; it is turned on only once a runner is registered."""
     note = "" if about.issues else "; issues are off, so it can open none"
     if found:
         return Step("watchdog", Verdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
     if not wanted:
-        return Step("watchdog", Verdict.OPTIONAL, f"{WATCH} is not set: nobody looks after the runner")
+        return Step("watchdog", Verdict.OPTIONAL, f"{WATCH} is not set: nothing watches the runner")
     if not registered:
         return Step("watchdog", Verdict.WAITS, f"{WATCH} = on, once a runner is registered")
     return Step("watchdog", Verdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),))
@@ -261,27 +260,27 @@ def watch(found: str | None, *, registered: bool, wanted: bool, about: About) ->
 
 @dataclass(frozen=True)
 class Trained:
-    """What the newest runs of the training workflow did on runners with the labels."""
+    """The results of the training workflow's newest runs on runners with the labels."""
 
     checked: str = ""
-    """How the newest check of the machine ended: `success`, `failure`; empty when there was none."""
+    """The result of the newest check of the machine: `success` or `failure`; empty when there was none."""
     check_run: str = ""
-    """The number of the run that checked it, as people see it."""
+    """The number of the run that made this check, as GitHub's pages show it."""
     check_id: str = ""
-    """The same run's id, as `gh run view` takes it."""
+    """The same run's id, for `gh run view`."""
     proven_run: str = ""
     """The number of a run whose training job was green; empty when there is none."""
     last: str = ""
-    """Number and end of the newest run of all."""
+    """Number and result of the newest run of all."""
     role_run: str = ""
     """The number of a run that assumed the role."""
 
 
 def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], role_since: str) -> Trained:
-    """What the runs, newest first, each with its jobs, tell.
+    """Read the results from the runs, newest first, each with its jobs.
 
-    A run that only showed its plan is green too, so only its training job counts. `role_since` is when the
-    role was named, as GitHub writes times: a run that began before may have assumed another.
+    A run that only showed its plan is green too, so only the training job counts. `role_since` is the time,
+    as GitHub writes it, when the role's variable was set: an earlier run may have assumed another role.
     """
     checked = check_run = check_id = proven = assumed = ""
     for run, jobs in runs:
@@ -303,7 +302,7 @@ def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], 
 
 
 def machine(found: Trained, *, command_shown: bool, about: About) -> Step:
-    """Whether the GPU machine is fit, its driver above all: as scripts/check_environment.py said there."""
+    """Whether the GPU machine and its driver can train, according to scripts/check_environment.py there."""
     name = "gpu machine"
     if found.checked == "success":
         return Step(name, Verdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train")
@@ -321,7 +320,7 @@ def machine(found: Trained, *, command_shown: bool, about: About) -> Step:
 
 
 def first_run(found: Trained, *, ready: bool, about: About) -> Step:
-    """Whether a training was green on that runner."""
+    """Whether a training job was green on that runner."""
     if found.proven_run:
         return Step("first green", Verdict.OK, f"run {found.proven_run} trained and was proven")
     after = f"; the newest is {found.last}" if found.last else ""
@@ -332,7 +331,7 @@ def first_run(found: Trained, *, ready: bool, about: About) -> Step:
 
 
 def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
-    """Whether the default branch asks for `ci`: advice, because a rule also holds up pushes of your own."""
+    """Whether the default branch requires the check `ci`; optional, since a rule also blocks your pushes."""
     checks = [
         check.get("context")
         for rule in found or ()
@@ -350,16 +349,16 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
 
 
 def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About) -> Step:
-    """The labels: what was asked for, else what is there, else the default."""
+    """The labels: the wanted ones, else the present ones, else the default."""
     value = labels_text(wanted) if wanted else (None if found else labels_text(default))
     return variable("runner labels", LABELS, about, found=found, wanted=value)
 
 
 def _environment_put(path: str, found: Json) -> Change:
-    """The call that limits an environment, and keeps what else it has.
+    """The call that limits an environment and keeps its other settings.
 
-    Reviewers and waiting times are named only where there are some: below the Enterprise plan a private
-    repository refuses the call for their names alone.
+    Reviewers and wait timers are sent only if there are some: below the Enterprise plan, GitHub refuses a
+    call with these keys in a private repository.
     """
     body: dict[str, Any] = {
         "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}

@@ -1,7 +1,7 @@
 """The one command that makes a GPU machine a runner: download, check, unpack, register, start as a service.
 
-Text only: a person pastes it on that machine. Running it again does what is left to do. The registration
-token is in it and nowhere else; it goes to the runner by its environment and not on a command line.
+It only writes the text, which a person pastes on that machine. Running it again does the steps that are left.
+Only this text holds the registration token; the runner gets it in its environment, not on a command line.
 https://docs.github.com/en/actions/how-tos/manage-runners/self-hosted-runners
 """
 
@@ -13,27 +13,27 @@ from dataclasses import dataclass
 MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 """`uname -m` -> GitHub's name of the architecture."""
 OLDEST_DRIVER = 580
-"""The branch of the NVIDIA driver that torch's CUDA 13.0 needs."""
+"""The oldest branch of the NVIDIA driver that works with torch's CUDA 13.0."""
 DRIVER_COMMAND = f"sudo apt-get install -y nvidia-driver-{OLDEST_DRIVER}-server && sudo reboot"
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What the command is made of."""
+    """The values in the command."""
 
     address: str
     """The repository's page."""
     labels: Sequence[str]
-    """Beyond `self-hosted`, which the runner gives itself."""
+    """The labels; `self-hosted` is left out of the command, because the runner adds it itself."""
     downloads: Mapping[str, tuple[str, str]]
-    """Architecture -> address and SHA-256 of the runner."""
+    """Architecture -> URL and SHA-256 of the runner."""
     token: str
     folders: Sequence[str] = ()
-    """Folders that the runner may write, such as that of a `file://` store."""
+    """Folders that the runner must be able to write, such as that of a `file://` store."""
 
 
 def runner_command(registration: Registration) -> str:
-    """The command, of several lines, ready to be pasted."""
+    """The command in several lines, ready to be pasted."""
     name = re.sub(r"[^\w.-]+", "-", registration.address.partition("://")[2].partition("/")[2])
     folders = "".join(f"  give {shlex.quote(folder)}\n" for folder in registration.folders)
     cases = "".join(

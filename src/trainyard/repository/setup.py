@@ -3,9 +3,9 @@
     ask ──> what is there ──rules──> step ──> ok | you | waits
                                        └──> change ──> ask ──rules──> done | refused
 
-GitHub's answers and a person's consent are handed in. A step that GitHub refuses does not hold up those
-that do not need it; when GitHub cannot be reached, the rest is not asked. Nothing is kept here between two
-runs: what is right already is found right.
+The functions that ask GitHub and the person are passed in. A refused step does not stop the steps that do not
+depend on it; when GitHub cannot be reached, the remaining steps are skipped. Nothing is kept between two
+runs: each run reads the present state again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,19 +35,19 @@ from trainyard.repository.variables import (
 NEWEST_RUNS = 10
 SCRIPT = "PYTHONPATH=src python3 scripts/setup_github.py"
 AskAws = Callable[[str], tuple[Mapping[str, Any] | None, str]]
-"""Role name -> its trust policy, or why there is none to see."""
+"""Role name -> its trust policy, or the reason why it could not be read."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the person asked for; empty values keep what is there."""
+    """The wanted settings; an empty value keeps the present one."""
 
     labels: Sequence[str] = ()
     store: str = ""
     role: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[tuple[str, str]] = ()
-    """Environment and name of each."""
+    """Environment and name of each secret."""
     watch: bool = True
     environments: bool = True
     allow_public: bool = False
@@ -55,11 +55,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Manner:
-    """How it is done."""
+    """How changes are made."""
 
     dry_run: bool
     agreed: Callable[[Step], bool]
-    """Shows a change that replaces something, and says whether it may be made."""
+    """Shows the person a change that replaces something, and returns whether it may be made."""
     can_ask: Callable[[str], bool]
     """Whether the value of a secret is given or can be asked for."""
     set_secret: Callable[[SecretChange], None]
@@ -67,7 +67,7 @@ class Manner:
 
 
 class Setup:
-    """One repository on its way from a copy to its first green run."""
+    """The set-up of one repository, from a fresh copy to its first green run."""
 
     def __init__(
         self, ask: Ask, about: rules.About, wanted: Wanted, manner: Manner, *, ask_aws: AskAws
@@ -79,12 +79,12 @@ class Setup:
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
         self._registered = self._command_shown = False
         self._missing: frozenset[str] = frozenset()
-        """Environments that are not there."""
+        """Wanted environments that do not exist."""
         self._variables: dict[str, dict[str, Any]] | None = None
         self._trained = rules.Trained()
 
     def steps(self) -> Iterator[Step]:
-        """Every step, each as soon as it is over."""
+        """Every step, yielded as soon as it is finished."""
         yield rules.repository(self._about)
         done: dict[str, Step] = {}
         for name, judge in self._judges():
@@ -100,7 +100,7 @@ class Setup:
         yield self._settled("branch rule", self._branch_rule)
 
     def _judges(self) -> Iterator[tuple[str, Callable[[], Step]]]:
-        """The steps in their order; a later one may know what an earlier one found."""
+        """The steps in their order; a later step may use what an earlier one found."""
         yield "actions", self._actions
         yield "workflow", self._workflow
         if not self._about.private:
@@ -122,7 +122,7 @@ class Setup:
         yield "watchdog", self._watch
 
     def _settled(self, name: str, judge: Callable[[], Step]) -> Step:
-        """A step after its changes were made and asked for again, or with the reason why not."""
+        """A step after its changes were made and read back, or with the reason why they were not."""
         if self._cut:
             return Step(name, Verdict.UNREACHED, "run it again: what is done stays done")
         try:
@@ -150,12 +150,12 @@ class Setup:
         if isinstance(refusal, RefusedError) and self._plan_lacks(step.name, refusal):
             return self._without_plan(step.name, f"GitHub said {refusal.said}")
         if refusal is None and step.name.startswith("env ") and self._about.private:
-            return self._without_plan(step.name, "GitHub took the limit and did not keep it")
-        reason = str(refusal) if refusal else "GitHub took the change and does not show it"
+            return self._without_plan(step.name, "GitHub accepted the limit but did not keep it")
+        reason = str(refusal) if refusal else "GitHub accepted the change but does not show it"
         return replace(step, verdict=Verdict.REFUSED, text=f"{step.text}: {reason}", changes=())
 
     def _make(self, changes: Sequence[Change | SecretChange]) -> ServiceError | None:
-        """Make the changes in their order, up to the first that is refused; returns that refusal."""
+        """Make the changes in their order and stop at the first refusal, which is returned."""
         self._variables = None
         for change in changes:
             try:
@@ -170,7 +170,7 @@ class Setup:
         return None
 
     def _plan_lacks(self, name: str, refusal: RefusedError) -> bool:
-        """Whether it is the plan that has no environments, and not the login that may not make them."""
+        """Whether GitHub's plan lacks environments, as opposed to the login lacking the permission."""
         login = "not accessible" in refusal.said or "admin" in refusal.said.lower()
         lacks = name.startswith("env ") and refusal.status in (403, 404, 422)
         return lacks and self._about.private and not login
@@ -195,7 +195,7 @@ class Setup:
         return rules.fork_requests(got(self._ask, path), self._about)
 
     def _found(self) -> dict[str, dict[str, Any]]:
-        """The variables of the repository, by name; asked for again after every change."""
+        """The variables of the repository, by name; read again after every change."""
         if self._variables is None:
             items = every(self._ask, f"{self._about.base}/actions/variables", "variables", size=30)
             self._variables = {str(item["name"]): item for item in items}
@@ -218,7 +218,7 @@ class Setup:
         self._store = self._wanted.store or str(variables.get(STORE, {}).get("value") or "")
         step = self._variable("store", STORE, self._wanted.store or None, variables)
         if step.verdict is Verdict.YOU:
-            where = "say where runs are kept, in a folder of the machine or in s3://bucket/prefix"
+            where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"
             line = f"{SCRIPT} --store file:///mnt/storage/store"
             return replace(step, text=f"{step.text}; {where}", todo=(Todo(rules.HERE, line),))
         return step
@@ -259,7 +259,7 @@ class Setup:
         if fitting:
             return rules.runner(fitting, self._labels)
         if not self._store:
-            text = "the command for a machine comes once the store is known, whose folder it makes"
+            text = "the command for a machine comes once the store is known, because it creates its folder"
             return Step("runner", Verdict.WAITS, text)
         self._command_shown = True
         said, todo = rules.lacking(runners, self._labels, self._about)
@@ -268,8 +268,10 @@ class Setup:
         return replace(step, changes=(token,) if self._manner.dry_run else ())
 
     def _runners_of_organisation(self) -> tuple[list[rules.Json], str]:
-        """Those of groups that this repository may use; empty, with a remark, where they may not be
-        listed."""
+        """The runners in groups that this repository may use.
+
+        If they may not be listed, the list is empty and the second value is a remark that says so.
+        """
         owner, name = self._about.name.split("/")
         base = f"orgs/{owner}/actions/runner-groups"
         try:
@@ -283,13 +285,13 @@ class Setup:
         return rules.fitting_runners(found, self._labels), ""
 
     def _command(self, for_token: Change) -> Todo:
-        """What makes a machine a runner; a dry run asks for no token."""
+        """The command that makes a machine a runner; a dry run requests no token."""
         downloads = {
             str(each["architecture"]): (str(each["download_url"]), str(each["sha256_checksum"]))
             for each in got(self._ask, f"{self._about.base}/actions/runners/downloads")
             if each.get("os") == "linux" and each.get("sha256_checksum")
         }
-        token, note = "TOKEN", "a run without --dry-run writes a token in the place of TOKEN, for an hour"
+        token, note = "TOKEN", "a run without --dry-run puts in a token that is valid for an hour"
         if not self._manner.dry_run:
             answer = self._ask(for_token.method, for_token.path)
             if not 200 <= answer.status < 300:
@@ -339,7 +341,7 @@ class Setup:
 
 
 def _in_utc(time: str) -> str:
-    """`, until 11:12 UTC`; nothing where GitHub did not say it as a time."""
+    """`, until 11:12 UTC`; empty when GitHub's text is not a time."""
     try:
         return f", until {datetime.fromisoformat(time).astimezone(UTC):%H:%M} UTC"
     except ValueError:

@@ -1,6 +1,6 @@
-"""One step of the set-up: what was found, what follows from it, and what a person has to do.
+"""One step of the set-up: the present state, the changes to make, and what a person has to do.
 
-Values only. The rules that make them are in the modules beside this one; `setup` puts them into their order.
+It has values only. `rules` makes them, and `setup` puts them in order.
 """
 
 import json
@@ -14,26 +14,26 @@ from trainyard.errors import ExitCode
 
 
 class Verdict(StrEnum):
-    """How a step stands."""
+    """The state of a step."""
 
     OK = "ok"
-    """Read from GitHub, and as it should be."""
+    """Read from GitHub, and correct."""
     CHANGE = "change"
-    """The changes of the step make it so. Never the last word: a change ends as one of the others."""
+    """The step's changes would make it correct. Never the final verdict: a change ends as another one."""
     DONE = "done"
     """Changed now, and read back."""
     WOULD = "would do"
-    """A dry run: the changes were not made."""
+    """The changes were not made, because this is a dry run."""
     OPTIONAL = "optional"
-    """Not needed, and not asked for."""
+    """Not needed and not requested."""
     YOU = "you"
     """Only a person can do it; the step says how."""
     WAITS = "waits"
-    """Another step comes first."""
+    """Another step must be done first."""
     REFUSED = "refused"
-    """GitHub refused, or took it and did not keep it."""
+    """GitHub refused the change, or accepted it but did not keep it."""
     UNREACHED = "not reached"
-    """GitHub could not be asked any more."""
+    """GitHub could not be reached any more."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ class Change:
     body: Mapping[str, Any] | None = None
 
     def command_line(self, host: str, repository: str) -> str:  # noqa: ARG002 - the path names the repository
-        """The same as a command for a shell."""
+        """The call as a command for a shell."""
         given = f" --input - <<< {shlex.quote(json.dumps(self.body))}" if self.body else ""
         return f"{on_host(host)}gh api --method {self.method} {self.path}{given}"
 
 
 @dataclass(frozen=True)
 class SecretChange:
-    """A secret that `gh secret set` sets; the value is never here."""
+    """A secret that `gh secret set` sets; this class never holds its value."""
 
     name: str
     environment: str
     """Empty for a secret of the repository."""
 
     def place(self, host: str, repository: str) -> list[str]:
-        """What names repository and environment on the command line of `gh`."""
+        """The arguments of `gh` that name the repository and the environment."""
         return [
             *(["--env", self.environment] if self.environment else []),
             "--repo",
@@ -73,13 +73,13 @@ class SecretChange:
 
 @dataclass(frozen=True)
 class Todo:
-    """A command, or a page to open, for a person."""
+    """A command to run or a page to open, for a person."""
 
     where: str
     """`here`, `on the GPU machine` or `in the browser`."""
     command: str
     note: str = ""
-    """What to know before it is used."""
+    """A remark to read before that."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +89,25 @@ class Step:
     name: str
     verdict: Verdict
     text: str
-    """What was found, and compared with what."""
+    """The state that was found, or its difference from the wanted one."""
     changes: tuple[Change | SecretChange, ...] = ()
     overwrites: bool = False
-    """The changes replace what somebody chose: it is shown and agreed to first."""
+    """The changes replace a setting that somebody chose, so the person must agree first."""
     todo: tuple[Todo, ...] = field(default=())
 
 
 def on_host(host: str) -> str:
-    """What stands before a command of `gh` that is for another host than github.com."""
+    """The prefix of a `gh` command: names the host unless it is github.com."""
     return "" if host == "github.com" else f"GH_HOST={host} "
 
 
 def named_repository(host: str, repository: str) -> str:
-    """The repository as `gh --repo` takes it."""
+    """The repository in the form of `gh --repo`."""
     return repository if host == "github.com" else f"{host}/{repository}"
 
 
 def exit_code(steps: Iterable[Step]) -> ExitCode:
-    """0 when every step was checked, 1 when things remain, 4 when GitHub refused or could not be reached."""
+    """0 when every step is checked, 1 when steps remain, 4 when GitHub refused or could not be reached."""
     verdicts = {step.verdict for step in steps}
     if verdicts & {Verdict.REFUSED, Verdict.UNREACHED}:
         return ExitCode.REFUSED

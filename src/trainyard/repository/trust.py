@@ -1,6 +1,6 @@
-"""Whether the trust policy that AWS holds is the one that this repository needs.
+"""Compare the trust policy that AWS holds with the one that this repository needs.
 
-The policies are those of `plan.trust_policy`; here one is compared with what AWS answered.
+`plan.trust_policy` writes the policies.
 """
 
 import json
@@ -18,7 +18,7 @@ WORKFLOW = "training_ci.yml"
 
 @dataclass(frozen=True)
 class Trusted:
-    """Whose jobs the role must trust."""
+    """A role, and the repository whose jobs it must trust."""
 
     role: str
     """The ARN."""
@@ -46,8 +46,10 @@ class Trusted:
         )
 
     def fits(self, held: Mapping[str, Any]) -> bool:
-        """Whether `held` is this repository's policy: its form or both, with or without GitHub's further
-        claims."""
+        """Whether `held` is this repository's policy, in any variant that `plan.trust_policy` writes.
+
+        The variants have the repository's form of the subject or both forms, with or without the workflow.
+        """
         partition, account = self.role.split(":")[1], self.role.split(":")[4]
         return any(
             _normal(held)
@@ -59,11 +61,11 @@ class Trusted:
         )
 
     def create_command(self) -> str:
-        """What makes the role with that policy."""
+        """The command that creates the role with that policy."""
         return f"aws iam create-role --role-name {self.name} --assume-role-policy-document file://trust.json"
 
     def commands(self) -> tuple[str, str]:
-        """What writes the policy and what gives it to the role."""
+        """The commands that write the policy and that set it on the role."""
         partition, account = self.role.split(":")[1], self.role.split(":")[4]
         ids = f" --owner-id {self.owner_id} --repository-id {self.repository_id}" if self.immutable else ""
         part = "" if partition == "aws" else f" --partition {partition}"
@@ -78,7 +80,7 @@ class Trusted:
 
 
 def is_immutable(answer: Mapping[str, Any], created: str) -> bool:
-    """Whether the repository's subjects have ids: as GitHub says, or by the day when it was created."""
+    """Whether the repository's subjects have ids, according to GitHub or else to its creation date."""
     told = answer.get("use_immutable_subject")
     return told if isinstance(told, bool) else created[:10] >= IMMUTABLE_SINCE
 
@@ -102,7 +104,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _normal(policy: Any) -> str:
-    """A text that is the same for policies that say the same: IAM takes one value for a list of one."""
+    """A text that is equal for equivalent policies: IAM treats one value like a list of one."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):

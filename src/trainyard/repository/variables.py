@@ -1,6 +1,6 @@
-"""The variables and secrets of the workflows: which there are, and what a value may look like.
+"""The variables and secrets of the workflows: their names, and the valid values.
 
-docs/workflows.md says what each is for; a test holds the two together.
+docs/workflows.md describes each; a test checks that both have the same names.
 """
 
 import json
@@ -36,7 +36,7 @@ OTHERS = frozenset(
         "SLACK_CHANNEL",
     }
 )
-"""Those that have no flag of their own."""
+"""The variables that have no flag of their own."""
 SECRETS = {
     "SLACK_BOT_TOKEN": "training",
     "SLACK_WEBHOOK_URL": "training",
@@ -44,7 +44,7 @@ SECRETS = {
     "WANDB_API_KEY": "training",
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
-"""Name -> the environment that it belongs to."""
+"""Name of the secret -> its environment."""
 ENVIRONMENTS = ("training", "watch", "release")
 
 
@@ -63,7 +63,7 @@ def labels_of(text: str) -> tuple[str, ...]:
 
 
 def labels_of_variable(text: str) -> tuple[str, ...]:
-    """The labels of the variable's value, which the workflow reads as JSON only. Raises ConfigError."""
+    """The labels in the variable's value, which the workflow reads as JSON. Raises ConfigError."""
     if not text.lstrip().startswith("["):
         raise ConfigError(f'{text[:80]!r} is no JSON list of labels such as ["self-hosted","gpu"]')
     return labels_of(text)
@@ -75,7 +75,7 @@ def labels_text(labels: Sequence[str]) -> str:
 
 
 def checked_store(url: str) -> str:
-    """`url` if it can be a store. Raises ConfigError."""
+    """`url` if it is a valid address of a store. Raises ConfigError."""
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?|file:///[^\s].*", url):
         raise ConfigError(f"{url[:140]!r} is no store such as s3://bucket/prefix or file:///folder")
     return url.rstrip("/")
@@ -107,7 +107,7 @@ def checked_secret(text: str) -> tuple[str, str]:
 
 
 def checked_role(arn: str) -> str:
-    """`arn` if it names a role. Raises ConfigError."""
+    """`arn` if it is the ARN of a role. Raises ConfigError."""
     if not re.fullmatch(r"arn:aws(-cn|-us-gov)?:iam::\d{12}:role/[\w+=,.@/-]{1,512}", arn, re.ASCII):
         raise ConfigError(f"{arn[:140]!r} is no role such as arn:aws:iam::123456789012:role/trainyard-ci")
     return arn

@@ -1,5 +1,4 @@
-"""The set-up as text of 80 columns: one row a step, then what remains, in the order in which it is to be
-done."""
+"""The set-up as text of 80 columns: one row per step, then the remaining tasks in their order."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ _COLOURS = {
 
 
 def row(step: Step, *, colour: bool = False) -> str:
-    """A step with its verdict at the end of the first line."""
+    """The row of a step, with its verdict at the end of the first line."""
     room = WIDTH - 2 - _NAME - 1 - 1 - _VERDICT
     first, *more = textwrap.wrap(step.text, room, break_on_hyphens=False) or [""]
     verdict = (
@@ -36,8 +35,7 @@ def row(step: Step, *, colour: bool = False) -> str:
 
 
 def rest(steps: Sequence[Step], host: str, repository: str, *, dry_run: bool) -> str:
-    """What comes after the rows: the calls of a dry run, what is left for a person, and the verdict in one
-    line."""
+    """The text after the rows: the calls of a dry run, the person's remaining tasks, and a summary line."""
     parts: list[str] = []
     calls = [change.command_line(host, repository) for step in steps for change in step.changes]
     if dry_run and calls:
@@ -52,7 +50,7 @@ def rest(steps: Sequence[Step], host: str, repository: str, *, dry_run: bool) ->
 
 
 def as_json(steps: Sequence[Step], host: str, repository: str) -> Mapping[str, Any]:
-    """The same as data."""
+    """The steps as data."""
     return {
         "repository": repository,
         "host": host,
@@ -77,7 +75,7 @@ def _summary(steps: Sequence[Step]) -> str:
     if checked == needed:
         return f"All {needed} steps are checked."
     if counts[Verdict.REFUSED] or counts[Verdict.UNREACHED]:
-        left = "GitHub refused, or could not be reached. What is done stays done: mend it and run this again."
+        left = "GitHub refused, or could not be reached. What is done stays done: fix it and run this again."
     else:
         left = "Run this again to go on and to check."
     return f"{checked} of {needed} steps are checked. {left}"

@@ -1,1 +1,1 @@
-"""The verdict over a run: which of the four parts of the proof hold."""
+"""The verdict on a run: which of the four parts of the proof hold."""

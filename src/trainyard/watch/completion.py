@@ -1,6 +1,6 @@
-"""Whether a run did every step it was asked for, with finite losses: outcome, plan, events and rows together.
+"""Decide whether a run did every planned step with finite losses, from its outcome, plan, events and rows.
 
-The outcome alone is a claim; it counts only when configuration, events and rows bear it out.
+The outcome alone is only a claim; it counts when configuration, events and rows confirm it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _FIGURES = ("first_loss", "final_loss", "validation_loss", "bits_per_byte")
 def completion_problem(
     run: Facts, rows: Iterable[Facts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
-    """Why the run does not count as trained; None when it does. `settings` are those of its `config.yaml`."""
+    """Why the run does not count as trained; None when it does. `settings` come from its `config.yaml`."""
     outcome, planned = section(run, "outcome"), integer(section(run, "plan").get("steps"))
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
@@ -31,7 +31,7 @@ def completion_problem(
 
 
 def is_unfinished(run: Facts) -> bool:
-    """Whether the run itself says that it did not end, or not well: then it can go on."""
+    """Whether the run's own record says that it did not succeed or has steps left, so it can be resumed."""
     outcome = section(run, "outcome")
     too_few = integer(outcome.get("steps")) != integer(section(run, "plan").get("steps"))
     return outcome.get("status") != "succeeded" or too_few
@@ -45,7 +45,7 @@ def _last_row(rows: Iterable[Facts | None]) -> str:
 
 
 def _unfinished(outcome: Facts, planned: int | None) -> str | None:
-    """Why the outcome is not that of a run that did all of its steps; None when it is."""
+    """Why the outcome does not show that the run did all of its steps; None when it does."""
     status, done = outcome.get("status"), integer(outcome.get("steps"))
     if planned is None or planned < 1:
         return "the plan does not say how many steps were asked for"
@@ -64,7 +64,7 @@ def _unfinished(outcome: Facts, planned: int | None) -> str | None:
 
 
 def _plan_problem(run: Facts, settings: Mapping[str, Any]) -> str | None:
-    """The plan is what the configuration asks for; a smaller one would make less count as everything."""
+    """Why the plan is not the configuration's; with a smaller plan fewer steps would count as all of them."""
     plan = section(run, "plan")
     most, epochs = (integer(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs"))
     per_epoch = integer(plan.get("steps_per_epoch"))

@@ -1,6 +1,6 @@
-"""Whether a segment of a long run is followed by a next one: bounded, and only while it gets somewhere.
+"""Decide whether another segment follows in a long run: their number is bounded, and each must make progress.
 
-Facts in, decision out. Who dispatches it, and from which checkpoint it goes on, is decided elsewhere.
+It only decides. Other modules dispatch the segment and choose its checkpoint.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from trainyard.errors import ExitCode
 from trainyard.run.segment import Segment
 
 MOST_DEATHS = 2
-"""Segments in a row whose runner died without word of a step; the machine or the run is broken then."""
+"""After this many lost runners in a row, one more ends the lineage: the machine or the run is broken."""
 
 
 @dataclass(frozen=True)
@@ -18,29 +18,29 @@ class Ended:
 
     segment: Segment
     exit_code: int | None
-    """Of the trainer; None when the runner died before it could say."""
+    """The trainer's exit code; None when the runner died before it could report one."""
     step: int | None = None
-    """Where the trainer stood; None when nobody knows."""
+    """The trainer's last step; None when not known."""
     stored: bool = False
-    """Whether the store was seen to hold all of it."""
+    """Whether the store was found to hold the whole segment."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows."""
+    """The next segment, if any, and the reason."""
 
     next: Segment | None
     reason: str
-    """Why, for people; one line."""
+    """The reason for people, in one line."""
 
     @property
     def refused(self) -> bool:
-        """Whether the run is not done and yet nothing follows."""
+        """Whether nothing follows although the run is not done."""
         return self.next is None
 
 
 def next_segment(ended: Ended, *, most: int) -> Decision:
-    """The segment that follows `ended`, of at most `most` in a lineage."""
+    """The segment that follows `ended`; a lineage has at most `most` segments."""
     segment = ended.segment
     if ended.exit_code not in (None, ExitCode.STOPPED):
         return Decision(None, f"the trainer ended with exit code {ended.exit_code}: more time does not help")

@@ -1,7 +1,7 @@
-"""What the events of a run say of it: that it started and finished, was taken up again, and what it saved.
+"""Read a run's events: whether it started and finished, how often it was resumed, and what it saved.
 
-The events are evidence beside the outcome: a run without a record of them, or with one that tells another
-story, does not count as trained.
+The events are evidence beside the outcome: a run without events, or whose events contradict its outcome, does
+not count as trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ _SPOILS_THE_END = ("started", "resumed", "failed", "checkpoint_failed")
 
 @dataclass(frozen=True)
 class Course:
-    """How a run went, by its events."""
+    """The course of a run according to its events."""
 
     problem: str | None
-    """Why the events do not bear out that the run finished; None when they do."""
+    """Why the events do not confirm that the run finished; None when they do."""
     retries: str
-    """How often it was taken up again, and after which steps."""
+    """How often it was resumed, and after which steps."""
     begins_after: int
-    """The step it started from: 0, or that of another run's checkpoint."""
+    """The step it started from: 0, or the step of another run's checkpoint."""
     saved: Mapping[int, Any]
-    """For each step whose last save names it, the SHA-256 of the checkpoint's manifest."""
+    """Step -> SHA-256 of the checkpoint's manifest, where the step's last save recorded it."""
 
 
 def course_of(run: Facts, events: Iterable[Facts | None]) -> Course:
-    """Read the events; None is a line that cannot be read."""
+    """Read the events; None stands for an unreadable line."""
     lines = list(events)
     known = [event for event in lines if event is not None]
     parent = section(run, "parent").get("manifest_sha256")
@@ -57,7 +57,7 @@ def _start_problem(events: list[Facts], parent: object) -> str | None:
 
 
 def _hang_problem(events: list[Facts]) -> str | None:
-    """A hang ends its segment, and the run may be taken up again; otherwise it was waited out."""
+    """Report a hang unless the run was resumed after it: a hang must end its segment."""
     for index, event in enumerate(events):
         if event.get("event") != "hang_suspected":
             continue
@@ -93,7 +93,7 @@ def _at(event: Facts) -> str:
 
 
 def _begins_after(events: list[Facts]) -> int:
-    """Only a run of its own parent begins elsewhere than at 0; to start over is to begin at 0 again."""
+    """The step before the run's first one: 0, unless every start of the run was a resumption."""
     starts = [event for event in events if event.get("event") in _STARTS]
     if not starts or any(event["event"] == "started" for event in starts):
         return 0
@@ -115,7 +115,7 @@ def _retries(events: list[Facts], parent: object) -> str:
 
 
 def _saved(events: list[Facts], parent: object) -> dict[int, Any]:
-    """A run that goes on may save a step again; what it goes on from is what it had saved."""
+    """The manifest of each step's last save; resuming from a checkpoint of its own counts as a save of it."""
     saved: dict[int, Any] = {}
     for event in events:
         name, step = event.get("event"), integer(event.get("step"))

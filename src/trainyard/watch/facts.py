@@ -1,6 +1,6 @@
-"""Strict readings of recorded facts: a value of the wrong type is an unknown value, never a default.
+"""Read recorded facts strictly: a value of the wrong type counts as unknown and never gets a default.
 
-It knows the JSON types only, not what the facts mean.
+It knows only the JSON types, not the meaning of the facts.
 """
 
 import math
@@ -20,7 +20,7 @@ def section(facts: Facts, name: str) -> Facts:
 
 
 def integer(value: object) -> int | None:
-    """`value` if it is an integer (True is none), else None."""
+    """`value` if it is an integer and not a boolean, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -30,7 +30,7 @@ def is_finite(value: object) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than any float
         return False
 
 

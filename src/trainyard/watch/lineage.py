@@ -1,6 +1,6 @@
-"""Dispatch a segment of a lineage once, whatever GitHub's answer: it is looked for before it is asked for.
+"""Dispatch a segment of a lineage exactly once: before each dispatch, look for the segment's workflow run.
 
-A job that is run again comes here a second time, and a server that answers 502 may have done what was asked.
+A re-run job comes here a second time, and a server that answers 502 may still have started the run.
 """
 
 import time
@@ -11,23 +11,23 @@ from trainyard.errors import ServiceTroubleError
 from trainyard.run.segment import Segment
 
 PAUSES = (20.0, 60.0)
-"""Seconds before GitHub is asked again, long enough for a run that was begun to be listed."""
+"""Seconds before each retry, long enough for GitHub to list a run that it has started."""
 
 
 class Api(Protocol):
-    """What of GitHub is needed: `gateways.github_api.GitHub`."""
+    """The part of `gateways.github_api.GitHub` that is used here."""
 
     def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]: ...
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str: ...
 
 
 def title_of(segment: Segment) -> str:
-    """What the run of a later segment is called: `run-name` of `training_ci.yml`."""
+    """The title of a later segment's workflow run: `run-name` in `training_ci.yml`."""
     return f"lineage {segment.lineage} segment {segment.number}"
 
 
 def run_of(api: Api, workflow: str, segment: Segment) -> str | None:
-    """The address of the workflow run that is the segment, however it ended; None where there is none."""
+    """The URL of the segment's workflow run, in any state; None if there is none."""
     runs = api.pages(f"/actions/workflows/{workflow}/runs", "workflow_runs", event="workflow_dispatch")
     found = (run for run in runs if run.get("display_title") == title_of(segment))
     return next((str(run.get("html_url") or "") for run in found), None)
@@ -42,9 +42,9 @@ def dispatch_once(
     inputs: Mapping[str, str],
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, bool]:
-    """The address of the segment's run, and whether it is a new one.
+    """The URL of the segment's workflow run, and whether this call started it.
 
-    Raises ServiceError when GitHub refuses, or is in trouble for longer than `PAUSES`.
+    Raises ServiceError when GitHub refuses, or still fails after the retries of `PAUSES`.
     """
     for pause in (*PAUSES, None):
         try:

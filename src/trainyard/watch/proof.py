@@ -1,7 +1,7 @@
-"""Whether a run is proven: the four parts of the proof, each with what was compared with what.
+"""Decide whether a run is proven: the four parts of the proof, each with the evidence that was compared.
 
-Pure: records in, a value out. It reads no file and asks no store; the verification of the store is handed in.
-A fact that is missing or of the wrong type never counts as holding: a false green is the worst bug there is.
+Pure: it reads no file and asks no store; records and the store's verification are passed in. A missing fact,
+or one of the wrong type, never counts as proof, because a false green is the worst bug.
 """
 
 import shlex
@@ -30,19 +30,19 @@ from trainyard.watch.stored import (
 
 @dataclass(frozen=True)
 class Place:
-    """Where the run lies; only the commands that are proposed need it."""
+    """Where the run is; used only to write the suggested commands."""
 
     run_directory: str = "RUN_DIR"
     store: str | None = None
     run_number: int | None = None
 
     def next_command(self, run: Facts) -> str:
-        """Go on with a run that is not done, with other settings where its own made it fail."""
+        """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
         return next_command(run, Path(self.run_directory))
 
     @property
     def again(self) -> str:
-        """The command that trains it once more, in a directory of its own."""
+        """The command that trains the run again in a new directory."""
         return again_command(Path(self.run_directory))
 
     @property
@@ -54,7 +54,7 @@ class Place:
         return sync_command(self.run_directory, store=self.store or "URL", run_number=None)
 
     def set_aside_command(self, damaged: Iterable[Path]) -> str:
-        """Take damaged copies out of the run, as the trainer does, and prove again."""
+        """The command that renames damaged checkpoints, as the trainer does, and proves the run again."""
         away = [
             f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_name(f'.set-aside-{path.name}')))}"
             for path in damaged
@@ -65,22 +65,22 @@ class Place:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the run's `config.yaml` says now."""
+    """The present content of the run's `config.yaml`."""
 
     digests: frozenset[str] | None = None
-    """The SHA-256 that it may be on record by; None was not looked at."""
+    """Its possible recorded SHA-256 values; None when they were not computed."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Its sections; empty when it cannot be read."""
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Digests that `run.json` has on record, taken once more; what was not looked at is None."""
+    """Digests computed again, to compare with those in `run.json`; None where that was not done."""
 
     records: Callable[[], Mapping[str, str]] = dict
-    """The SHA-256 of each record as it was judged, by its name; asked once all of them were read."""
+    """Returns name -> SHA-256 of the records that were judged; called after all of them were read."""
     state: Mapping[str, str] | None = None
-    """Of the tensors in the last checkpoint, by part: model, optimizer."""
+    """The digests of the tensors in the last checkpoint, by part: model, optimizer."""
     state_problem: str | None = None
     """Why these tensors could not be read."""
     data: str | None = None
@@ -89,15 +89,15 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the four things that are checked."""
+    """One of the four parts of the proof."""
 
     name: str
     """trained, network, stored or repeatable."""
     holds: bool
     evidence: str
-    """What was compared with what, or what is missing."""
+    """The facts that were compared, or the fact that is missing."""
     next_step: str | None = None
-    """The command or act that would make it hold; None when it holds."""
+    """The command or action that would make the part hold; None when it holds."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,10 @@ class Proof:
 
     parts: tuple[Part, ...]
     judged: Mapping[str, Any] = field(default_factory=dict)
-    """`run_id`, `finished` of the outcome and the digests of the records, so that it counts for no other run,
-    no other ending and no other bytes."""
+    """`run_id`, the outcome's `finished`, and the digests of the records.
+
+    With them the proof counts only for this run, this end of it and these bytes.
+    """
 
     @property
     def proven(self) -> bool:
@@ -120,7 +122,7 @@ class Proof:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What later steps and jobs of a workflow need to know."""
+        """The step outputs for later steps and jobs of a workflow."""
         stored = any(part.name == "stored" and part.holds is True for part in self.parts)
         return {"proven": str(self.proven).lower(), "stored": str(stored).lower()}
 
@@ -142,10 +144,10 @@ def prove(
     configuration: Configuration | None = None,
     recomputed: Recomputed | None = None,
 ) -> Proof:
-    """Judge a run by its `run.json`, its metrics and events, and what was found in the store.
+    """Judge a run by its `run.json`, its metrics and events, and the findings in the store.
 
-    A row or an event that is None is a line that cannot be read. `recomputed` are digests that were taken
-    once more of what is there.
+    A row or an event that is None stands for an unreadable line. `recomputed` has digests that were computed
+    again from the present files.
     """
     at, config, again = place or Place(), configuration or Configuration(), recomputed or Recomputed()
     course = course_of(run, events)
@@ -163,7 +165,7 @@ def prove(
 
 def _trained(run: Facts, problem: str | None, course: Course, *, place: Place) -> Part:
     if problem is not None:
-        # A run that is done would not go on; only another one can be whole.
+        # Resuming a finished run does nothing, so the only fix is to train again.
         step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     steps = f"{run['plan']['steps']:,}"
@@ -226,7 +228,7 @@ def _stored(run: Facts, course: Course, found: StoreFindings, *, again: Recomput
 
 
 def _other_state(run: Facts, again: Recomputed) -> str | None:
-    """How the tensors in the last checkpoint are not those that the run ended with."""
+    """How the tensors in the last checkpoint differ from the run's final state; None if they do not."""
     if again.state_problem is not None:
         return again.state_problem
     recorded = section(section(run, "outcome"), "state_sha256")
@@ -243,7 +245,7 @@ def _counted(verification: StoreVerdict) -> str:
 
 
 def _mending_step(run: Facts, problem: CheckpointProblem, found: StoreFindings, *, place: Place) -> str:
-    """Syncing helps only where the disk still has what the run wrote."""
+    """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote."""
     if problem.step is None:
         return place.next_command(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)

@@ -1,6 +1,6 @@
-"""Whether a run can be repeated: which facts of its origin are on record by hash, and which are missing.
+"""Decide whether a run can be repeated: which facts of its origin are recorded by hash, and which are not.
 
-A dirty working tree counts when the hash of its difference is on record, and is shown as dirty.
+A dirty working tree is accepted when the hash of its difference is recorded, and is shown as dirty.
 """
 
 from trainyard.run.identity import ORIGIN_KEYS, origin_of
@@ -9,7 +9,7 @@ from trainyard.watch.facts import Facts, commit, digest, integer, section
 
 
 def missing_facts(run: Facts) -> list[str]:
-    """The names of the facts without which the run cannot be repeated, in the order people ask for them."""
+    """The names of the missing facts without which the run cannot be repeated."""
     git, parent = section(run, "git"), section(run, "parent")
     known = {
         "commit": commit(git.get("commit")) is not None,
@@ -27,9 +27,10 @@ def missing_facts(run: Facts) -> list[str]:
 
 
 def mixed_origin(run: Facts) -> str | None:
-    """How an earlier segment differs from the record of its run, which alone then does not repeat it.
+    """How an earlier segment's origin differs from the run's; no single command repeats such a run.
 
-    Another device, thread count or world size adds in another order: other roundings, so other weights.
+    Another device, thread count or world size sums in another order, which rounds differently and so gives
+    other weights.
     """
     for segment in run.get("history", []):
         before = origin_of(segment) if isinstance(segment, dict) else {}
@@ -58,7 +59,7 @@ def _named(keys: list[str]) -> str:
 
 
 def provenance_line(run: Facts) -> str:
-    """The facts of a run that lacks none, in one line of short hashes."""
+    """The origin of a run with no missing facts, in one line with short hashes."""
     git = section(run, "git")
     tree = f"dirty, difference {_short(git['diff_sha256'])}" if git["dirty"] else "clean"
     hashes = {
@@ -73,14 +74,14 @@ def provenance_line(run: Facts) -> str:
 
 
 def _final_state_known(outcome: Facts) -> bool:
-    """What a repetition is compared with; a run that did not succeed has no final state."""
+    """Whether the digests to compare a repetition with are recorded; only a run that succeeded needs them."""
     digests = section(outcome, "state_sha256")
     known = all(digest(digests.get(name)) is not None for name in ("model", "optimizer"))
     return known or outcome.get("status") != "succeeded"
 
 
 def changed_seed(run: Facts, settings: Facts) -> str | None:
-    """How the seed on record differs from that of `config.yaml`; None when it does not."""
+    """How the recorded seed differs from that in `config.yaml`; None when it does not."""
     asked = setting(settings, "training.seed")
     if asked is None or asked == run.get("seed"):
         return None
@@ -88,7 +89,7 @@ def changed_seed(run: Facts, settings: Facts) -> str | None:
 
 
 def _tree_known(git: Facts) -> bool:
-    """Whether the tree is on record as clean, or as dirty with the hash of the difference."""
+    """Whether the tree is recorded as clean, or as dirty with the hash of the difference."""
     dirty = git.get("dirty")
     return dirty is False or (dirty is True and digest(git.get("diff_sha256")) is not None)
 

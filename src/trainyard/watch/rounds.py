@@ -1,10 +1,10 @@
-"""One round of the watchdog: look at GitHub, tell what is new, sweep what nobody ends, resume what died.
+"""One round of the watchdog: look at GitHub, report new outages, cancel orphaned jobs, resume dead runs.
 
-    runners + jobs ──> outages ──> an issue opened or closed      the state: an open issue is a told outage
+    runners + jobs ──> outages ──> an issue opened or closed      state: an open issue is a reported outage
                   └──> orphans ──> cancelled
     ended runs whose runner died ──> the next segment of their lineage
 
-It is handed GitHub; what is wrong with what it sees is decided in `runners` and `continuation`.
+The access to GitHub is passed in. `runners` and `continuation` judge what is found.
 """
 
 import logging
@@ -20,22 +20,22 @@ from trainyard.watch.continuation import Ended, next_segment
 from trainyard.watch.runners import Job, Orphan, Outage, Runner, orphans, outages
 
 BOT = "github-actions[bot]"
-"""Who opens the issues; anybody can write the same words."""
+"""The author of the watchdog's issues; others are ignored, because anybody can write the same text."""
 RESUME_SECONDS = 24 * 3600.0
-"""A run that died longer ago is left to people."""
+"""The watchdog does not resume a run that died longer ago than this."""
 TRAINING_JOB = "Train and prove"
 _DEAD = "dead "
 _MARK = "<!-- trainyard-watch: {} -->"
 _DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
 _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
-"""A person did; the watchdog itself cancels as github-actions[bot]."""
+"""Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
 _LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
 _logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
 
 class Api(Protocol):
-    """What of GitHub is needed: `gateways.github_api.GitHub`."""
+    """The part of `gateways.github_api.GitHub` that is used here."""
 
     def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]: ...
     def get(self, path: str, **query: str | int) -> Any: ...
@@ -47,7 +47,7 @@ class Api(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look found."""
+    """The outages and orphaned jobs of one look at GitHub."""
 
     outages: tuple[Outage, ...]
     orphans: tuple[Orphan, ...]
@@ -55,19 +55,19 @@ class Seen:
 
 @dataclass(frozen=True)
 class Dead:
-    """A training whose runner died."""
+    """A training run whose runner died."""
 
     run: int
     address: str
     following: Segment | None
-    """The segment that goes on; None where nothing does."""
+    """The segment that continues it; None if nothing does."""
     reason: str
     ref: str = ""
     inputs: Mapping[str, str] | None = None
 
 
 def look(api: Api, runners_api: Api | None, labels: frozenset[str], *, now: float) -> Seen:
-    """Runners and jobs at this moment; `runners_api` may list runners, which GITHUB_TOKEN may not."""
+    """The outages and orphans now; `runners_api` has a token that may list runners, unlike GITHUB_TOKEN."""
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status)]
     runners = None if runners_api is None else [_runner(each) for each in _listed(runners_api)]
     found = outages(runners, jobs, labels, now=now)
@@ -75,7 +75,7 @@ def look(api: Api, runners_api: Api | None, labels: frozenset[str], *, now: floa
 
 
 def seen_twice(first: Seen, second: Seen) -> Seen:
-    """What the second look saw again: a job queued just now or a runner that restarts is no outage."""
+    """The findings of both looks: a job that was just queued, or a runner that restarts, is no outage."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
     return Seen(
@@ -85,9 +85,10 @@ def seen_twice(first: Seen, second: Seen) -> Seen:
 
 
 def tell(api: Api, found: tuple[Outage, ...], *, dry_run: bool) -> tuple[list[Outage], list[str]]:
-    """Open an issue for each outage that has none, close those that are over; what is new, what is over.
+    """Open an issue for each new outage and close those that are over; return the new and the ended ones.
 
-    That of a training that died stays open until a person closes it: nothing shows that somebody has acted.
+    The issue of a dead training run stays open until a person closes it, because nothing shows that somebody
+    has acted.
     """
     told = {key: issue for issue in _issues(api) if (key := _key_of(issue))}
     new = [outage for outage in found if outage.key not in told]
@@ -110,18 +111,18 @@ def tell(api: Api, found: tuple[Outage, ...], *, dry_run: bool) -> tuple[list[Ou
 
 
 def sweep(api: Api, found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
-    """Cancel the runs of jobs that nobody ends; what was cancelled and why."""
+    """Cancel the runs of orphaned jobs; return which were cancelled and why."""
     for orphan in () if dry_run else found:
         how = "force-cancel" if orphan.force else "cancel"
         try:
             api.post(f"/actions/runs/{orphan.job.run}/{how}", again=True)
-        except ServiceError as error:  # it may have ended meanwhile
+        except ServiceError as error:  # the run may have ended meanwhile
             _logger.warning("%s", error)
     return [f"{orphan.job.name} ({orphan.job.address}): {orphan.reason}" for orphan in found]
 
 
 def find_dead(api: Api, workflow: str, *, now: float) -> list[Dead]:
-    """The trainings of the last day whose runner died and that nothing goes on with yet."""
+    """The training runs of the last day whose runner died and that no later segment continues yet."""
     recent = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
     later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
     found = []
@@ -132,7 +133,7 @@ def find_dead(api: Api, workflow: str, *, now: float) -> list[Dead]:
             continue
         try:
             dead = _after(api, run, later) if _died(api, run["id"]) else None
-        except ServiceError as error:  # of this run alone; the next look asks again
+        except ServiceError as error:  # it affects this run only, and the next look tries again
             _logger.warning("%s: %s", run["html_url"], error)
             continue
         if dead is not None:
@@ -141,21 +142,21 @@ def find_dead(api: Api, workflow: str, *, now: float) -> list[Dead]:
 
 
 def given_up(dead: Dead) -> Outage:
-    """What a person is told of a training that nothing goes on with."""
+    """The outage that is reported for a dead training run that is not resumed."""
     return Outage(
         f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
     )
 
 
 def resume(api: Api, dead: Dead, workflow: str) -> str:
-    """Dispatch the next segment; the new run's address. Raises ServiceError."""
+    """Dispatch the next segment and return its workflow run's URL. Raises ServiceError."""
     return api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
 
 
 def resume_all(
     api: Api, found: list[Dead], workflow: str, *, dry_run: bool
 ) -> tuple[list[Dead], list[Outage]]:
-    """Resume each that something follows; those that go on, and what is to be told of those that do not."""
+    """Resume each run that has a next segment; return the resumed ones, and an outage per failure."""
     resumed, left = [], []
     for dead in (each for each in found if each.following is not None):
         try:
@@ -169,12 +170,12 @@ def resume_all(
 
 
 def _after(api: Api, run: Json, later: set[tuple[str, ...]]) -> Dead | None:
-    """What follows a training that died; None where a next segment is there already."""
+    """Decide about a dead training run; None if its next segment exists already."""
     try:
         plan = read_handover(_plan_of(api, run))
     except ServiceTroubleError:
         raise
-    except (ConfigError, ServiceError) as error:  # GitHub has no such artifact any more
+    except (ConfigError, ServiceError) as error:  # GitHub no longer has the artifact
         return Dead(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
     segment = plan.segment
     if (segment.lineage, str(segment.number + 1)) in later:
@@ -185,7 +186,10 @@ def _after(api: Api, run: Json, later: set[tuple[str, ...]]) -> Dead | None:
 
 
 def _plan_of(api: Api, run: Json) -> str:
-    """`plan.json` as the plan job kept it last; empty where there is none. A second attempt may have none."""
+    """The newest `plan.json` that a plan job uploaded; empty if there is none.
+
+    A second attempt of the run may not have uploaded one.
+    """
     kept = api.pages(f"/actions/runs/{run['id']}/artifacts", "artifacts")
     plans = [each for each in kept if str(each["name"]).startswith("plan-") and not each.get("expired")]
     newest = max(plans, key=lambda each: int(each["id"]), default=None)
@@ -194,7 +198,7 @@ def _plan_of(api: Api, run: Json) -> str:
 
 
 def _died(api: Api, run: int) -> bool:
-    """Whether GitHub says of the run's training that its runner was lost or shut down."""
+    """Whether GitHub's annotations say that the training job's runner was lost or shut down."""
     for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
         ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"
         if ended_badly and str(job["name"]).endswith(TRAINING_JOB):

@@ -1,6 +1,6 @@
-"""The rows of a run against the steps that were to be logged: none missing, none twice, every loss finite.
+"""Compare a run's rows with the steps that had to be logged: none missing, none twice, every loss finite.
 
-The rows are read one by one; a million of them take no more memory than one.
+The rows are read one by one, so a million of them take no more memory than one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,21 +15,21 @@ _FIGURES = ("loss", "val_loss", "grad_norm")
 
 @dataclass(frozen=True)
 class Cadence:
-    """The steps that a row is due for."""
+    """The steps for which a row is due."""
 
     last: int
-    """Step of the last row."""
+    """The step of the last row."""
     begins_after: int
     """The step the run started from."""
     free_until: int
-    """Up to here another configuration decided which steps were logged."""
+    """Up to this step, another configuration decided which steps were logged."""
     log_steps: int | None
-    """None is not known: then rows only must ascend."""
+    """Steps between two rows; None when not known, and then the steps only have to increase."""
     validation_steps: int | None
     validates: bool
 
     def due_after(self, step: int) -> int:
-        """The first step after `step` that a row is due for."""
+        """The first step after `step` for which a row is due."""
         periods = [self.log_steps, self.validation_steps if self.validates else None]
         return min([self.last, *(step // every * every + every for every in periods if every)])
 
@@ -41,7 +41,7 @@ class Cadence:
 
 
 def cadence_of(run: Facts, settings: Mapping[str, Any], begins_after: int) -> Cadence:
-    """The cadence of a run whose plan says how many steps it has; `settings` are its `config.yaml`'s."""
+    """The cadence of a run whose plan has the number of steps; `settings` come from its `config.yaml`."""
     tokens, length = section(run, "data").get("validation_tokens"), setting(settings, "data.sequence_length")
     enough = (integer(tokens) or 0) > (integer(length) or 0) > 0
     return Cadence(
@@ -56,17 +56,17 @@ def cadence_of(run: Facts, settings: Mapping[str, Any], begins_after: int) -> Ca
 
 @dataclass
 class RowsRead:
-    """What the rows come to."""
+    """The result of reading the rows."""
 
     problem: str | None = None
-    """The first thing that is wrong with them."""
+    """The first problem found in them."""
     last_step: int | None = None
     figures: dict[str, Any] = field(default_factory=dict)
-    """The outcome's figures as the rows have them: its names, their values."""
+    """The values in the rows under the names that the outcome uses."""
 
 
 def judge_rows(rows: Iterable[Facts | None], cadence: Cadence) -> RowsRead:
-    """Read all rows up to the first that is wrong; None is a line that cannot be read."""
+    """Read all rows up to the first wrong one; None stands for an unreadable line."""
     read = RowsRead()
     for row in rows:
         read.problem = _value_problem(row, read.last_step) or _place_problem(

@@ -1,25 +1,25 @@
-"""What a watchdog sees: runners and jobs at one moment, and what is wrong with them. Nothing is asked here.
+"""Judge runners and jobs as they are at one moment. It sends no request.
 
-GitHub notices a runner that is gone after a day. Here one is named when it is offline, when it takes no job,
-and when a job on it lasts longer than jobs may.
+GitHub notices a missing runner only after a day. Here a runner is reported when it is offline or takes no
+job, and a job when it runs longer than jobs may.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 WAITING_SECONDS = 300.0
-"""A job may wait so long for a free runner. With a look every hour an outage is named in 65 minutes."""
+"""A job may wait this long for a free runner. With a look every hour, an outage is reported in 65 minutes."""
 LOOK_SECONDS = 60 * 60.0
 """The time between two looks (`watch_runners.yml`)."""
 LIMIT_SECONDS = 480 * 60.0
-"""The time limit of the job that trains (`training_ci.yml`)."""
+"""The time limit of the training job (`training_ci.yml`)."""
 GRACE_SECONDS = 15 * 60.0
-"""GitHub ends a job at its limit; so much later it is taken for one that nobody ends.
+"""GitHub ends a job at its limit; a job that still runs this much later counts as orphaned.
 
-A look may also come so much too late, as GitHub's schedule does.
+GitHub's schedule may also start a look this much too late.
 """
 MACHINE_SECONDS = 60 * 60.0
-"""CodeBuild starts a machine in minutes; a job that waits so long was ignored, and waits for a day."""
+"""CodeBuild starts a machine in minutes; it ignored a job that waits this long, which would wait a day."""
 _CODEBUILD = "codebuild-"
 
 
@@ -38,13 +38,13 @@ class Job:
     """A job that waits or runs."""
 
     run: int
-    """Id of its workflow run."""
+    """The id of its workflow run."""
     name: str
     running: bool
-    """False: it waits for a runner."""
+    """False when it waits for a runner."""
     labels: frozenset[str]
     since: float
-    """Unix seconds: since when it runs, or waits."""
+    """When it began to run or to wait, in Unix seconds."""
     address: str
 
     @property
@@ -54,37 +54,37 @@ class Job:
 
 @dataclass(frozen=True)
 class Outage:
-    """Something that a person has to look at. It lasts as long as it is seen."""
+    """A problem that a person has to look at; it lasts as long as looks find it."""
 
     key: str
-    """The same for the same outage at every look."""
+    """Identifies the outage; equal at every look."""
     title: str
     next_step: str
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A job that nobody will end."""
+    """A job that nothing will end unless it is cancelled."""
 
     job: Job
     reason: str
     force: bool
-    """Cancelling it was tried before."""
+    """Force the cancellation, because an ordinary one was tried before."""
 
 
 def outages(
     runners: Sequence[Runner] | None, jobs: Iterable[Job], labels: frozenset[str], *, now: float
 ) -> list[Outage]:
-    """What is wrong with the runners that have `labels`; nothing where there are none.
+    """The outages of the runners that have `labels`; none when `labels` is empty.
 
-    `runners` is None where they may not be listed.
+    `runners` is None when the token may not list them.
     """
     if not labels:
         return []
     ours = [job for job in jobs if _has(job, labels) and not job.on_codebuild]
     waiting = [job for job in ours if not job.running and now - job.since > WAITING_SECONDS]
     if any(job.running for job in ours):
-        waiting = []  # they wait for their turn
+        waiting = []  # the other jobs wait for their turn
     if runners is None:
         return list(_unseen(waiting, labels, now))
     fitting = [runner for runner in runners if _has(runner, labels)]
@@ -96,20 +96,20 @@ def outages(
 
 
 def orphans(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
-    """The jobs to be cancelled; those that wait for your own runner are left to it."""
+    """The jobs to cancel; jobs that wait for one of your own runners are never cancelled."""
     for job in jobs:
         age = now - job.since
         ours = _has(job, labels) or job.on_codebuild
         if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:
             late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + LOOK_SECONDS
-            yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480", late)
+            yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480 minutes", late)
         elif job.on_codebuild and not job.running and age > MACHINE_SECONDS:
-            # Never by force: its age counts from when it was created, and it may have been held back since.
+            # Never by force: the age counts from the job's creation, and GitHub may have held it back since.
             yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", force=False)
 
 
 def _has(thing: Runner | Job, labels: frozenset[str]) -> bool:
-    """Whether it has all the labels, of which there are some; GitHub ignores the case of letters."""
+    """Whether `labels` is not empty and it has all of them; GitHub ignores their case."""
     return bool(labels) and {label.casefold() for label in labels} <= {
         label.casefold() for label in thing.labels
     }

@@ -1,6 +1,6 @@
-"""Whether what is whole in the store is what the run wrote: its checkpoints, by the hashes on its record.
+"""Decide whether the store holds what the run wrote: compare its checkpoints with the hashes in its records.
 
-That the store holds what its manifest says is for `artifacts` to find; here that is tied to the run.
+`artifacts` verifies that the store holds what the manifest lists; here the manifest is compared with the run.
 """
 
 import re
@@ -15,7 +15,7 @@ _CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
 
 
 class StoreVerdict(Protocol):
-    """What verifying the store found (artifacts.verify.Verification)."""
+    """The result of verifying the store (artifacts.verify.Verification)."""
 
     @property
     def objects_total(self) -> int: ...
@@ -34,7 +34,7 @@ class StoreVerdict(Protocol):
 
 
 class StoredCheckpoint(Protocol):
-    """A checkpoint as the store has it (artifacts.inspection.StoredCheckpoint)."""
+    """A checkpoint in the store (artifacts.inspection.StoredCheckpoint)."""
 
     @property
     def manifest_sha256(self) -> str: ...
@@ -47,7 +47,7 @@ class StoredCheckpoint(Protocol):
 
 
 class StoreFindings(Protocol):
-    """What looking into the store found (artifacts.inspection.Inspection)."""
+    """The result of inspecting the store (artifacts.inspection.Inspection)."""
 
     @property
     def verification(self) -> StoreVerdict | None: ...
@@ -73,13 +73,13 @@ class CheckpointProblem:
     step: int | None
     """None when the run's record does not name it."""
     written: Any = None
-    """SHA-256 of the manifest that the run wrote, where it is on record."""
+    """SHA-256 of the manifest that the run wrote, if it is recorded."""
 
 
 def checkpoint_problem(
     run: Facts, saved: Mapping[int, Any], checkpoints: Mapping[int, StoredCheckpoint]
 ) -> CheckpointProblem | None:
-    """The first checkpoint that is missing or not the run's; `saved` are the manifests in its events."""
+    """The first checkpoint that is missing or not the run's; `saved` has the manifests from its events."""
     outcome = section(run, "outcome")
     last, named = integer(outcome.get("steps")), section(outcome, "checkpoint")
     written = digest(named.get("manifest_sha256"))
@@ -110,7 +110,7 @@ def _difference(run: Facts, step: int, stored: StoredCheckpoint, written: list[A
 
 
 def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> str | None:
-    """The first object that is called a leftover of a checkpoint which the run never saved."""
+    """A problem if an object is listed as the leftover of a checkpoint that the run never saved."""
     for key in verification.leftovers:
         match = _CHECKPOINT.match(key)
         if match is not None and int(match[1] or -1) not in saved:
@@ -119,9 +119,9 @@ def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> st
 
 
 def changed_record(judged: Mapping[str, str], verification: StoreVerdict) -> str | None:
-    """The first record of which the store has other bytes than those that were judged here.
+    """The first record whose bytes in the store differ from those that were judged here.
 
-    Only asked where nothing else was found, so that the disk was the same a moment before or after.
+    It is called only when no other problem was found: then the record changed on disk during the proof.
     """
     for name, sha256 in judged.items():
         stored = verification.records.get(name)
@@ -132,7 +132,7 @@ def changed_record(judged: Mapping[str, str], verification: StoreVerdict) -> str
 
 
 def store_problem(run: Facts, verification: StoreVerdict) -> str | None:
-    """Why the verification does not show that this run is whole in the store; None when it does."""
+    """Why the verification does not show that the store holds this whole run; None when it does."""
     if verification.problems:
         more = len(verification.problems) - 1
         return verification.problems[0] + (f" (and {more} more)" if more else "")

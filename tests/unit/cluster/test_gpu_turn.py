@@ -1,4 +1,4 @@
-"""Two repositories and one GPU: the second waits on the host, and says for whom."""
+"""Two repositories and one GPU: the second run waits on the host, and says which repository it waits for."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_turn, "_POLL_SECONDS", 0.01)
 
 
-def test_without_a_lock_named_nobody_waits() -> None:
+def test_without_a_lock_file_no_run_waits() -> None:
     def work() -> int:
         return 7
 
@@ -58,7 +58,7 @@ def test_a_second_repository_waits_until_the_first_is_done(
         with pytest.raises(WaitTimeoutError, match="held by other/repository, process"), third:
             pytest.fail("two hold it at once")
         assert other.pid is not None
-        os.kill(other.pid, signal.SIGKILL)  # however the holder ends, the lock is free
+        os.kill(other.pid, signal.SIGKILL)  # the system frees the lock however the holder ends
         waiting.join(60)
         other.join(60)
     assert answers == [7]

@@ -1,4 +1,4 @@
-"""Licences of packages: each allowed one in each form, combinations, exceptions, and what is refused."""
+"""Licences of packages: each allowed one in each form, combinations, exceptions and refusals."""
 
 import itertools
 from pathlib import Path
@@ -75,19 +75,19 @@ def test_every_classifier_must_be_allowed(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text"), list(itertools.product(CLASSIFIED, ["MIT", "GPL-3.0-only", "whatever"]))
 )
-def test_a_text_and_a_classifier_must_both_be_allowed(name: str, text: str) -> None:
+def test_both_text_and_classifier_must_be_allowed(name: str, text: str) -> None:
     expected = Standing.ALLOWED if CLASSIFIED[name] and text == "MIT" else Standing.REFUSED
     assert answer(Declared("1.0", classifiers=(osi(name),), text=text)).standing == expected
 
 
-def test_an_expression_counts_alone() -> None:
-    """Classifiers are its deprecated forerunner, and may be coarser."""
+def test_an_expression_replaces_the_classifiers() -> None:
+    """Classifiers are deprecated in favour of the expression, and may be less precise."""
     declared = Declared("1.0", expression="MIT", classifiers=(osi("Other/Proprietary License"),), text="GPL")
     assert answer(declared).standing == Standing.ALLOWED
 
 
 @pytest.mark.parametrize(("first", "rest"), [("MIT License", True), ("GNU GENERAL PUBLIC LICENSE", False)])
-def test_the_whole_text_of_a_licence_is_known_by_its_first_line(first: str, rest: bool) -> None:
+def test_a_full_licence_text_is_recognised_by_its_first_line(first: str, rest: bool) -> None:
     found = answer(Declared("1.0", text=f"\n   {first}\n\nCopyright 2026\nMIT\n"))
     assert (found.standing == Standing.ALLOWED) is rest
 
@@ -109,12 +109,12 @@ def test_and_binds_tighter_than_or(operators: tuple[str, ...], values: tuple[boo
 
 
 @pytest.mark.parametrize(("licence", "fine"), [("Apache-2.0", True), ("GPL-2.0-only", False)])
-def test_an_exception_of_a_licence_adds_to_that_licence(licence: str, fine: bool) -> None:
+def test_a_with_exception_keeps_its_licence_allowed(licence: str, fine: bool) -> None:
     assert allows(f"{licence} WITH Classpath-exception-2.0") is fine
     assert allows(f"MIT AND {licence} WITH Classpath-exception-2.0") is fine
 
 
-def test_a_package_of_another_platform_is_not_judged() -> None:
+def test_a_package_for_another_platform_is_not_judged() -> None:
     elsewhere = Pin("thing", "1.0", "sys_platform == 'no such platform'", ())
     assert answer(Declared("1.0", expression="GPL-3.0-only"), elsewhere).standing == Standing.ELSEWHERE
     assert answer(None, elsewhere).standing == Standing.ELSEWHERE
@@ -123,13 +123,13 @@ def test_a_package_of_another_platform_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("declared", [None, Declared("2.0", expression="MIT")])
-def test_a_package_that_is_not_there_as_locked_is_refused(declared: Declared | None) -> None:
+def test_a_package_that_is_not_installed_as_locked_is_refused(declared: Declared | None) -> None:
     found = answer(declared)
     assert found.standing == Standing.REFUSED
     assert "run: make install-dev" in found.reason
 
 
-def test_an_exception_holds_only_for_what_it_was_made_for() -> None:
+def test_an_exception_holds_only_for_the_declared_statements() -> None:
     allowance = Allowance(("Odd License",), "we asked them")
     found = answer(Declared("1.0", text="Odd License"), thing=allowance)
     assert (found.standing, found.reason) == (Standing.EXCEPTED, "we asked them")
@@ -139,7 +139,7 @@ def test_an_exception_holds_only_for_what_it_was_made_for() -> None:
         assert "its exception is for a package that declares Odd License" in found.reason
 
 
-def test_every_exception_is_of_a_package_that_a_lock_holds_and_says_why() -> None:
+def test_every_exception_is_for_a_locked_package_and_has_a_reason() -> None:
     locks = [ROOT / f"requirements-{name}.txt" for name in ("training", "development")]
     names = {pin.name for lock in locks for pin in read_pins(lock.read_text())}
     assert EXCEPTIONS.keys() - names == set()

@@ -28,7 +28,7 @@ def test_pins_carry_name_version_marker_and_hashes() -> None:
     )
 
 
-def test_a_marker_is_evaluated_for_the_environment_asked_about() -> None:
+def test_a_marker_is_evaluated_for_the_given_environment() -> None:
     triton = read_pins(LOCK)[1]
     assert triton.applies({"platform_machine": "x86_64", "sys_platform": "linux"})
     assert not triton.applies({"platform_machine": "arm64", "sys_platform": "darwin"})
@@ -42,7 +42,7 @@ def test_a_requirement_that_is_not_pinned_is_refused(line: str) -> None:
         read_pins(line)
 
 
-def test_options_and_comments_are_no_pins() -> None:
+def test_options_and_comments_are_not_pins() -> None:
     assert read_pins("--index-url https://example.org\n# a comment\n") == ()
 
 

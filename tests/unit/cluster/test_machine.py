@@ -1,4 +1,4 @@
-"""What the standard library says of this machine."""
+"""Facts about this machine from the standard library."""
 
 import importlib.util
 import os
@@ -36,7 +36,7 @@ def test_free_space_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tm
     assert abs(free_bytes(tmp_path / "not" / "yet") - wanted) < 1_000_000_000
 
 
-def test_a_folder_weighs_what_its_files_weigh(tmp_path: Path) -> None:
+def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a").write_bytes(b"x" * 10)
     (tmp_path / "deep" / "b").write_bytes(b"x" * 5)
@@ -60,7 +60,7 @@ LINUX_CXX = "clang++" if sys.platform == "darwin" else "g++"
         (False, "mine", "mine", ()),
     ],
 )
-def test_a_compiler_is_looked_for_as_torch_looks_for_it(
+def test_a_compiler_is_searched_for_as_torch_does(
     tmp_path: Path, on_gpu: bool, there: str, asked: str | None, missing: tuple[str, ...]
 ) -> None:
     (tmp_path / there).write_text("#!/bin/sh\n")
@@ -80,7 +80,7 @@ def test_a_python_without_headers_cannot_compile(tmp_path: Path, monkeypatch: py
 
 GB = 10**9
 NO_LIMIT = 9223372036854771712
-"""What version 1 says where there is none."""
+"""The value of a cgroup version 1 limit that is not set."""
 LINES = {1: "4:memory:{path}\n3:cpuset:/x\n0::/\n", 2: "0::{path}\n"}
 
 
@@ -108,7 +108,7 @@ def group(root: Path, path: str, version: int, **numbers: int | str) -> None:
         (folder / "memory.swap.current").write_text(f"{numbers.get('swap_used', 0)}\n")
 
 
-def test_a_machine_without_groups_has_what_the_kernel_says(tmp_path: Path) -> None:
+def test_a_machine_without_control_groups_has_the_kernels_figures(tmp_path: Path) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
     found = main_memory(tmp_path)
     assert found.total_bytes == pytest.approx(64 * GB, abs=1024)
@@ -116,7 +116,7 @@ def test_a_machine_without_groups_has_what_the_kernel_says(tmp_path: Path) -> No
     assert found.swap_bytes == pytest.approx(8 * GB, abs=1024)
 
 
-def test_where_there_is_no_proc_all_memory_counts(tmp_path: Path) -> None:
+def test_without_proc_all_memory_counts_as_available(tmp_path: Path) -> None:
     found = main_memory(tmp_path)
     everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert (found.total_bytes, found.available_bytes, found.swap_bytes) == (everything, everything, 0)
@@ -126,7 +126,7 @@ def test_where_there_is_no_proc_all_memory_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", ["/", "/docker/abc", "/a/b/c"])
 @pytest.mark.parametrize("limited", ["/", "/docker/abc", "/a", "/a/b/c", "/elsewhere"])
 @pytest.mark.parametrize("limit", [4 * GB, 400 * GB, None])
-def test_every_group_from_ones_own_to_the_root_can_be_the_tightest(
+def test_any_group_up_to_the_root_can_have_the_tightest_limit(
     tmp_path: Path, version: int, own: str, limited: str, limit: int | None
 ) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
@@ -142,7 +142,7 @@ def test_every_group_from_ones_own_to_the_root_can_be_the_tightest(
     assert found.available_bytes == pytest.approx(3 * GB if binds else 50 * GB, abs=1024)
 
 
-def test_inside_a_container_the_path_may_be_the_hosts(tmp_path: Path) -> None:
+def test_inside_a_container_the_path_in_proc_may_be_the_hosts(tmp_path: Path) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
     (tmp_path / "proc/self/cgroup").write_text("4:memory:/docker/of-the-host\n")
     group(tmp_path, "/", 1, limit=2 * GB, usage=5 * GB)
@@ -151,9 +151,7 @@ def test_inside_a_container_the_path_may_be_the_hosts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "used", "free"), [("max", 0, 8 * GB), (3 * GB, GB, 2 * GB), (0, 0, 0)])
-def test_a_group_may_not_swap_more_than_it_is_allowed(
-    tmp_path: Path, most: int | str, used: int, free: int
-) -> None:
+def test_swap_is_limited_by_the_control_group(tmp_path: Path, most: int | str, used: int, free: int) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     group(tmp_path, "/", 2, limit=4 * GB, swap_max=most, swap_used=used)
@@ -161,7 +159,7 @@ def test_a_group_may_not_swap_more_than_it_is_allowed(
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0", "0:", "0::", "::::", "1:memory", "\ufffd\n\n"])
-def test_what_the_kernel_never_says_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_malformed_files_of_the_kernel_are_ignored(tmp_path: Path, text: str) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
     (tmp_path / "proc/self/cgroup").write_text(text)
     assert main_memory(tmp_path).total_bytes == pytest.approx(64 * GB, abs=1024)
@@ -173,18 +171,18 @@ def test_this_machine_has_memory() -> None:
     assert memory_bytes() == found.total_bytes
 
 
-def test_what_lies_on_one_file_system_has_one_number(tmp_path: Path) -> None:
+def test_paths_on_one_file_system_have_one_number(tmp_path: Path) -> None:
     assert file_system_of(tmp_path / "not" / "yet") == file_system_of(tmp_path) == tmp_path.stat().st_dev
 
 
 @pytest.mark.parametrize("name", ["nvidiactl", "nvidia0", "dxg", "null"])
-def test_a_driver_is_there_when_its_device_is(tmp_path: Path, name: str) -> None:
+def test_a_driver_is_found_by_its_device(tmp_path: Path, name: str) -> None:
     assert not has_nvidia_driver(tmp_path)
     (tmp_path / name).touch()
     assert has_nvidia_driver(tmp_path) is (name != "null")
 
 
-def test_the_installed_torch_is_told_without_importing_it() -> None:
+def test_the_version_of_torch_is_read_without_importing_it() -> None:
     code = (
         "import sys; from trainyard.cluster.machine import installed_torch; found = installed_torch();"
         "assert 'torch' not in sys.modules; import torch;"

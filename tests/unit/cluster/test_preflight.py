@@ -1,4 +1,4 @@
-"""The judgement over facts that are handed in: no driver, no torch, no disk is asked."""
+"""The judgement of given facts: no test asks a driver, torch or a disk."""
 
 from dataclasses import replace
 from typing import Any
@@ -103,7 +103,7 @@ def test_a_python_outside_the_lock_is_refused(python: str) -> None:
 
 
 @pytest.mark.parametrize("python", ["3.11.0", "3.12.9", "3.13.1+"])
-def test_a_python_of_the_lock_is_taken(python: str) -> None:
+def test_a_python_of_the_lock_is_accepted(python: str) -> None:
     assert worst(judge(config(), replace(CPU_BOX, python=python))) == Verdict.OK
 
 
@@ -150,7 +150,7 @@ def test_a_driver_too_old_for_the_cuda_build_is_refused(driver: str, cuda: str, 
 @pytest.mark.parametrize(
     ("driver", "cuda"), [("580.65.06", "13.0"), ("525.60.13", "12.9"), ("610.1", "13.0"), ("1.0", "99.0")]
 )
-def test_a_driver_of_the_cuda_family_or_newer_is_taken(driver: str, cuda: str) -> None:
+def test_a_driver_of_the_cuda_family_or_newer_is_accepted(driver: str, cuda: str) -> None:
     facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda)
     assert failed(judge(config("cuda:0"), facts)) == []
 
@@ -170,13 +170,13 @@ def test_a_crashed_gpu_is_refused_in_the_words_of_the_driver() -> None:
         {},
     ],
 )
-def test_with_auto_an_unusable_gpu_is_said_but_the_cpu_may_train(broken: dict[str, Any]) -> None:
+def test_with_auto_an_unusable_gpu_is_reported_but_the_cpu_may_train(broken: dict[str, Any]) -> None:
     findings = judge(config("auto"), replace(GPU_BOX, torch_gpu_bytes=(), **broken))
     assert finding(findings, "gpu").verdict == Verdict.DEGRADED
     assert worst(findings) == Verdict.DEGRADED
 
 
-def test_a_broken_gpu_is_nobodys_business_on_the_cpu() -> None:
+def test_a_broken_gpu_does_not_matter_on_the_cpu() -> None:
     assert worst(judge(config("cpu"), replace(GPU_BOX, gpu_trouble="ERR!"))) == Verdict.OK
 
 
@@ -211,7 +211,7 @@ def test_the_memory_of_the_chosen_gpu_counts() -> None:
     assert failed(judge(config("cuda:1", TINYLLAMA), two)) == []
 
 
-def test_the_need_for_gpu_memory_is_stated_arithmetic() -> None:
+def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
     small = config(shape=ArchitectureConfig(), batch_size=2)
     half = small.model_copy(update={"model": small.model.model_copy(update={"dtype": "bfloat16"})})
     parameters, logits = count_parameters(ArchitectureConfig()).total, 2 * 2048 * 256
@@ -227,11 +227,11 @@ def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
     )
 
 
-def test_the_need_for_disk_counts_one_checkpoint_more_than_is_kept() -> None:
+def test_the_need_for_disk_counts_one_more_checkpoint_than_are_kept() -> None:
     assert disk_bytes_needed(config(), 1000) == 6 * 12 * count_parameters(ArchitectureConfig()).total + 1000
 
 
-def test_checkpoints_that_stay_for_good_need_room_too() -> None:
+def test_permanent_checkpoints_need_space_too() -> None:
     checkpoint = 12 * count_parameters(ArchitectureConfig()).total
     more = config().model_copy(
         update={
@@ -242,7 +242,7 @@ def test_checkpoints_that_stay_for_good_need_room_too() -> None:
     assert disk_bytes_needed(more, 1000) == (6 + 2) * checkpoint + 1000
 
 
-def test_everything_that_is_wrong_is_said_in_one_go() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     facts = replace(
         CPU_BOX,
         python="3.10.1",
@@ -265,7 +265,7 @@ def test_a_message_has_the_failed_checks_in_one_line() -> None:
     assert refusal_line(judge(config("cpu"), CPU_BOX)) == ""
 
 
-def test_a_refusal_as_markdown_is_a_table_that_nothing_found_can_break() -> None:
+def test_a_refusal_as_markdown_is_a_table_that_no_text_can_break() -> None:
     text = refusal_markdown(judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC")))
     assert text.splitlines() == [
         "### ❌ Not started: gpu",
@@ -302,7 +302,7 @@ def test_the_summary_is_one_line(device: str, facts: Facts, line: str) -> None:
 
 @pytest.mark.parametrize("compiles", [True, False])
 @pytest.mark.parametrize("missing", [(), ("gcc or clang",), ("g++", "Python's headers (/x/Python.h)")])
-def test_what_compiling_needs_is_asked_for_only_where_something_is_compiled(
+def test_a_compiler_is_required_only_if_the_configuration_compiles(
     compiles: bool, missing: tuple[str, ...]
 ) -> None:
     given = config("cuda:0", TINYLLAMA)
@@ -334,8 +334,8 @@ def memory(available: int, **more: Any) -> Memory:
         (11 * GB, 64 * GB, Verdict.DEGRADED),
     ],
 )
-def test_main_memory_is_enough_tight_or_refused(available: int, swap: int, verdict: Verdict) -> None:
-    """Refused is what lacks more than the tolerance, swap included; swap alone makes nothing comfortable."""
+def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdict: Verdict) -> None:
+    """It is refused if memory and swap lack more than the tolerance; swap can never make it ok."""
     facts = replace(CPU_BOX, memory=memory(available, swap=swap))
     found = finding(judge(config("cpu", batch_size=8), facts), "memory")
     assert found.verdict is verdict
@@ -355,7 +355,7 @@ def test_main_memory_is_enough_tight_or_refused(available: int, swap: int, verdi
         (2, "sync", "--set training.batch_size=2 "),
     ],
 )
-def test_what_to_do_about_too_little_memory(size: int | None, mode: str, fix: str) -> None:
+def test_the_fix_for_too_little_memory(size: int | None, mode: str, fix: str) -> None:
     facts = replace(CPU_BOX, memory=memory(0, largest_batch_size=size))
     asked = config("cpu", batch_size=8)
     saving = asked.checkpointing.model_copy(update={"mode": mode})
@@ -365,13 +365,13 @@ def test_what_to_do_about_too_little_memory(size: int | None, mode: str, fix: st
     assert ("batch_size=" in found.fix) is (size == 2)
 
 
-def test_memory_that_is_not_known_is_not_judged() -> None:
+def test_unknown_memory_is_not_judged() -> None:
     assert "memory" not in [found.check for found in judge(config("cpu"), CPU_BOX)]
 
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("store", [0, 40 * GB, 71 * GB, 72 * GB])
-def test_what_lies_on_one_disk_is_added_up_and_what_lies_on_two_is_not(together: bool, store: int) -> None:
+def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, store: int) -> None:
     own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
     room = Room("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
     other = Room("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
@@ -397,7 +397,7 @@ def test_what_lies_on_one_disk_is_added_up_and_what_lies_on_two_is_not(together:
         (None, 100, 5, None, 1),
     ],
 )
-def test_a_store_gets_the_checkpoints_that_a_run_leaves(
+def test_a_store_needs_space_for_the_checkpoints_that_a_run_keeps(
     steps: int | None, save: int, last: int, every: int | None, kept: int
 ) -> None:
     asked = config()
@@ -414,5 +414,5 @@ def test_a_store_gets_the_checkpoints_that_a_run_leaves(
     ("size", "text"),
     [(0, "0.0 GB"), (999, "0.0 MB"), (9_400_000, "9.4 MB"), (94_000_000, "94 MB"), (GB, "1.0 GB")],
 )
-def test_sizes_are_in_the_unit_that_says_something(size: int, text: str) -> None:
+def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
     assert gigabytes(size) == text

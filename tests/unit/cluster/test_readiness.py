@@ -1,4 +1,4 @@
-"""What was asked of the store, the key and the role, as findings: nothing is asked here."""
+"""Findings from given answers of the store, the key and the role; no test asks them."""
 
 from dataclasses import replace
 
@@ -27,21 +27,21 @@ WRONG = {
         (replace(READY, role="arn:aws:iam::1:role/x"), ["role", "store", "run number"]),
     ],
 )
-def test_what_is_ready_has_no_fix(answers: Answers, checks: list[str]) -> None:
+def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[str]) -> None:
     findings = judge_readiness(answers)
     assert [found.check for found in findings] == checks
     assert worst(findings) == Verdict.OK
     assert {found.fix for found in findings} == {None}
 
 
-def test_what_was_not_written_is_not_called_writable() -> None:
+def test_a_store_is_called_writable_only_after_a_write() -> None:
     read = replace(READY, written=False)
     assert "writable" not in store_line(read)
     assert "written to" not in str(judge_readiness(read))
 
 
 @pytest.mark.parametrize("check", WRONG)
-def test_each_thing_that_is_wrong_is_a_failed_check_with_its_fix(check: str) -> None:
+def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
     findings = judge_readiness(WRONG[check])
     (bad,) = (found for found in findings if found.verdict != Verdict.OK)
     assert (bad.check, bad.verdict) == (check, Verdict.FAILED)
@@ -50,7 +50,7 @@ def test_each_thing_that_is_wrong_is_a_failed_check_with_its_fix(check: str) -> 
         assert check in text
 
 
-def test_all_that_is_wrong_is_said_in_one_go() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     everything = replace(
         WRONG["store"], owner="", free=5, signing_problem="no key", role="arn", role_is_assumed=False
     )
@@ -61,12 +61,12 @@ def test_all_that_is_wrong_is_said_in_one_go() -> None:
     assert "belongs to run (unreadable record)" in text
 
 
-def test_sigstore_that_is_away_now_is_said_and_refuses_nothing() -> None:
+def test_an_unreachable_sigstore_is_reported_but_refuses_nothing() -> None:
     away = replace(READY, signing_problem="Sigstore: no answer", signing_is_away=True)
     assert worst(judge_readiness(away)) == Verdict.DEGRADED
 
 
-def test_a_store_that_was_not_asked_is_not_called_good() -> None:
+def test_a_store_that_was_not_asked_has_no_finding() -> None:
     assert [found.check for found in judge_readiness(WRONG["role"])] == ["role"]
 
 
@@ -85,7 +85,7 @@ def test_the_line_keeps_its_length_and_the_end_of_the_address(url: str) -> None:
     ("url", "endpoint", "named"),
     [("s3://b", "http://h:1", True), ("s3://b", None, False), ("file:///x", "http://h:1", False)],
 )
-def test_who_gave_no_answer_is_named(url: str, endpoint: str | None, named: bool) -> None:
+def test_a_store_that_does_not_answer_is_named(url: str, endpoint: str | None, named: bool) -> None:
     text = hanging(url, 20.0, endpoint)
     assert text.startswith(url)
     assert "within 20 seconds" in text

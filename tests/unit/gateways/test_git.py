@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_clean_tree_is_known_by_its_commit(repository: Path) -> None:
+def test_a_clean_tree_is_identified_by_its_commit(repository: Path) -> None:
     assert git_facts(repository) == {
         "commit": git(repository, "rev-parse", "HEAD"),
         "dirty": False,
@@ -48,7 +48,7 @@ def test_changed_code_is_dirty_and_its_difference_has_a_digest(repository: Path)
     assert len(digests) == 3
 
 
-def test_files_that_cannot_change_what_runs_are_not_dirt(repository: Path) -> None:
+def test_files_that_cannot_change_what_runs_do_not_make_it_dirty(repository: Path) -> None:
     (repository / "my-run").mkdir()
     (repository / "my-run" / "run.json").write_text("{}")
     assert git_facts(repository)["dirty"] is False
@@ -65,7 +65,7 @@ def test_a_detached_head_has_no_branch(repository: Path) -> None:
 
 @pytest.fixture
 def stubborn(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first in PATH; a `git` written there refuses what its test names, and is git for the rest."""
+    """A folder first in PATH, for a `git` that fails for one command and otherwise runs the real git."""
     folder = tmp_path_factory.mktemp("bin")
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
@@ -80,7 +80,7 @@ def write_stubborn_git(folder: Path, refused: str, act: str) -> None:
 
 @pytest.mark.parametrize("refused", ["status", "ls-files", "diff"])
 @pytest.mark.parametrize("changed", [True, False])
-def test_a_state_that_git_does_not_tell_is_not_clean(
+def test_a_state_that_git_does_not_report_is_not_clean(
     repository: Path, stubborn: Path, refused: str, changed: bool
 ) -> None:
     if changed:
@@ -112,7 +112,7 @@ def test_the_content_of_untracked_code_is_in_the_digest(repository: Path) -> Non
     assert digests[0] == digests[2] != digests[1]
 
 
-def test_untracked_code_whose_content_is_not_known_is_not_on_record(repository: Path) -> None:
+def test_untracked_code_that_cannot_be_read_leaves_the_state_unknown(repository: Path) -> None:
     (repository / "src" / "linked").symlink_to("/usr", target_is_directory=True)
     assert "dirty" not in git_facts(repository)
     (repository / "src" / "linked").unlink()
@@ -121,7 +121,7 @@ def test_untracked_code_whose_content_is_not_known_is_not_on_record(repository: 
     assert "dirty" not in git_facts(repository)
 
 
-def test_a_link_to_nothing_is_known_by_where_it_leads(repository: Path) -> None:
+def test_a_broken_link_is_identified_by_its_target(repository: Path) -> None:
     digests = set()
     for target in ("nothing", "nowhere"):
         (repository / "src" / ".#a.py").symlink_to(target)
@@ -131,7 +131,9 @@ def test_a_link_to_nothing_is_known_by_where_it_leads(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("contents", [(b"\xe4\n", b"\xe9\n"), (b"\0\xe4", b"\0\xe9")], ids=["text", "binary"])
-def test_bytes_that_are_no_text_are_told_apart(repository: Path, contents: tuple[bytes, bytes]) -> None:
+def test_differences_in_binary_files_give_different_digests(
+    repository: Path, contents: tuple[bytes, bytes]
+) -> None:
     digests = set()
     for content in contents:
         (repository / "src" / "a.py").write_bytes(content)

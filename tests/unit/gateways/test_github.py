@@ -21,7 +21,7 @@ ACTIONS = {"GITHUB_ACTIONS": "true"}
 
 
 def outputs(path: Path) -> dict[str, str]:
-    """The runner's own grammar: `name<<delimiter`, lines, `delimiter`."""
+    """Parse the format of the Actions runner: `name<<delimiter`, lines, `delimiter`."""
     result: dict[str, str] = {}
     lines = iter(path.read_text().split("\n"))
     for line in lines:
@@ -45,7 +45,7 @@ def test_outputs_of_several_lines_are_read_back_whole(tmp_path: Path) -> None:
     assert outputs(file) == {"report": hostile, "run_number": "7"}
 
 
-def test_the_summary_grows(tmp_path: Path) -> None:
+def test_the_summary_is_appended_to(tmp_path: Path) -> None:
     file = tmp_path / "summary"
     environment = {"GITHUB_STEP_SUMMARY": str(file)}
     assert append_summary("### One", environment)
@@ -70,7 +70,7 @@ def test_a_summary_without_room_is_left_out(tmp_path: Path) -> None:
     assert file.stat().st_size == SUMMARY_BYTES - 10
 
 
-def test_an_annotation_cannot_be_broken_out_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_cannot_end_its_annotation(capsys: pytest.CaptureFixture[str]) -> None:
     annotate(
         Level.ERROR, "50% of it\r\n::warning::no", title="Not proven: stored, twice", environment=ACTIONS
     )
@@ -84,7 +84,7 @@ def test_an_annotation_may_have_no_title(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "::notice::done\n"
 
 
-def test_problems_stand_at_their_file_and_line_and_the_rest_together(
+def test_problems_are_shown_at_their_file_and_line_and_the_rest_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     annotate_problems("a.yaml:14: training.max_step: unknown: 5%\n1 error. Nothing was started.", ACTIONS)
@@ -94,7 +94,7 @@ def test_problems_stand_at_their_file_and_line_and_the_rest_together(
     many = [f"a.yaml:{line}: wrong" for line in range(1, 31)]
     annotate_problems("\n".join(many), ACTIONS)
     shown = capsys.readouterr().err.splitlines()
-    assert len(shown) == 10  # what GitHub shows of a step
+    assert len(shown) == 10  # GitHub shows ten per step
     assert shown[-1].startswith("::error::a.yaml:10: wrong%0A")
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         set_output("a", "b", {"GITHUB_OUTPUT": str(tmp_path / "missing/output")})
 
 
-def test_an_error_is_told_in_the_summary_as_a_reason_and_as_an_annotation(
+def test_an_error_is_shown_in_summary_output_and_annotation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
@@ -135,7 +135,7 @@ def test_an_error_is_told_in_the_summary_as_a_reason_and_as_an_annotation(
     assert capsys.readouterr().err == annotation
 
 
-def test_what_does_not_fail_is_told_nowhere(tmp_path: Path) -> None:
+def test_a_step_without_an_error_writes_nothing(tmp_path: Path) -> None:
     with refusal_in_summary("No data", {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}):
         pass
     assert not (tmp_path / "summary").exists()

@@ -1,4 +1,4 @@
-"""GitHub's REST API against a local server: what is asked, what is tried again, what is kept secret."""
+"""GitHub's REST API with a local server: requests, retries and secrets."""
 
 import http.server
 import io
@@ -20,7 +20,7 @@ TOKEN = "ghs_very-secret"
 
 @dataclass
 class Server:
-    """Answers by method and path; keeps what it was asked."""
+    """Answers by method and path; records the requests."""
 
     url: str = ""
     answers: dict[str, list[tuple[int, Any, dict[str, str]]]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def repository(server: Server) -> GitHub:
     return GitHub("owner/name", TOKEN, server=server.url)
 
 
-def test_a_dispatch_names_branch_and_inputs_and_tells_the_new_run(server: Server) -> None:
+def test_a_dispatch_sends_branch_and_inputs_and_returns_the_new_run(server: Server) -> None:
     call = "POST /repos/owner/name/actions/workflows/training_ci.yml/dispatches"
     server.say(call, (200, {"workflow_run_id": 9, "html_url": "https://example.org/runs/9"}))
     address = repository(server).dispatch("training_ci.yml", ref="main", inputs={"resume": "auto"})
@@ -79,24 +79,24 @@ def test_a_dispatch_names_branch_and_inputs_and_tells_the_new_run(server: Server
     assert server.asked == [(call, body, f"Bearer {TOKEN}")]
 
 
-def test_a_server_that_tells_nothing_of_the_new_run_is_no_error(server: Server) -> None:
+def test_an_answer_without_the_new_runs_url_is_no_error(server: Server) -> None:
     server.say("POST /repos/owner/name/actions/workflows/x.yml/dispatches", (204, None))
     assert repository(server).dispatch("x.yml", ref="main", inputs={}) == ""
 
 
-def test_a_dispatch_is_never_said_twice(server: Server) -> None:
+def test_a_dispatch_is_never_sent_twice(server: Server) -> None:
     server.say("POST /repos/owner/name/actions/workflows/x.yml/dispatches", (502, None))
     with pytest.raises(ServiceError, match="502"):
         repository(server).dispatch("x.yml", ref="main", inputs={})
     assert len(server.asked) == 1
 
 
-def test_a_read_is_tried_again_while_that_can_heal(server: Server) -> None:
+def test_a_read_is_retried_after_errors_that_can_heal(server: Server) -> None:
     server.say("GET /repos/owner/name/actions/runs?status=queued", (502, None), (200, {"ok": 1}))
     assert repository(server).get("/actions/runs", status="queued") == {"ok": 1}
 
 
-def test_a_refusal_says_what_github_said_and_never_the_token(server: Server) -> None:
+def test_a_refusal_quotes_github_and_never_the_token(server: Server) -> None:
     refused = {"message": "Resource not accessible by integration"}
     server.say("POST /repos/owner/name/actions/runs/5/cancel", (403, refused))
     with pytest.raises(ServiceError, match="403 Resource not accessible by integration") as caught:
@@ -105,7 +105,7 @@ def test_a_refusal_says_what_github_said_and_never_the_token(server: Server) -> 
     assert len(server.asked) == 1
 
 
-def test_a_list_is_read_to_its_end(server: Server) -> None:
+def test_all_pages_of_a_list_are_read(server: Server) -> None:
     first, second = [{"id": n} for n in range(100)], [{"id": 100}]
     server.say("GET /repos/owner/name/actions/runs?per_page=100&page=1", (200, {"workflow_runs": first}))
     server.say("GET /repos/owner/name/actions/runs?per_page=100&page=2", (200, {"workflow_runs": second}))
@@ -114,7 +114,7 @@ def test_a_list_is_read_to_its_end(server: Server) -> None:
     assert list(repository(server).pages("/issues")) == second
 
 
-def test_a_file_of_an_artifact_comes_from_elsewhere_and_the_token_stays_here(server: Server) -> None:
+def test_an_artifact_is_downloaded_from_the_redirect_without_the_token(server: Server) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("plan.json", "{}")
@@ -136,16 +136,16 @@ def test_an_answer_that_is_no_json_is_named(server: Server) -> None:
         repository(server).patch("/issues/1", {"state": "closed"})
 
 
-def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(github_api, "PAUSES", (0.0,))
     with pytest.raises(ServiceError, match="could not be reached"):
         GitHub("owner/name", TOKEN, server="http://127.0.0.1:9").get("/actions/runs")
 
 
-def test_the_variables_of_a_workflow_say_which_repository_and_as_whom() -> None:
-    with pytest.raises(ConfigError, match="GITHUB_REPOSITORY"):
+def test_repository_and_token_come_from_the_workflows_variables() -> None:
+    with pytest.raises(ConfigError, match="GITHUB_REPOSITORY is not set"):
         github_from({"GITHUB_TOKEN": "x"})
-    with pytest.raises(ConfigError, match="WATCH_TOKEN"):
+    with pytest.raises(ConfigError, match="WATCH_TOKEN is not set"):
         github_from({"GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "x"}, variable="WATCH_TOKEN")
     with pytest.raises(ConfigError, match="owner/name"):
         github_from({"GITHUB_REPOSITORY": "a/b/../c", "GITHUB_TOKEN": "x"})

@@ -1,4 +1,4 @@
-"""A folder as a store: whole or absent, read back, and never outside its folder."""
+"""A folder as a store: files are complete or absent, are read back, and never leave the folder."""
 
 import errno
 import hashlib
@@ -62,7 +62,7 @@ def test_a_disk_that_gives_back_other_bytes_is_noticed(store: LocalStore, folder
     assert names(folder) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(
+def test_a_full_disk_is_reported_and_leaves_nothing(
     store: LocalStore, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -78,7 +78,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     assert names(folder) == []
 
 
-def test_a_store_that_is_nearly_full_is_told_in_units_that_fit(
+def test_a_nearly_full_store_is_reported_in_suitable_units(
     store: LocalStore, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -93,8 +93,10 @@ def test_a_store_that_is_nearly_full_is_told_in_units_that_fit(
 
 @pytest.mark.parametrize("target", ["nowhere", "../outside", "whole"])
 @pytest.mark.parametrize("name", ["run-1/checkpoint-5/a", "run-1/checkpoint-5", "run-1"])
-def test_a_link_is_no_object(store: LocalStore, folder: Path, tmp_path: Path, name: str, target: str) -> None:
-    """Neither one that leads nowhere, nor one that leads out of the store, nor one that stays inside."""
+def test_a_link_is_never_an_object(
+    store: LocalStore, folder: Path, tmp_path: Path, name: str, target: str
+) -> None:
+    """The link may be broken, lead out of the store, or stay inside."""
     for place in (tmp_path / "outside", folder / "whole"):
         (place / "checkpoint-5").mkdir(parents=True)
         (place / "checkpoint-5" / "a").write_bytes(b"x")
@@ -153,7 +155,7 @@ def test_a_key_does_not_lead_outside(store: LocalStore, key: str) -> None:
             operation(key)
 
 
-def test_what_a_crash_left_behind_is_not_listed(store: LocalStore, file: Path) -> None:
+def test_leftovers_of_a_crash_are_not_listed(store: LocalStore, file: Path) -> None:
     store.put_new("run-1/a", b"", metadata={})
     store.put_new("run-12/a", b"", metadata={})
     store.stage(file, "run-1/b", metadata={})
@@ -162,7 +164,7 @@ def test_what_a_crash_left_behind_is_not_listed(store: LocalStore, file: Path) -
     assert list(store.folders()) == ["run-1", "run-12"]
 
 
-def test_a_folder_that_is_not_there_has_no_runs_and_cannot_be_listed(store: LocalStore) -> None:
+def test_a_missing_folder_has_no_runs_and_cannot_be_listed(store: LocalStore) -> None:
     assert list(store.folders()) == []
     assert store.describe("a") is None
     with pytest.raises(FileNotFoundError):
@@ -194,7 +196,7 @@ def test_any_other_url_is_a_usage_error(url: str, message: str) -> None:
         open_store(url)
 
 
-def test_a_part_is_read_and_nothing_beyond_the_end(store: LocalStore, file: Path) -> None:
+def test_a_range_is_read_but_nothing_beyond_the_end(store: LocalStore, file: Path) -> None:
     store.stage(file, "run-1/a", metadata={}).commit()
     whole = file.read_bytes()
     assert b"".join(store.read_chunks("run-1/a", start=3, length=4)) == whole[3:7]
@@ -203,7 +205,7 @@ def test_a_part_is_read_and_nothing_beyond_the_end(store: LocalStore, file: Path
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_file_that_becomes_another_before_or_while_it_is_read_is_noticed(
+def test_a_file_that_is_replaced_before_or_during_a_read_is_noticed(
     store: LocalStore, folder: Path, file: Path, early: bool
 ) -> None:
     store.stage(file, "run-1/a", metadata={}).commit()
@@ -219,7 +221,7 @@ def test_a_file_that_becomes_another_before_or_while_it_is_read_is_noticed(
     assert b"".join(store.read_chunks("run-1/a")) == file.read_bytes()
 
 
-def test_a_file_that_somebody_removes_meanwhile_is_not_there(
+def test_a_file_that_is_removed_meanwhile_counts_as_missing(
     store: LocalStore, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("run-1/a", "run-1/b", "run-1/c"):
@@ -235,7 +237,7 @@ def test_a_file_that_somebody_removes_meanwhile_is_not_there(
         assert store.describe("run-1/c") is None
 
 
-def test_a_swap_replaces_only_what_is_still_there(store: LocalStore) -> None:
+def test_a_swap_replaces_only_the_expected_content(store: LocalStore) -> None:
     assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
     store.put_new("promoted/best.json", b"1", metadata={})
     assert store.swap("promoted/best.json", b"1", b"2", metadata={})
@@ -243,7 +245,7 @@ def test_a_swap_replaces_only_what_is_still_there(store: LocalStore) -> None:
     assert b"".join(store.read_chunks("promoted/best.json")) == b"2"
 
 
-def test_of_many_who_swap_at_once_one_wins(store: LocalStore) -> None:
+def test_one_of_many_simultaneous_swaps_wins(store: LocalStore) -> None:
     store.put_new("promoted/best.json", b"old", metadata={})
     with ThreadPoolExecutor(8) as pool:
         won = list(
@@ -262,10 +264,10 @@ def test_a_deleted_object_leaves_no_empty_folder(store: LocalStore, folder: Path
     assert not (folder / "run-1/checkpoint-1").exists()
 
 
-def test_what_a_crash_left_is_swept_after_a_while(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_swept_after_a_while(tmp_path: Path) -> None:
     store, file = LocalStore(tmp_path / "store"), tmp_path / "file"
     file.write_bytes(b"x")
-    store.stage(file, "run-1/a", metadata={})  # and never committed
+    store.stage(file, "run-1/a", metadata={})  # never committed
     assert store.sweep(3600) == 0
     assert store.sweep(-1) == 1
     assert list((tmp_path / "store" / ".incoming").iterdir()) == []

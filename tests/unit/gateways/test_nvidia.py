@@ -1,4 +1,4 @@
-"""The driver's answers, spoken by a stand-in `nvidia-smi` that is first on PATH."""
+"""The driver's answers, given by a stand-in `nvidia-smi` that is first on PATH."""
 
 import time
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_the_inforom_warning_still_counts_as_an_answer(
         "NVIDIA H100 80GB HBM3, 580.65.06, 81559, ERR!",
     ],
 )
-def test_an_answer_that_is_no_gpu_is_trouble(line: str) -> None:
+def test_an_answer_that_names_no_gpu_is_trouble(line: str) -> None:
     answer = read_answer(f"Tesla T4, 580.65.06, 15360, 40\n{line}\n")
     assert answer.gpus == ()
     assert answer.trouble is not None
@@ -67,7 +67,7 @@ def test_a_gpu_without_a_sensor_has_no_temperature() -> None:
     assert read_answer("GRID, 580.65.06, 8192, [N/A]\n").gpus[0].temperature_celsius is None
 
 
-def test_the_sampler_gives_what_the_driver_said_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sampler_returns_the_drivers_last_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, "echo '94, 72'", monkeypatch)
     sample = gpu_sampler(seconds=0.01)
     expected = {"gpu_utilization_percent": 94.0, "gpu_temperature_celsius": 72.0}
@@ -76,7 +76,7 @@ def test_the_sampler_gives_what_the_driver_said_last(tmp_path: Path, monkeypatch
     assert wait_for(lambda: sample() == {})
 
 
-def test_the_sampler_knows_nothing_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_sampler_is_empty_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_sampler(seconds=0.01)() == {}
 

@@ -1,4 +1,4 @@
-"""Programs that are watched: their end, their time, their memory, their surroundings."""
+"""Measured programs: exit code, time limit, memory and environment."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from trainyard.gateways.checkout import run_script
 from trainyard.gateways.process import run_watched
 
 
-def test_the_end_of_what_a_program_says_is_kept_and_its_memory_measured(tmp_path: Path) -> None:
+def test_the_end_of_the_output_is_kept_and_the_memory_measured(tmp_path: Path) -> None:
     program = (
         "import sys; x = bytearray(b'a') * 300_000_000; print('a' * 100_000); print(len(x)); sys.exit(3)"
     )
@@ -22,7 +22,7 @@ def test_the_end_of_what_a_program_says_is_kept_and_its_memory_measured(tmp_path
     assert done.memory_bytes > 300_000_000
 
 
-def test_a_program_that_takes_too_long_ends_with_what_it_started(tmp_path: Path) -> None:
+def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
     began = time.monotonic()
     line = ["/bin/sh", "-c", "echo begun; sleep 100 & echo $! > child; wait"]
     done = run_watched(line, seconds=0.5, cwd=tmp_path, environment={"PATH": os.environ["PATH"]})
@@ -39,7 +39,7 @@ def test_a_program_that_takes_too_long_ends_with_what_it_started(tmp_path: Path)
         raise AssertionError("what it started still runs")
 
 
-def test_a_program_that_is_missing_is_an_answer(tmp_path: Path) -> None:
+def test_a_missing_program_gives_a_result(tmp_path: Path) -> None:
     done = run_watched([str(tmp_path / "none")], seconds=5, cwd=tmp_path, environment={})
     assert (done.exit_code, done.memory_bytes) == (None, 0)
     assert "No such file" in done.log

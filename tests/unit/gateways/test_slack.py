@@ -1,4 +1,4 @@
-"""Slack against a local HTTP server that behaves, refuses, stalls and hurries."""
+"""Slack with a local HTTP server that answers, refuses, stalls and asks to wait."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ OK: Answer = (200, {}, "ok")
 
 
 class FakeSlack(ThreadingHTTPServer):
-    """Answers from a list, then with success; keeps what it was sent. `stall` holds answers back."""
+    """Answers from a list, then with success; records the requests. `stall` delays the answers."""
 
     daemon_threads = True
 
@@ -105,7 +105,7 @@ def test_a_bot_token_says_where_the_message_is_and_a_webhook_cannot(server: Fake
     assert slack.post("t", BLOCKS, environment=webhook(server)) == slack.Posted()
 
 
-def test_an_answer_goes_into_the_thread_and_if_it_matters_into_the_channel_too(server: FakeSlack) -> None:
+def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: FakeSlack) -> None:
     root = slack.Posted("C7", "1.2")
     for broadcast in (False, True):
         assert slack.post("t", BLOCKS, thread=root, broadcast=broadcast, environment=bot(server))
@@ -113,7 +113,7 @@ def test_an_answer_goes_into_the_thread_and_if_it_matters_into_the_channel_too(s
         assert (body["channel"], body["thread_ts"], body["reply_broadcast"]) == ("C7", "1.2", broadcast)
 
 
-def test_a_message_can_be_edited_where_it_is(server: FakeSlack) -> None:
+def test_a_message_can_be_edited(server: FakeSlack) -> None:
     assert slack.edit(slack.Posted("C7", "1.2"), "proven", BLOCKS, environment=bot(server))
     path, _, body = server.requests[0]
     assert path == "/api/chat.update"
@@ -126,13 +126,13 @@ def test_nothing_can_be_edited_without_a_token_or_what_a_webhook_posted(server: 
     assert server.requests == []
 
 
-def test_a_message_that_is_gone_cannot_be_edited(server: FakeSlack) -> None:
+def test_a_deleted_message_cannot_be_edited(server: FakeSlack) -> None:
     server.answers = [(200, {}, '{"ok": false, "error": "message_not_found"}')]
     with pytest.raises(ServiceError, match="for C7: message_not_found"):
         slack.edit(slack.Posted("C7", "1.2"), "t", BLOCKS, environment=bot(server))
 
 
-def test_a_token_goes_before_a_webhook_as_far_as_a_channel_is_known(server: FakeSlack) -> None:
+def test_a_token_is_preferred_to_a_webhook_if_a_channel_is_known(server: FakeSlack) -> None:
     both = bot(server) | webhook(server)
     slack.post("t", BLOCKS, environment=both)
     slack.post("t", BLOCKS, environment={k: v for k, v in both.items() if k != "SLACK_CHANNEL"})
@@ -161,7 +161,7 @@ def test_the_rate_limit_is_waited_out_as_slack_asks(server: FakeSlack, credentia
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
-def test_a_rate_limit_beyond_the_time_of_a_message_is_not_waited_out(
+def test_a_rate_limit_beyond_the_messages_time_limit_is_not_waited_out(
     server: FakeSlack, credentials: Any
 ) -> None:
     server.answers = [(429, {"Retry-After": "3600"}, "rate_limited")]
@@ -172,7 +172,7 @@ def test_a_rate_limit_beyond_the_time_of_a_message_is_not_waited_out(
     assert len(server.requests) == 1
 
 
-def test_waits_that_slack_asks_for_are_counted_together(
+def test_the_waits_that_slack_asks_for_are_added_up(
     server: FakeSlack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slack, "TOTAL_SECONDS", 1.0)
@@ -180,11 +180,11 @@ def test_waits_that_slack_asks_for_are_counted_together(
     server.answers = [(429, {"Retry-After": "1"}, "rate_limited")] * 5
     with pytest.raises(ServiceError, match=r"429|rate_limited"):
         slack.post("t", BLOCKS, environment=bot(server))
-    assert len(server.requests) == 2  # the second wait would have gone beyond, the first was beyond TOTAL
+    assert len(server.requests) == 2  # a second wait would exceed the limit of all waits
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
-def test_a_server_error_heals(server: FakeSlack, credentials: Any) -> None:
+def test_a_server_error_is_retried(server: FakeSlack, credentials: Any) -> None:
     server.answers = [(503, {}, "oops")]
     assert slack.post("t", BLOCKS, environment=credentials(server))
     assert len(server.requests) == 2
@@ -197,7 +197,7 @@ def test_a_server_that_stays_broken_is_given_up(server: FakeSlack) -> None:
     assert len(server.requests) == 3
 
 
-def test_a_refusal_is_not_asked_again(server: FakeSlack) -> None:
+def test_a_refusal_is_not_retried(server: FakeSlack) -> None:
     server.answers = [(403, {}, "invalid_token")]
     with pytest.raises(ServiceError, match="Slack answered 403: invalid_token"):
         slack.post("t", BLOCKS, environment=webhook(server))
@@ -208,7 +208,7 @@ def test_a_refusal_is_not_asked_again(server: FakeSlack) -> None:
 
 
 @pytest.mark.parametrize("credentials", [webhook, bot])
-def test_a_server_that_stalls_is_left_and_not_asked_twice(
+def test_a_stalled_call_is_abandoned_and_not_retried(
     server: FakeSlack, credentials: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slack, "CALL_SECONDS", 1)
@@ -220,7 +220,7 @@ def test_a_server_that_stalls_is_left_and_not_asked_twice(
     assert len(server.requests) == 1
 
 
-def test_a_message_has_a_time_limit_of_its_own(server: FakeSlack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_has_its_own_time_limit(server: FakeSlack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slack, "TOTAL_SECONDS", 0.5)
     server.stall = 3
     with pytest.raises(ServiceError, match="did not answer within"):
@@ -239,7 +239,7 @@ def test_a_refused_connection_is_named_without_the_address(
 @pytest.mark.parametrize(
     "address", ["hooks.slack.com/verysecret", "file:///verysecret", "http://", "https://[x"]
 )
-def test_an_address_that_is_none_is_refused_without_being_shown(address: str) -> None:
+def test_an_invalid_address_is_refused_without_being_shown(address: str) -> None:
     with pytest.raises(ServiceError) as caught:
         slack.post("t", BLOCKS, environment={"SLACK_WEBHOOK_URL": address})
     assert "verysecret" not in str(caught.value)
@@ -251,13 +251,13 @@ def test_an_address_with_a_space_is_not_shown(server: FakeSlack) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_an_answer_that_is_no_json_is_an_answer_of_another_server(server: FakeSlack) -> None:
+def test_an_answer_that_is_not_json_is_an_error(server: FakeSlack) -> None:
     server.answers = [(200, {}, "<html>proxy</html>")]
     with pytest.raises(ServiceError, match="refused the message"):
         slack.post("t", BLOCKS, environment=bot(server))
 
 
-def test_the_proxy_of_the_environment_spares_the_hosts_it_names(
+def test_the_proxy_is_not_used_for_hosts_in_no_proxy(
     server: FakeSlack, closed_port: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", closed_port)

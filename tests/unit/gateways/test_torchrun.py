@@ -1,4 +1,4 @@
-"""The code that a run of several processes ends with, and the signal that is passed on to them."""
+"""The exit code of a run with several processes, and the signal that is passed on to them."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ WORKERS = """#!/bin/sh
 
 
 def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
-    """What `launch` gives when the program in the place of Python and torchrun is a shell's `body`."""
+    """The result of `launch` when a shell script with `body` replaces Python and torchrun."""
     program = folder / "python"
     program.write_text(WORKERS.format(body=body))
     program.chmod(0o755)
@@ -38,7 +38,7 @@ def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
         ("1=75", 1),
     ],
 )
-def test_the_code_is_the_main_ones_or_that_of_the_failure_that_ended_it(
+def test_the_code_is_the_main_workers_or_that_of_the_failure_that_ended_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, code: int
 ) -> None:
     lines = [
@@ -48,7 +48,9 @@ def test_the_code_is_the_main_ones_or_that_of_the_failure_that_ended_it(
     assert launched(tmp_path, monkeypatch, "\n".join([*lines, "exit 1"])) == code
 
 
-def test_what_nobody_could_save_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_before_there_is_a_run_to_save_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ready = tmp_path / "ready"
 
     def stop() -> None:
@@ -63,7 +65,7 @@ def test_what_nobody_could_save_was_interrupted(tmp_path: Path, monkeypatch: pyt
         launched(tmp_path, monkeypatch, body)
 
 
-def test_a_worker_leaves_its_own_code_and_ends_well_where_all_stopped_together(
+def test_a_worker_writes_its_code_and_exits_with_0_after_a_common_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[str, str]] = []
@@ -77,4 +79,4 @@ def test_a_worker_leaves_its_own_code_and_ends_well_where_all_stopped_together(
     assert leave(75) == 0
     assert leave(2) == 2
     assert (tmp_path / "exit-code-1").read_text() == "2"
-    assert given == [("exit_code", "75")], "the main one alone gives it"
+    assert given == [("exit_code", "75")], "only the main worker sets it"

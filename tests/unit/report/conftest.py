@@ -1,4 +1,4 @@
-"""Run directories as the trainer leaves them: whole, going, killed, stopped, failed."""
+"""Run directories as the trainer leaves them: complete, running, killed, stopped, failed."""
 
 import json
 import math
@@ -26,7 +26,7 @@ SAMPLE = 'def _parse_args(self, args):\n    if not isinstance(name, str):\n     
 
 @dataclass
 class RecordedRun:
-    """A run directory and the ways it can end."""
+    """A run directory, with methods that train, end and prove the run."""
 
     layout: RunDirectory
     last_step: int = 0
@@ -130,7 +130,7 @@ GPU = {
 
 
 def row(step: int) -> dict[str, Any]:
-    """What the trainer writes after `step`."""
+    """The row that the trainer writes after `step`."""
     loss = 1.0 + 4.5565 * math.exp(-step / 90) + 0.02 * math.sin(step)
     result = {
         "step": step,
@@ -157,7 +157,7 @@ def row(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RecordedRun]:
-    """Makes a run that has its identity and nothing else yet; the paths in the reports are relative."""
+    """Makes a run that has only its identity; the paths in the reports are relative."""
     monkeypatch.chdir(tmp_path)
 
     def make() -> RecordedRun:
@@ -198,7 +198,7 @@ def provenance() -> dict[str, Any]:
 
 @pytest.fixture
 def tear() -> Callable[[Path], None]:
-    """Cuts the last line of a file in the middle, as a crash does."""
+    """Cut the last line of a file in the middle, as a crash does."""
 
     def cut(path: Path) -> None:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a change does to a short run: the verdicts, the record, and what people read of them."""
+"""The comparison of short runs of base and head: verdicts, record and Markdown."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ RUN = Measured(40, 2.5, 2.6, 40_000.0, 500e6, "ab" * 32)
 
 
 def side(commit: str = "0" * 40, **changes: Any) -> Side:
-    """Three runs; a list gives each run a value of its own."""
+    """Three runs; a list has one value per run."""
     runs = []
     for turn in range(3):
         mine = {name: value[turn] if isinstance(value, list) else value for name, value in changes.items()}
@@ -41,7 +41,7 @@ def verdict(comparison: Comparison, name: str) -> Verdict:
     return next(figure for figure in comparison.figures if figure.name == name).verdict
 
 
-def test_what_did_not_change_is_equal() -> None:
+def test_equal_figures_have_the_verdict_equal() -> None:
     same = compared()
     assert {figure.verdict for figure in same.figures} == {Verdict.EQUAL}
     assert same.same_weights
@@ -57,7 +57,7 @@ def test_what_did_not_change_is_equal() -> None:
         ({"memory_bytes": 600e6}, "memory"),
     ],
 )
-def test_what_lies_beyond_its_limit_is_worse(changes: dict[str, float], worse: str) -> None:
+def test_a_figure_beyond_its_limit_is_worse(changes: dict[str, float], worse: str) -> None:
     comparison = compared(**changes)
     assert comparison.worse == (worse,)
     assert comparison.refused
@@ -76,24 +76,24 @@ def test_what_lies_beyond_its_limit_is_worse(changes: dict[str, float], worse: s
         {"tokens_per_second": [20_000.0, 20_000.0, 40_000.0]},
     ],
 )
-def test_what_is_within_its_limit_or_within_the_noise_is_not(changes: dict[str, Any]) -> None:
+def test_a_figure_within_its_limit_or_the_noise_is_not_worse(changes: dict[str, Any]) -> None:
     comparison = compared(**changes)
     assert not comparison.refused
     assert Verdict.WITHIN in {figure.verdict for figure in comparison.figures}
 
 
-def test_runs_that_overlap_say_nothing_however_far_their_medians_are() -> None:
+def test_overlapping_runs_are_never_worse_whatever_their_medians() -> None:
     slower = Figure("tokens/s", (9.0, 10.0, 11.0), (3.0, 4.0, 9.0), 0.25, higher_is_better=True)
     assert slower.verdict is Verdict.WITHIN
     assert replace(slower, head=(3.0, 4.0, 8.9)).verdict is Verdict.WORSE
 
 
-def test_a_base_of_zero_divides_nothing() -> None:
+def test_a_base_of_zero_causes_no_division_by_zero() -> None:
     assert Figure("loss", (0.0,), (0.0,), 0.01).verdict is Verdict.EQUAL
     assert Figure("loss", (0.0,), (1.0,), 0.01).verdict is Verdict.WORSE
 
 
-def test_a_head_that_does_not_train_is_refused_and_a_base_that_does_not_is_not() -> None:
+def test_a_head_that_does_not_train_is_refused_but_not_a_base_that_does_not() -> None:
     broken = Side("f" * 40, (), "train.py ended with 1:\nStep 3: loss nan is not finite")
     head = Comparison(Rules(), side(), broken)
     assert head.refused
@@ -105,7 +105,7 @@ def test_a_head_that_does_not_train_is_refused_and_a_base_that_does_not_is_not()
     assert markdown(base).startswith("### ⚠ Nothing to compare with")
 
 
-def test_other_weights_are_told_also_when_no_figure_moved() -> None:
+def test_different_weights_are_reported_even_if_no_figure_changed() -> None:
     other = compared(weights_sha256="cd" * 32)
     assert not other.same_weights
     assert "The weights after 40 steps are not the same." in markdown(other)
@@ -135,11 +135,11 @@ def test_text_of_the_change_adds_no_markup() -> None:
     outside = text.replace(hostile, "")
     assert "````\n" + hostile in text
     assert "<b>`|*"[:3] not in outside.replace("a'<b>", "")
-    assert outside.count("</details>") == 2  # ours, and the one within a span of code
+    assert outside.count("</details>") == 2  # the comment's own one, and the one in a code span
     assert "c='</details>'" in outside
 
 
-def test_a_comparison_survives_its_record() -> None:
+def test_a_comparison_survives_a_round_trip_through_json() -> None:
     comparison = compared(loss=[2.5, 2.6, None])
     assert comparison_from(json.loads(json.dumps(comparison.to_json()))) == comparison
 
@@ -155,7 +155,7 @@ def test_a_comparison_survives_its_record() -> None:
         lambda value: {**value, "rules": {**value["rules"], "loss": "1 %"}},
     ],
 )
-def test_a_record_that_is_none_is_refused(spoil: Any) -> None:
+def test_an_invalid_record_is_refused(spoil: Any) -> None:
     with pytest.raises(ConfigError, match="the comparison"):
         comparison_from(spoil(json.loads(json.dumps(compared().to_json()))))
 
@@ -173,13 +173,13 @@ def test_a_record_that_is_none_is_refused(spoil: Any) -> None:
         ("config: 3", "config: '3' does not fit"),
     ],
 )
-def test_a_rule_that_is_none_is_named(text: str, message: str) -> None:
+def test_an_invalid_rule_is_named(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_rules(text, "rules.yml")
     assert message in str(caught.value)
 
 
-def test_the_rules_that_are_shipped_are_rules() -> None:
+def test_the_shipped_rules_are_valid() -> None:
     path = Path(__file__).parents[3] / ".github" / "comparison.yml"
     rules = read_rules(path.read_text(), str(path))
     assert rules.repeats == 3
@@ -187,7 +187,7 @@ def test_the_rules_that_are_shipped_are_rules() -> None:
     assert read_rules("", "none") == Rules()
 
 
-def test_the_first_quarter_of_the_speeds_does_not_count(new_run: Any) -> None:
+def test_the_first_quarter_of_the_speeds_is_ignored(new_run: Any) -> None:
     run = new_run().train(100).succeed()
     found = measured(run.path, 123)
     rows = [json.loads(line) for line in run.layout.metrics_file.read_text().splitlines()]

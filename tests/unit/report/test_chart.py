@@ -44,7 +44,7 @@ def test_the_chart_is_well_formed_and_stays_in_its_frame() -> None:
             assert frame.top <= down <= frame.height - frame.bottom
 
 
-def test_long_steps_are_written_short() -> None:
+def test_large_step_numbers_are_shortened() -> None:
     layers = [Layer("mean", [Point(0, 1.0), Point(1_000_000, 2.0)])]
     text = line_chart(layers, Frame(900, 320), label="Loss", written=str)
     assert ">200k<" in text
@@ -53,8 +53,8 @@ def test_long_steps_are_written_short() -> None:
 
 
 @pytest.mark.parametrize("last", [1, 2, 3, 7, 15, 25, 40, 99])
-def test_a_step_stands_under_its_own_tick(last: int) -> None:
-    """No tick is between two steps: it would be labelled with one of them."""
+def test_every_tick_is_at_a_whole_step(last: int) -> None:
+    """A tick between two steps would be labelled with one of them."""
     frame = Frame(900, 320)
     points = [Point(float(step), 1.0) for step in range(1, last + 1)]
     text = line_chart([Layer("mean", points)], frame, label="Loss", written=str)

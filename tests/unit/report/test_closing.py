@@ -1,4 +1,4 @@
-"""The last lines: what a person reads when the pipeline is done."""
+"""The last lines that a person reads when the pipeline is done."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def test_a_sample_is_a_block_on_a_terminal_and_a_line_in_a_log(new_run: NewRun) 
     ]
 
 
-def test_what_a_model_writes_cannot_steer_the_terminal(new_run: NewRun) -> None:
+def test_the_models_text_cannot_send_control_sequences_to_the_terminal(new_run: NewRun) -> None:
     run = new_run().train(10).end("succeeded", 0, "", sample="\x1b[2Ja\rb\x07\n\n" + "long " * 100)
     lines = list(sample_lines(read_facts(run.path), one_line=False))
     assert lines[0] == ("sample", "·[2Ja")
@@ -49,7 +49,7 @@ def test_a_proof_is_a_block_of_four_lines(new_run: NewRun) -> None:
     assert [(phase, status) for phase, _, status in logged] == [(f"proven {name}", "ok") for name in names]
 
 
-def test_what_fails_comes_first_with_its_next_step(new_run: NewRun) -> None:
+def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
     lines = list(proof_lines(proof.parts, one_line=False))
@@ -60,14 +60,14 @@ def test_what_fails_comes_first_with_its_next_step(new_run: NewRun) -> None:
     assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  network", "  repeatable"]
 
 
-def test_where_the_last_lines_follow_they_have_the_next_step(new_run: NewRun) -> None:
+def test_the_first_next_step_is_left_to_the_last_lines_if_they_follow(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
     lines = [phase for phase, _, _ in proof_lines(proof.parts, one_line=False, closing_follows=True)]
     assert lines == ["not proven", "  trained", "  network", "  repeatable"]
 
 
-def test_a_next_step_that_two_parts_share_is_said_once(new_run: NewRun) -> None:
+def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
     both = [replace(part, holds=False, next_step="make resume") for part in proof.parts[:2]]
@@ -79,7 +79,7 @@ def last_lines(run: Any) -> dict[str, str]:
     return {phase: text for phase, text, _ in where_to_look(read_facts(run.path))}
 
 
-def test_a_proven_run_can_be_looked_at_beside_others_and_repeated(new_run: NewRun) -> None:
+def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     lines = last_lines(run)
@@ -98,7 +98,7 @@ def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> 
     assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
 
 
-def test_a_run_under_another_name_is_looked_at_alone(new_run: NewRun, tmp_path: Path) -> None:
+def test_a_run_whose_folder_has_another_name_is_viewed_alone(new_run: NewRun, tmp_path: Path) -> None:
     run = new_run().train().succeed().prove()
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     run.path.rename(tmp_path / "mine")
@@ -106,7 +106,7 @@ def test_a_run_under_another_name_is_looked_at_alone(new_run: NewRun, tmp_path: 
     assert lines["look"].endswith("tensorboard --logdir mine/tensorboard")
 
 
-def test_what_wandb_wrote_offline_can_be_sent(new_run: NewRun) -> None:
+def test_offline_records_of_wandb_can_be_uploaded(new_run: NewRun) -> None:
     run = new_run().train().succeed()
     folder = run.layout.logs / "wandb"
     (folder / "offline-run-1-x").mkdir(parents=True)
@@ -117,7 +117,7 @@ def test_what_wandb_wrote_offline_can_be_sent(new_run: NewRun) -> None:
     )
 
 
-def test_another_run_gets_how_it_ended_its_last_checkpoint_and_the_command_that_goes_on(
+def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     new_run: NewRun,
 ) -> None:
     run = new_run().train(110).end("stopped", 75, "Stopped at step 110 of 600: the deadline is near.")
@@ -128,7 +128,7 @@ def test_another_run_gets_how_it_ended_its_last_checkpoint_and_the_command_that_
     assert lines[-1][1].endswith("--resume auto")
 
 
-def test_the_last_lines_of_a_run_that_is_judged_do_not_repeat_the_judgement(new_run: NewRun) -> None:
+def test_the_last_lines_of_a_judged_run_do_not_repeat_the_verdict(new_run: NewRun) -> None:
     run = new_run().train(10).end("failed", 1, "Step 11: loss nan is not finite.").prove(failing="trained")
     lines = last_lines(run)
     assert list(lines) == ["checkpoint", "report", "next"]
@@ -144,11 +144,13 @@ def ended_with(run: Any, bits: float | None, **changes: Any) -> Any:
     return read_facts(run.path)
 
 
-# A quarter of a bit on each side of what letters have left once the one before is known.
+# A quarter of a bit above and below the entropy of a letter when the letter before is known.
 @pytest.mark.parametrize(
     ("bits", "early"), [(8.0, True), (3.55, True), (3.3, False), (3.05, False), (None, False)]
 )
-def test_a_sample_that_is_noise_still_is_called_so(new_run: NewRun, bits: float | None, early: bool) -> None:
+def test_a_sample_that_is_still_noise_is_called_noise(
+    new_run: NewRun, bits: float | None, early: bool
+) -> None:
     facts = ended_with(new_run(), bits)
     ((phase, text),) = sample_lines(facts, one_line=True)
     assert (phase, text.startswith("too early: at"), text == "irst tten") == ("sample", early, not early)

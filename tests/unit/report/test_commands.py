@@ -1,4 +1,4 @@
-"""The commands that are proposed can be pasted as they are."""
+"""The suggested commands can be pasted into a shell unchanged."""
 
 import shlex
 import sys
@@ -14,7 +14,7 @@ def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
     assert shlex.split(commands.prove_command(Path(name)))[2] == name
 
 
-def test_tensorboard_is_that_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tensorboard_of_this_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / ".venv" / "bin" / "tensorboard"
     monkeypatch.setattr(sys, "executable", str(program.with_name("python")))

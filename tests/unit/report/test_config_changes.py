@@ -1,4 +1,4 @@
-"""What a job summary says of the configuration: what changed since the last green run beside it."""
+"""The job summary's part about the configuration: the changes since the last green run in the same folder."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ NewRun = Callable[[], Any]
 
 
 def neighbour(name: str, config: str, *, finished: float, proven: bool = True, of: str = "") -> Path:
-    """A run that ended before the one of `new_run` began, in the folder of runs."""
+    """A run in the same folder that ended before the run of `new_run` began."""
     folder = Path("runs") / name
     (folder / "report").mkdir(parents=True)
     run = {"run_id": name, "outcome": {"status": "succeeded", "finished": finished}}
@@ -31,7 +31,7 @@ def neighbour(name: str, config: str, *, finished: float, proven: bool = True, o
     return folder
 
 
-def test_the_last_green_run_before_it_is_compared_with(new_run: NewRun) -> None:
+def test_a_run_is_compared_with_the_last_green_run_before_it(new_run: NewRun) -> None:
     run = new_run()
     began = read_run(run.layout.run_file)["created"]
     neighbour("older", "model: {name: x}\n", finished=began - 900)
@@ -49,7 +49,7 @@ def test_the_last_green_run_before_it_is_compared_with(new_run: NewRun) -> None:
     )
 
 
-def test_without_a_green_run_beside_it_there_is_nothing_to_compare_with(new_run: NewRun) -> None:
+def test_without_an_earlier_green_run_nothing_is_compared(new_run: NewRun) -> None:
     run = new_run()
     (Path("runs") / "empty").mkdir()
     (Path("runs") / "a-file").write_text("")
@@ -58,7 +58,7 @@ def test_without_a_green_run_beside_it_there_is_nothing_to_compare_with(new_run:
     assert config_changes(run.path) is None
 
 
-def test_the_summary_shows_the_changes_and_then_the_whole(new_run: NewRun) -> None:
+def test_the_summary_shows_the_changes_and_then_the_whole_configuration(new_run: NewRun) -> None:
     run = new_run().train(3)
     neighbour("a_<b>", "model: {name: 'a|b'}\ntraining: {seed: 42}\n", finished=1.0)
     text = markdown_report(read_facts(run.path))
@@ -70,7 +70,9 @@ def test_the_summary_shows_the_changes_and_then_the_whole(new_run: NewRun) -> No
     assert "The configuration has not changed since the last green run, a\\_\\<b\\>." in text
 
 
-def test_the_summary_links_to_what_it_speaks_of(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_links_to_commit_workflow_run_and_artifacts(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = new_run().train().succeed().prove()
     record = read_run(run.layout.run_file)
     record["ci"] = {
@@ -94,7 +96,7 @@ def test_the_summary_links_to_what_it_speaks_of(new_run: NewRun, monkeypatch: py
     assert "scripts/restore_artifact.py --store s3://ml-runs/phase2/ --run-number 7 --step 600 --to" in text
 
 
-def test_a_run_of_several_segments_says_which_it_is(new_run: NewRun) -> None:
+def test_a_run_of_several_segments_shows_the_segment_number(new_run: NewRun) -> None:
     run = new_run().train(120)
     assert "segment" not in markdown_report(read_facts(run.path)).splitlines()[0]
     append_event(run.layout.events_file, "resumed", step=120)

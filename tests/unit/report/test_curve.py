@@ -1,4 +1,4 @@
-"""Curves stay true when they are made small."""
+"""Reduced curves keep their extremes, their ends and their means."""
 
 from trainyard.report.curve import averaged, sparkline, thinned
 from trainyard.report.history import Curve

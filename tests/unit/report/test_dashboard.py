@@ -1,4 +1,4 @@
-"""The dashboard over whole, going, killed, torn, empty and strange runs."""
+"""The dashboard of complete, running, killed, torn, empty and malformed runs."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_a_run_that_stopped_at_its_deadline(new_run: NewRun, golden: Golden) -> 
     golden("stopped.md", dashboard.generate_markdown_report())
 
 
-def test_every_line_of_document_004_is_there(new_run: NewRun) -> None:
+def test_the_report_has_every_line_of_document_004(new_run: NewRun) -> None:
     run = new_run().train(340, gpu=True).prove(failing="stored", after=60.0)
     text = report(run.path, now=START + 130)
     labels = (
@@ -75,7 +75,9 @@ def test_every_line_of_document_004_is_there(new_run: NewRun) -> None:
     assert [label for label in labels if f"  {label}" not in text] == []
 
 
-def test_a_killed_run_is_interrupted_once_it_is_silent(new_run: NewRun, tear: Callable[[Path], None]) -> None:
+def test_a_killed_run_counts_as_interrupted_after_a_silence(
+    new_run: NewRun, tear: Callable[[Path], None]
+) -> None:
     run = new_run().train(340)
     tear(run.layout.metrics_file)
     assert "Status: RUNNING\n" in report(run.path, now=START + 339 * 0.18 + 590)
@@ -85,7 +87,7 @@ def test_a_killed_run_is_interrupted_once_it_is_silent(new_run: NewRun, tear: Ca
     assert "Time Remaining" not in text
 
 
-def test_a_run_that_logs_rarely_is_given_time(new_run: NewRun) -> None:
+def test_a_run_that_logs_rarely_may_be_silent_for_longer(new_run: NewRun) -> None:
     run = new_run()
     rows = [{"step": step, "loss": 1.0, "time": START + 900.0 * step} for step in range(1, 5)]
     run.layout.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -120,7 +122,7 @@ def test_a_metrics_file_alone_is_enough(tmp_path: Path) -> None:
     assert "INTERRUPTED (no outcome, no time on record)" in text
 
 
-def test_the_metrics_file_of_a_run_stands_for_the_run(new_run: NewRun) -> None:
+def test_the_metrics_file_of_a_run_can_replace_its_directory(new_run: NewRun) -> None:
     run = new_run().train(10).succeed()
     assert report(run.layout.metrics_file) == report(run.path)
     run.layout.metrics_file.unlink()
@@ -128,7 +130,7 @@ def test_the_metrics_file_of_a_run_stands_for_the_run(new_run: NewRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "notes.txt", "metrics.json", "passwd", "folder/metrics.jsonl"])
-def test_what_is_there_and_no_run_is_no_empty_run(tmp_path: Path, name: str) -> None:
+def test_an_existing_path_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     for file in ("notes.txt", "metrics.json", "passwd"):
         (tmp_path / file).write_text("root:x:0:0:root\n")
@@ -137,7 +139,7 @@ def test_what_is_there_and_no_run_is_no_empty_run(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/metrics.jsonl", "missing.jsonl"])
-def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_path_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"missing.*: no such run directory or metrics file"):
         TrainingDashboard(str(tmp_path / name))
 
@@ -145,7 +147,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "3", '{"outcome": 3, "git": [], "plan": null, "ci": "x"}']
 )
-def test_a_strange_record_of_a_run_is_borne(tmp_path: Path, content: str) -> None:
+def test_a_malformed_record_of_a_run_is_tolerated(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "time": 1.0}\n')
     dashboard = TrainingDashboard(str(tmp_path))
@@ -207,7 +209,7 @@ def flattened(value: Any) -> list[Any]:
     return [leaf for inner in value for leaf in flattened(inner)] if isinstance(value, list) else [value]
 
 
-def test_reports_are_saved_in_the_form_of_their_ending(new_run: NewRun, tmp_path: Path) -> None:
+def test_reports_are_saved_in_the_format_of_the_suffix(new_run: NewRun, tmp_path: Path) -> None:
     dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
     starts = {
         "r.json": '{\n  "schema": 1',
@@ -247,7 +249,7 @@ def test_markup_in_the_text_of_a_run_stays_text(new_run: NewRun) -> None:
 
 
 def split_at_fences(text: str) -> list[str]:
-    """Text and code in turn, by CommonMark's rule: a fence is closed by one at least as long."""
+    """Split into text and code alternately. CommonMark's rule: a closing fence is at least as long."""
     parts, fence = [""], ""
     for line in text.split("\n"):
         ticks = line[: len(line) - len(line.lstrip("`"))]

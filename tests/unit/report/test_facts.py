@@ -1,4 +1,4 @@
-"""What is gathered of a run, above all which proof counts and how long it trained."""
+"""The facts of a run, above all which proof counts and how long the run trained."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def test_a_proof_counts_only_for_the_run_as_it_is_now(new_run: NewRun) -> None:
     assert proof is not None
     assert proof.proven
     append_event(run.layout.events_file, "resumed", step=600, time=START + 1000)
-    assert read_facts(run.path).proof is None, "the run went on after it was proven"
+    assert read_facts(run.path).proof is None, "the run continued after it was proven"
 
 
 def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
@@ -37,7 +37,7 @@ def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
 
 
 @pytest.mark.parametrize("finished", [None, START, "yesterday"])
-def test_a_proof_of_another_ending_does_not_count(new_run: NewRun, finished: Any) -> None:
+def test_a_proof_of_another_end_of_the_run_does_not_count(new_run: NewRun, finished: Any) -> None:
     run = new_run().train().succeed().prove()
     path = run.layout.report / "proof.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": finished}))
@@ -45,7 +45,7 @@ def test_a_proof_of_another_ending_does_not_count(new_run: NewRun, finished: Any
 
 
 @pytest.mark.parametrize("key", ["run_id", "finished"])
-def test_a_proof_that_does_not_name_what_it_judged_does_not_count(new_run: NewRun, key: str) -> None:
+def test_a_proof_that_does_not_name_its_run_and_end_does_not_count(new_run: NewRun, key: str) -> None:
     run = new_run().train().succeed().prove()
     path = run.layout.report / "proof.json"
     proof = json.loads(path.read_text())
@@ -96,7 +96,7 @@ def test_a_record_that_is_not_whole_is_never_proven(new_run: NewRun, change: dic
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"proven": true', '{"proven": true, "time": "later"}'])
-def test_a_torn_proof_is_none(new_run: NewRun, content: str) -> None:
+def test_a_torn_proof_counts_as_no_proof(new_run: NewRun, content: str) -> None:
     run = new_run().train().succeed()
     (run.layout.report / "proof.json").write_text(content)
     assert read_facts(run.path).proof is None
@@ -121,13 +121,13 @@ def test_the_time_left_is_taken_from_the_last_rows(new_run: NewRun) -> None:
     assert math.isclose(left, 500 * 0.18, rel_tol=1e-3)
 
 
-def test_a_checkpoint_without_manifest_is_none(new_run: NewRun) -> None:
+def test_a_checkpoint_without_a_manifest_is_ignored(new_run: NewRun) -> None:
     run = new_run().train(200)
     (run.layout.checkpoint(200) / "manifest.json").write_text('{"step": 2')
     assert [checkpoint.step for checkpoint in read_facts(run.path).checkpoints] == [100]
 
 
-def test_the_number_is_that_of_the_store_before_that_of_the_workflow(new_run: NewRun) -> None:
+def test_the_stores_run_number_is_preferred_to_the_workflows(new_run: NewRun) -> None:
     run = new_run().train().succeed()
     write_json_atomically(run.layout.run_file, read_run(run.layout.run_file) | {"ci": {"run_number": "31"}})
     assert read_facts(run.path).title == "run 31"
@@ -135,7 +135,7 @@ def test_the_number_is_that_of_the_store_before_that_of_the_workflow(new_run: Ne
     assert read_facts(run.path).title == "run 7"
 
 
-def test_a_failure_keeps_its_reason_in_one_line(new_run: NewRun) -> None:
+def test_the_reason_of_a_failure_is_one_line(new_run: NewRun) -> None:
     run = new_run().train(12).end("failed", 1, "loss is nan\nin batch 12")
     assert str(read_facts(run.path).state) == "FAILED (loss is nan in batch 12)"
     write_outcome(run.layout.run_file, {"status": "failed"})
@@ -143,18 +143,18 @@ def test_a_failure_keeps_its_reason_in_one_line(new_run: NewRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "events.jsonl"])
-def test_a_proof_of_other_bytes_does_not_count_and_it_is_said(new_run: NewRun, name: str) -> None:
+def test_a_proof_of_other_bytes_does_not_count_and_the_report_says_so(new_run: NewRun, name: str) -> None:
     run = new_run().train().succeed().prove()
     assert headline(read_facts(run.path)).verdict is Verdict.PROVEN
     path = run.path / name
     path.write_text(path.read_text() + "\n")
     facts = read_facts(run.path)
     assert facts.proof is None
-    assert headline(facts).reason == "The proof is of another state: prove again."
+    assert headline(facts).reason == "The run has changed since it was proven: prove it again."
     assert "prove_run.py" in headline(facts).next_step
 
 
-def test_a_proof_without_digests_is_of_nobody_knows_what(new_run: NewRun) -> None:
+def test_a_proof_without_digests_does_not_count(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     path = run.layout.report / "proof.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "records"}))

@@ -1,4 +1,4 @@
-"""The HTML report: well formed, self-contained, escaped, and with every section that has something to say."""
+"""The HTML report: well formed, self-contained, escaped, and with every section that has known facts."""
 
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -20,7 +20,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
-    """Keeps tags, attributes and text; fails on a tag that is closed out of order."""
+    """Collects tags, attributes and text; fails on a tag that is closed out of order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_the_page_needs_nothing_else(new_run: NewRun) -> None:
     assert [tag for tag, attributes in page.tags if loading & set(attributes)] == []
 
 
-def test_what_fails_stands_first_with_its_next_step(new_run: NewRun) -> None:
+def test_failures_come_first_with_their_next_step(new_run: NewRun) -> None:
     page = page_of(new_run().train().succeed().prove(failing="stored"))
     text = page.words
     assert text.index("Not proven: stored") < text.index("SHA-256 differs") < text.index("training loss")
@@ -117,7 +117,7 @@ def json_text(text: str) -> str:
     return json.dumps(text)
 
 
-def test_nothing_unknown_has_a_place(new_run: NewRun) -> None:
+def test_unknown_facts_leave_no_empty_section(new_run: NewRun) -> None:
     page = page_of(new_run(), now=START)
     absent = ("Loss", "Learning rate", "training loss", "Proven", "Checkpoints", "Events", "GPU", "MFU")
     assert [word for word in absent if word in page.words] == []

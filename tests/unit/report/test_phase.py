@@ -1,4 +1,4 @@
-"""A phase by an injected clock: what its line shows at every width, and how often a log hears of it."""
+"""A phase with an injected clock: its line at every width, and the times of its log lines."""
 
 import itertools
 import logging
@@ -39,7 +39,7 @@ def test_a_line_has_the_amount_the_speed_and_the_time_left() -> None:
     )
 
 
-def test_what_is_no_byte_is_counted_by_its_noun() -> None:
+def test_units_other_than_bytes_are_counted_by_name() -> None:
     assert (
         "312 of 1,614 files  156 files/s  8.3 s left"
         in shown(1614, 156, seconds=3, width=119, unit="files")[-1]
@@ -49,7 +49,7 @@ def test_what_is_no_byte_is_counted_by_its_noun() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("total", [None, 0, 7, 4 * GB])
 @pytest.mark.parametrize("each", [0, 1, GB // 3])
-def test_a_line_fits_every_width_and_never_stands_still(total: int | None, each: int, width: int) -> None:
+def test_a_line_fits_every_width_and_always_changes(total: int | None, each: int, width: int) -> None:
     lines = shown(total, each, seconds=12, width=width)
     assert all(0 < len(line) <= width for line in lines)
     assert all(line[1:].startswith(" stored") for line in lines)
@@ -58,7 +58,7 @@ def test_a_line_fits_every_width_and_never_stands_still(total: int | None, each:
             before[1:] != after[1:] or before[0] != after[0] for before, after in itertools.pairwise(lines)
         )
         still = [line[1:] for line in lines[3:]] if not each else []
-        assert len(set(still)) == len(still), "where nothing moves, the time does"
+        assert len(set(still)) == len(still), "without progress the elapsed time still changes"
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,19 @@ def test_a_line_fits_every_width_and_never_stands_still(total: int | None, each:
         (39, ["…", "1.2 of 4.8 GB"], ["left"]),
     ],
 )
-def test_what_people_can_best_do_without_goes_first(width: int, there: list[str], gone: list[str]) -> None:
+def test_the_least_important_parts_are_left_out_first(width: int, there: list[str], gone: list[str]) -> None:
     line = shown(4_800_000_000, 300_000_000, seconds=5, width=width)[-1]
     assert all(part in line for part in there), line
     assert not any(part in line for part in gone), line
 
 
-def test_bytes_that_were_read_twice_are_not_more_than_all() -> None:
+def test_bytes_that_were_read_twice_never_exceed_the_total() -> None:
     line = shown(10, 7, seconds=4, width=119)[-1]
     assert "10 of 10 B" in line
     assert "0.0 s left" in line
 
 
-def test_bytes_that_stop_coming_are_said_to_be_waited_for() -> None:
+def test_the_line_says_waiting_when_no_bytes_arrive() -> None:
     clock = Clock()
     display = PhaseDisplay("stored", clock=clock)
     display.begin("fetching", 100)
@@ -96,7 +96,7 @@ def test_bytes_that_stop_coming_are_said_to_be_waited_for() -> None:
 
 
 def told(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> list[tuple[float, str]]:
-    """When a log is told what of a phase that takes so long, asked twice a second."""
+    """The times and texts of the log lines of a phase of that length; `tell` is called twice per second."""
     caplog.set_level(logging.INFO, logger="trainyard")
     caplog.clear()
     clock, found = Clock(), []
@@ -111,11 +111,11 @@ def told(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> li
     return found
 
 
-def test_a_log_hears_nothing_of_what_takes_two_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_work_of_two_seconds_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog, 2) == []
 
 
-def test_a_log_hears_it_once_it_is_long_and_then_every_ten_seconds_and_at_least_every_minute(
+def test_long_work_is_logged_every_ten_seconds_and_later_at_least_every_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     moments = [moment for moment, _ in told(caplog, 3600)]
@@ -126,13 +126,13 @@ def test_a_log_hears_it_once_it_is_long_and_then_every_ten_seconds_and_at_least_
     assert gaps[-1] >= 60.0
 
 
-def test_a_line_of_a_log_has_the_figures_and_nothing_that_draws(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_has_the_figures_but_no_bar_or_spinner(caplog: pytest.LogCaptureFixture) -> None:
     lines = [text for _, text in told(caplog, 13, each=150_000_000)]
     assert lines[1] == "stored: reading back the store, 3.6 of 4.8 GB, 300.0 MB/s, 4.0 s left"
     assert not any(set("\r\x1b▕█") & set(line) for line in lines)
 
 
-def test_what_comes_next_starts_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_work_starts_from_zero(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="trainyard")
     clock = Clock()
     display = PhaseDisplay("stored", clock=clock)

@@ -20,17 +20,17 @@ def drawn(svg: str) -> list[str]:
     return [lines[y].rstrip() for y in sorted(lines)]
 
 
-def test_a_line_that_was_drawn_over_shows_what_stands_there_at_the_end() -> None:
+def test_a_redrawn_line_shows_its_last_state() -> None:
     output = b"training 1/3\r\x1b[2Ktraining 2/3\r\x1b[2K  training   3 steps\r\nproven\r\n"
     assert [line.plain for line in screen_lines(output, columns=40)] == ["  training   3 steps", "proven"]
 
 
-def test_what_is_wider_than_the_terminal_wraps_as_it_does_there() -> None:
+def test_long_lines_wrap_as_on_the_terminal() -> None:
     lines = [line.plain for line in screen_lines(b"x" * 45 + b"\r\n", columns=40)]
     assert lines == ["x" * 40, "x" * 5]
 
 
-def test_empty_lines_stay_between_lines_and_go_at_the_end() -> None:
+def test_empty_lines_are_kept_between_lines_and_dropped_at_the_end() -> None:
     assert [line.plain for line in screen_lines(b"a\r\n\r\nb\r\n\r\n\r\n", columns=40)] == ["a", "", "b"]
 
 
@@ -42,7 +42,7 @@ def test_the_text_is_in_the_picture_as_it_was_written(text: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words"), [("32", "ok"), ("31", "failed"), ("33", "degraded"), ("92", "fine")]
 )
-def test_a_colour_is_the_colour_of_its_words_alone(code: str, words: str) -> None:
+def test_a_colour_applies_only_to_its_own_words(code: str, words: str) -> None:
     svg = terminal_svg(f"plain \x1b[{code}m{words}\x1b[0m\r\n".encode(), columns=40, title="t")
     classes = {
         node.text: node.get("class") for node in ET.fromstring(svg).iter(TEXT) if node.get("clip-path")

@@ -1,4 +1,4 @@
-"""The plan as people read it."""
+"""The text of a plan."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from trainyard.plan.training_plan import plan_training
 from trainyard.report.plan_text import lines
 
 EAGER = ("model.dtype=float32", "compute.compile=false")
-"""What takes most memory."""
+"""The settings that take most memory."""
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
@@ -31,7 +31,7 @@ def plan() -> Callable[..., dict[str, Any]]:
     return build
 
 
-def test_the_first_line_is_the_answer(plan: Callable[..., dict[str, Any]]) -> None:
+def test_the_first_line_says_whether_the_run_fits(plan: Callable[..., dict[str, Any]]) -> None:
     yes = lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
     assert yes[0] == "smoke-llama fits on 2 CPU cores: 197.0 MB at the peak, 15.2 GB usable"
     no = lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
@@ -49,13 +49,13 @@ def test_every_part_that_takes_memory_has_a_line(plan: Callable[..., dict[str, A
     assert {"weights", "moments", "copies", "activations", "logits"} <= shown
 
 
-def test_cost_names_the_price_its_day_and_every_node(plan: Callable[..., dict[str, Any]]) -> None:
+def test_the_cost_names_price_date_and_number_of_nodes(plan: Callable[..., dict[str, Any]]) -> None:
     text = "\n".join(lines(plan("training_configuration", on="p5.48xlarge", nodes=2)))
     assert "2 × p5.48xlarge at $ 55.04 an hour (us-east-1, on demand, 2026-07-20)" in text
     assert "idle          15 of 16 GPUs: the run uses 1" in text
 
 
-def test_the_advice_is_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> None:
+def test_the_advice_has_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> None:
     text = lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
     where = text.index("It fits here with 37.4 GB:")
     assert text[where + 1] == "  --set training.batch_size=1 --set training.gradient_accumulation_steps=16"
@@ -63,7 +63,7 @@ def test_the_advice_is_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> No
     assert any(line.startswith("It fits on one RTX PRO 6000 Server, $ 3.36 an hour") for line in text)
 
 
-def test_what_is_not_known_is_said_and_not_invented(plan: Callable[..., dict[str, Any]]) -> None:
+def test_unknown_figures_are_called_unknown(plan: Callable[..., dict[str, Any]]) -> None:
     text = "\n".join(
         lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on=gpu("Some GPU", 2**36)))
     )
@@ -78,14 +78,14 @@ def test_a_run_without_a_length_still_has_a_speed(plan: Callable[..., dict[str, 
     assert "  speed         about " in text
 
 
-def test_a_model_that_no_machine_holds_is_told_so(plan: Callable[..., dict[str, Any]]) -> None:
+def test_a_model_that_fits_on_no_machine_gets_that_advice(plan: Callable[..., dict[str, Any]]) -> None:
     text = lines(
         plan("training_configuration", "model.architecture.num_layers=1000000", on="p6-b300.48xlarge")
     )
     assert text[-1].startswith("Nothing helps: ")
 
 
-def test_a_sharded_plan_says_over_how_many_devices_and_advises_more(
+def test_a_sharded_plan_shows_its_devices_and_advises_more_of_them(
     plan: Callable[..., dict[str, Any]],
 ) -> None:
     data = plan("training_configuration", "compute.strategy=fsdp", "training.batch_size=2", on="g6.xlarge")
@@ -98,7 +98,7 @@ def test_a_sharded_plan_says_over_how_many_devices_and_advises_more(
     assert text[-2:] == ["It fits on 8 such machines with 1.0 GB each:", "  --num-nodes 8"]
 
 
-def test_main_memory_has_a_line_and_may_be_what_does_not_fit(plan: Callable[..., dict[str, Any]]) -> None:
+def test_main_memory_has_a_line_and_can_be_the_reason_for_no_fit(plan: Callable[..., dict[str, Any]]) -> None:
     small = gpu("H100", 80 * 2**30, host_bytes=12 * 2**30)
     behind = ("compute.compile=false", "checkpointing.mode=async")
     text = lines(plan("training_configuration", *behind, "training.batch_size=1", on=small))

@@ -10,7 +10,7 @@ from trainyard.report.progress import ProgressDisplay, event_line, log_line, sum
 ROW = {"step": 312, "loss": 1.312, "tokens_per_second": 41_220.4, "time": 1.0}
 
 
-def test_the_log_line_is_that_of_the_house() -> None:
+def test_the_log_line_has_the_documented_format() -> None:
     row = {"step": 100, "loss": 2.8712, "val_loss": 2.9018, "tokens_per_second": 41_220.4, "mfu": 0.714}
     assert log_line(row, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220 mfu 0.71"
     assert log_line({key: row[key] for key in ("step", "loss", "tokens_per_second")}, 600) == (
@@ -28,7 +28,7 @@ def test_a_run_on_rewards_shows_them() -> None:
     assert warm == "started warm: 60 supervised steps, loss 5.56 → 1.20"
 
 
-def test_events_that_people_want_are_sentences_and_others_are_silent() -> None:
+def test_important_events_become_sentences_and_others_nothing() -> None:
     saved = event_line("checkpoint_saved", {"step": 200, "bytes": 43_100_000, "seconds": 0.0112})
     assert saved == "checkpoint step-00000200 saved: 43.1 MB, blocked 11 ms"
     removed = event_line("checkpoint_removed", {"step": 100, "keep_last": 2})
@@ -39,7 +39,7 @@ def test_events_that_people_want_are_sentences_and_others_are_silent() -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_network_that_is_not_what_was_paid_for_is_a_warning_everywhere(
+def test_a_degraded_network_is_a_warning_on_terminal_and_log(
     caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
     ProgressDisplay(live=live).on_event("network_degraded", {"step": 1, "reason": "TCP between machines"})
@@ -48,14 +48,14 @@ def test_a_network_that_is_not_what_was_paid_for_is_a_warning_everywhere(
     ]
 
 
-def test_the_summary_compares_and_leaves_out_what_is_unknown() -> None:
+def test_the_summary_compares_and_leaves_out_unknown_figures() -> None:
     outcome = {"steps": 600, "tokens": 19_660_800, "seconds": 112.0, "first_loss": 5.56, "final_loss": 1.081}
     assert summary_line(outcome) == "600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08"
     assert summary_line({**outcome, "bits_per_byte": 1.714}).endswith(" · validation 1.71 bits/byte")
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -82,8 +82,8 @@ def test_the_live_line_fits_the_terminal(columns: int, there: list[str], gone: l
     assert not any(part in line for part in gone), line
 
 
-def test_the_live_line_keeps_its_unit() -> None:
-    """Before a validation has told the bytes of a token, there is none."""
+def test_the_live_line_shows_bits_per_byte_after_a_validation() -> None:
+    """Before the first validation the bytes per token are not known, so the unit is not shown."""
     validated = {**ROW, "step": 2, "loss": 2.0, "val_loss": math.log(2), "val_bits_per_byte": 0.25}
     last = {**ROW, "step": 600, "loss": 4 * math.log(2)}
     before, at, after = live_lines({**ROW, "step": 1}, validated, last)
@@ -93,7 +93,7 @@ def test_the_live_line_keeps_its_unit() -> None:
 
 
 def live_lines(*rows: dict[str, float], width: int = 119) -> list[str]:
-    """What a terminal shows after each of `rows`, each a second after the one before."""
+    """The lines on a terminal after each of `rows`, which come one second apart."""
     clock, lines = Clock(), []
     display = ProgressDisplay(live=True, clock=clock)
     display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})
@@ -105,8 +105,8 @@ def live_lines(*rows: dict[str, float], width: int = 119) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [39, 79, 119])
-def test_no_moment_of_a_run_stands_still_on_a_terminal(width: int) -> None:
-    """By rule: whatever is done, lines fit, and two of them a second apart differ once it takes 2 s."""
+def test_the_live_line_changes_every_second_after_two_seconds(width: int) -> None:
+    """For every kind of work: lines fit, and lines one second apart differ once the work takes 2 s."""
     clock = Clock()
     display = ProgressDisplay(live=True, clock=clock)
     moments: list[Callable[[], None]] = [
@@ -130,7 +130,7 @@ def test_no_moment_of_a_run_stands_still_on_a_terminal(width: int) -> None:
         assert all(before != after for before, after in pairwise(lines[2:])), lines
 
 
-def test_the_first_step_says_that_it_compiles_and_a_hang_has_the_last_word() -> None:
+def test_the_first_step_shows_compiling_and_a_hang_ends_the_live_line() -> None:
     display = ProgressDisplay(live=True, clock=Clock())
     display.on_event("started", {"step": 9, "steps": 600, "run_id": "r", "compiles": True})
     assert "step 10/600, compiling" in display.line(79)
@@ -138,7 +138,7 @@ def test_the_first_step_says_that_it_compiles_and_a_hang_has_the_last_word() -> 
     assert display.line(79) == ""
 
 
-def test_a_log_says_that_a_long_step_goes_on_at_first_after_a_minute(
+def test_a_log_reports_a_long_step_first_after_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="trainyard")
@@ -157,7 +157,7 @@ def test_a_log_says_that_a_long_step_goes_on_at_first_after_a_minute(
     assert told == [60, 120, 240, 480]
 
 
-def test_a_log_gets_plain_lines_and_not_one_a_step(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_gets_plain_lines_but_not_one_per_step(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="trainyard")
     display = ProgressDisplay(live=False)
     display.on_event("started", {"step": 0, "steps": 600, "run_id": "r"})

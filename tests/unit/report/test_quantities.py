@@ -24,7 +24,7 @@ def test_durations(seconds: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(1620, "0.45 hours"), (4500, "1.25 hours"), (112, "1 min 52 s"), (9.6, "10 s")]
 )
-def test_hours_are_used_where_they_say_something(seconds: float, words: str) -> None:
+def test_hours_are_used_from_six_minutes_on(seconds: float, words: str) -> None:
     assert quantities.hours(seconds) == words
 
 
@@ -68,7 +68,7 @@ def test_losses(value: float, words: str) -> None:
     assert quantities.loss(value) == words
 
 
-def test_words_follow_their_number() -> None:
+def test_nouns_agree_with_their_number() -> None:
     assert quantities.counted(1, "step") == "1 step"
     assert quantities.counted(5000, "step") == "5,000 steps"
     assert quantities.percent(0.583) == "58 %"

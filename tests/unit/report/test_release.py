@@ -1,4 +1,4 @@
-"""What a release is made of: one version everywhere, notes with a date, archives that repeat."""
+"""The parts of a release: one version everywhere, notes with a date, reproducible archives."""
 
 import tarfile
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Make:
-    """A checkout whose places say one version, but for those that are given another one."""
+    """A checkout with one version in all files, except in those that are given another one."""
 
     def make(
         project: str = "1.2.0", library: str = "1.2.0", changelog: str = "1.2.0", date: str = "2026-11-21"
@@ -55,13 +55,15 @@ def test_a_candidate_is_preliminary(checkout: Make) -> None:
         ({"date": "unreleased"}, "CHANGELOG.md: 1.2.0 has no date such as 2026-11-21, but 'unreleased'"),
     ],
 )
-def test_places_that_disagree_are_named(checkout: Make, places: dict[str, str], problem: str) -> None:
+def test_files_whose_versions_disagree_are_named(
+    checkout: Make, places: dict[str, str], problem: str
+) -> None:
     with pytest.raises(CheckFailedError) as caught:
         read_release(checkout(**places), "v1.2.0")
     assert str(caught.value) == f"{problem}\nNothing was released as v1.2.0."
 
 
-def test_a_section_that_says_nothing_is_none(checkout: Make) -> None:
+def test_an_empty_section_of_the_changelog_is_refused(checkout: Make) -> None:
     root = checkout()
     (root / "CHANGELOG.md").write_text("## 1.2.0, 2026-11-21\n\n## 1.1.0, 2026-01-01\n\n- old\n")
     with pytest.raises(CheckFailedError, match=r"1\.2\.0 says nothing"):
@@ -69,17 +71,17 @@ def test_a_section_that_says_nothing_is_none(checkout: Make) -> None:
 
 
 @pytest.mark.parametrize("tag", ["1.2.0", "v1.2", "v1.2.0-rc1", "v1.2.0; rm", "nightly", ""])
-def test_a_tag_that_is_none_is_refused(checkout: Make, tag: str) -> None:
+def test_an_invalid_tag_is_refused(checkout: Make, tag: str) -> None:
     with pytest.raises(ConfigError, match="is no tag of a release"):
         read_release(checkout(), tag)
 
 
-def test_a_checkout_that_lacks_a_place_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_of_the_checkout_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pyproject\.toml: No such file"):
         read_release(tmp_path, "v1.2.0")
 
 
-def test_an_archive_repeats_to_the_byte_and_keeps_what_may_be_run(tmp_path: Path) -> None:
+def test_an_archive_is_reproducible_and_keeps_executable_bits(tmp_path: Path) -> None:
     tool, page = tmp_path / "tool", tmp_path / "page"
     page.write_text("words")
     tool.write_text("#!/bin/sh\n")
@@ -96,7 +98,7 @@ def test_an_archive_repeats_to_the_byte_and_keeps_what_may_be_run(tmp_path: Path
     assert found == [("a/tool", 0o755, 1_796_000_000, 0), ("b/page", 0o644, 1_796_000_000, 0)]
 
 
-def test_only_what_the_checksums_list_is_released(tmp_path: Path) -> None:
+def test_only_files_in_the_checksums_are_released(tmp_path: Path) -> None:
     for name in ("b.whl", "a.tar.gz"):
         (tmp_path / name).write_text(name)
     said = checksums(tmp_path.iterdir())

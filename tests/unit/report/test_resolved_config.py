@@ -1,4 +1,4 @@
-"""Reading a run's configuration leniently, and knowing it by its digests."""
+"""Reading a run's configuration without validation, and its digests."""
 
 import hashlib
 from pathlib import Path
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
     "text",
     [None, "", "a: [", "\t", "3", "- a", "notifications: 3", "notifications: {slack: }", "a: 2026-13-45"],
 )
-def test_what_is_no_configuration_has_no_values(text: str | None) -> None:
+def test_an_invalid_configuration_has_no_values(text: str | None) -> None:
     assert config_value(text, "notifications.slack.enabled") is None
 
 

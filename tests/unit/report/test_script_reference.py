@@ -20,7 +20,7 @@ Example: scripts/weigh.py --run-dir runs/x
 
 @pytest.fixture
 def help_text(monkeypatch: pytest.MonkeyPatch) -> str:
-    """What argparse really says, with every kind of argument that scripts have."""
+    """The help text that argparse writes for every kind of argument that scripts have."""
     monkeypatch.setenv("COLUMNS", "1000")
     parser = argparse.ArgumentParser(
         prog="weigh.py", description=DOCSTRING, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -45,7 +45,7 @@ def test_arguments_are_those_of_the_help_without_the_shared_ones(help_text: str)
     ]
 
 
-def test_the_document_has_a_section_a_script_and_marks_code(help_text: str) -> None:
+def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) -> None:
     scripts = [Script(name, DOCSTRING, help_text) for name in ("weigh", *reversed(PIPELINE))]
     text = reference(scripts)
     assert [line for line in text.splitlines() if line.startswith("### ")] == [
@@ -60,6 +60,6 @@ def test_the_document_has_a_section_a_script_and_marks_code(help_text: str) -> N
     assert "```\nscripts/weigh.py --run-dir runs/x\n```\n" in section
 
 
-def test_the_table_of_exit_codes_is_whole() -> None:
+def test_the_table_has_every_exit_code() -> None:
     text = reference([Script(name, DOCSTRING, "usage: x\n\n") for name in PIPELINE])
     assert [f"| {int(code)} | " in text for code in ExitCode] == [True] * len(ExitCode)

@@ -1,4 +1,4 @@
-"""What Slack is told: by the record, escaped, within Slack's limits."""
+"""Slack messages: they follow the run's record, are escaped, and keep Slack's limits."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def test_started_before_there_is_a_run_directory() -> None:
     assert message.text == "Training 812 started · main@3f2c1ab by push · on gpu-runner"
 
 
-def test_degraded_says_every_trouble_of_this_segment_the_newest_of_a_kind(new_run: NewRun) -> None:
+def test_degraded_lists_the_newest_trouble_of_each_kind_in_this_segment(new_run: NewRun) -> None:
     run = new_run().train(100)
     events = run.layout.events_file
     append_event(events, "checkpoint_failed", step=10, reason="of the segment before")
@@ -73,7 +73,7 @@ def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> N
     assert "`main@3f2c1ab` by push · smoke-llama, 600 steps on gpu-runner" in text
 
 
-def test_started_says_by_its_plan_what_has_no_record_yet_and_who_began_it() -> None:
+def test_started_takes_unrecorded_facts_from_the_plan_and_names_who_started_it() -> None:
     around = dataclasses.replace(AROUND, ci=CI | {"actor": "anna"}, plan={"model": "tiny", "steps": 8})
     message = slack_message(Moment.STARTED, None, around)
     assert message.text == "Training 812 started · main@3f2c1ab by anna (push) · tiny, 8 steps on gpu-runner"
@@ -99,7 +99,7 @@ def test_a_proven_run(new_run: NewRun) -> None:
 
 
 @pytest.mark.parametrize("moment", [Moment.SUCCEEDED, Moment.FAILED])
-def test_a_run_that_is_not_proven_never_reads_as_if_it_were(new_run: NewRun, moment: Moment) -> None:
+def test_an_unproven_run_never_reads_as_proven(new_run: NewRun, moment: Moment) -> None:
     message = slack_message(moment, facts(new_run().train().succeed().prove(failing="stored")), AROUND)
     assert message.text.startswith("❌ Training 812: not proven: stored · loss 5.52")
     text = written(message)
@@ -131,7 +131,7 @@ def test_failed_before_there_is_a_run_directory() -> None:
     assert message.text == "❌ Training 812 failed · nothing follows: the store does not hold it"
 
 
-def test_a_step_that_fails_after_the_proof_takes_nothing_from_it(new_run: NewRun) -> None:
+def test_a_step_that_fails_after_the_proof_leaves_the_run_proven(new_run: NewRun) -> None:
     message = slack_message(Moment.FAILED, facts(new_run().train().succeed().prove()), AROUND)
     assert message.text.startswith("⚠ Training 812 is proven, but a later step failed")
 
@@ -177,7 +177,7 @@ def test_a_stop_gives_reason_and_command(new_run: NewRun) -> None:
     assert "the deadline is near\nNext: `scripts/train.py" in text
 
 
-def test_an_estimate_that_is_none_is_left_out() -> None:
+def test_an_invalid_estimate_is_left_out() -> None:
     for plan in (
         {"estimate": 3},
         {"estimate": {"seconds": "x", "usd": None}},

@@ -1,4 +1,4 @@
-"""The thread of a lineage: where it is, what was told, and what goes where."""
+"""The thread of a lineage: where it is, which events were posted, and where each event goes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ CI = {"run_id": "99", "run_attempt": "1", "run_number": "812"}
 
 @dataclass
 class Messenger:
-    """Takes what is sent; `threads` as a bot token does, otherwise as a webhook."""
+    """Records what is sent; behaves like a bot token with `threads`, otherwise like a webhook."""
 
     threads: bool = True
     refuses_edits: bool = False
     sent: list[tuple[str, str, bool]] = field(default_factory=list)
-    """Text, the message that is answered, whether the channel sees it."""
+    """Per message: the text, the `ts` of the thread it replies to, and whether the channel shows it."""
     edited: list[str] = field(default_factory=list)
 
     def post(
@@ -49,7 +49,7 @@ def event(moment: Moment, thread: SlackThread, **around: Any) -> Event:
     return found
 
 
-def test_the_first_message_begins_the_thread_whatever_it_is(tmp_path: Path) -> None:
+def test_any_first_message_begins_the_thread(tmp_path: Path) -> None:
     messenger, memory = Messenger(), tmp_path / "runs" / "gh-99" / "slack.json"
     first = tell(event(Moment.FAILED, SlackThread()), messenger, memory)
     assert first is not None
@@ -63,7 +63,7 @@ def test_the_first_message_begins_the_thread_whatever_it_is(tmp_path: Path) -> N
     assert messenger.edited[0].startswith("1.1 ")
 
 
-def test_what_was_told_is_remembered_even_if_the_first_message_is_gone(
+def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     thread, memory = SlackThread("C1", "1.1"), tmp_path / "slack.json"
@@ -75,7 +75,7 @@ def test_what_was_told_is_remembered_even_if_the_first_message_is_gone(
     assert "message_not_found" in caplog.text
 
 
-def test_a_webhook_leaves_no_address_and_a_memory(tmp_path: Path) -> None:
+def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:
     messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
     thread = tell(event(Moment.STARTED, SlackThread()), messenger, memory)
     assert thread is not None
@@ -84,7 +84,7 @@ def test_a_webhook_leaves_no_address_and_a_memory(tmp_path: Path) -> None:
     assert event(Moment.STARTED, thread, ci=CI | {"run_attempt": "2"}).moment is Moment.RESUMED
 
 
-def test_events_differ_by_moment_attempt_and_words() -> None:
+def test_events_differ_by_moment_attempt_and_text() -> None:
     thread = SlackThread()
     events = [
         event(Moment.RESUMED, thread),
@@ -98,12 +98,12 @@ def test_events_differ_by_moment_attempt_and_words() -> None:
     assert event(Moment.STARTED, thread).key == event(Moment.STARTED, thread, plan=planned).key
 
 
-def test_a_degradation_that_nobody_names_is_none() -> None:
+def test_a_degradation_without_a_reason_is_no_event() -> None:
     assert event_of(Moment.DEGRADED, None, Surroundings("r"), SlackThread()) is None
     assert event(Moment.DEGRADED, SlackThread(), reason="TCP fallback").message.text.endswith("TCP fallback")
 
 
-def test_memory_is_bounded() -> None:
+def test_the_memory_of_posted_events_is_bounded() -> None:
     thread = SlackThread()
     for number in range(600):
         thread = thread.after(str(number))
@@ -111,7 +111,7 @@ def test_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "#training:1.2", "C0123", "C0123:12", "c0123:1.2", "C0123:1.2\n"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no thread"):
         parse_address(text)
     assert parse_address("C0123:1732140000.000100").address == "C0123:1732140000.000100"

@@ -1,4 +1,4 @@
-"""Which repository is meant, in every form in which git and people write it."""
+"""The name of a repository in every form in which git and people write it."""
 
 import pytest
 
@@ -22,14 +22,14 @@ from trainyard.repository.address import named, of_remote
         ("git@Git.Example.org:me/lab.git", "git.example.org"),
     ],
 )
-def test_a_remote_names_host_and_repository(url: str, host: str) -> None:
+def test_the_url_of_a_remote_gives_host_and_repository(url: str, host: str) -> None:
     assert of_remote(url) == (host, "me/lab")
 
 
 @pytest.mark.parametrize(
     "url", ["", "/srv/lab.git", "file:///srv/me/lab", "https://github.com/me", "../lab", "C:\\x"]
 )
-def test_a_remote_that_is_none_of_github_is_refused(url: str) -> None:
+def test_a_remote_that_is_not_on_github_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--repository OWNER/REPO"):
         of_remote(url)
 
@@ -50,6 +50,6 @@ def test_a_name_may_have_a_host(text: str, host: str, found: tuple[str, str]) ->
 @pytest.mark.parametrize(
     "text", ["lab", "me/", "a/b/c/d", "me/lab?x", "https://github.com/me/lab", "me/l ab"]
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not OWNER/REPO"):
         named(text)

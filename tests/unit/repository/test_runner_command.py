@@ -1,4 +1,4 @@
-"""The command for the GPU machine, run by bash; what needs root or a service manager is a stand-in."""
+"""The command for the GPU machine, run by bash; stand-ins replace what needs root or a service manager."""
 
 import hashlib
 import os
@@ -90,7 +90,7 @@ def notes(tmp_path: Path) -> list[str]:
     return (tmp_path / "notes").read_text().splitlines()
 
 
-def test_one_paste_makes_a_machine_a_runner_and_a_second_one_only_starts_it(
+def test_the_first_run_registers_the_runner_and_a_second_only_starts_it(
     run: Run, archive: Path, tmp_path: Path
 ) -> None:
     store = str(tmp_path / "a store")
@@ -115,7 +115,7 @@ def test_one_paste_makes_a_machine_a_runner_and_a_second_one_only_starts_it(
     )
 
 
-def test_a_download_of_other_bytes_is_not_unpacked(run: Run, archive: Path, tmp_path: Path) -> None:
+def test_a_download_with_a_wrong_checksum_is_not_unpacked(run: Run, archive: Path, tmp_path: Path) -> None:
     done = run(runner_command(registration(archive, checksum="0" * 64)))
     assert done.returncode != 0
     assert "did NOT match" in done.stderr
@@ -123,7 +123,7 @@ def test_a_download_of_other_bytes_is_not_unpacked(run: Run, archive: Path, tmp_
     assert run(runner_command(registration(archive))).returncode == 0, "the next one begins anew"
 
 
-def test_a_registration_that_is_refused_ends_it_and_the_next_token_goes_on(
+def test_a_refused_registration_stops_and_a_new_token_continues(
     run: Run, archive: Path, tmp_path: Path
 ) -> None:
     assert run(runner_command(registration(archive)), REFUSE="yes").returncode == 3
@@ -142,7 +142,7 @@ def test_a_registration_that_is_refused_ends_it_and_the_next_token_goes_on(
         ("", "is missing"),
     ],
 )
-def test_a_driver_that_is_too_old_is_said_with_the_way_to_a_newer_one(
+def test_an_old_driver_is_reported_with_the_install_command(
     run: Run, archive: Path, driver: str, said: str
 ) -> None:
     done = run(runner_command(registration(archive)), driver=driver)
@@ -151,7 +151,7 @@ def test_a_driver_that_is_too_old_is_said_with_the_way_to_a_newer_one(
     assert ("sudo apt-get install -y nvidia-driver-580-server && sudo reboot" in done.stderr) is bool(said)
 
 
-def test_what_is_put_into_the_command_stays_what_it_is(run: Run, archive: Path, tmp_path: Path) -> None:
+def test_values_in_the_command_are_quoted(run: Run, archive: Path, tmp_path: Path) -> None:
     evil = "/srv/$(touch pwned)/`touch pwned`/it's"
     folder = str(tmp_path) + evil
     done = run(runner_command(registration(archive, folders=(folder,), token="A'$(touch pwned)")))

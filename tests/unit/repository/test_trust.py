@@ -1,4 +1,4 @@
-"""Whether AWS's trust policy is this repository's: every form that fits, and each change that does not."""
+"""The comparison of trust policies: every form that fits, and each change that does not."""
 
 import copy
 from itertools import product
@@ -28,7 +28,7 @@ def test_the_needed_form_or_both_fits(immutable: bool, form: Form, workflow: str
     assert trusted(immutable=immutable).fits(policy(form, workflow=workflow)) is fits
 
 
-def test_iams_other_ways_to_write_the_same_fit() -> None:
+def test_equivalent_iam_policies_fit() -> None:
     held = policy(Form.BOTH)
     statement = held["Statement"][0]
     statement["Sid"] = "Trainyard"
@@ -65,7 +65,7 @@ def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
         (("Action",), ["sts:AssumeRoleWithWebIdentity", "sts:AssumeRole"]),
     ],
 )
-def test_one_change_and_it_does_not_fit(path: tuple[Any, ...], value: Any) -> None:
+def test_a_policy_with_one_change_does_not_fit(path: tuple[Any, ...], value: Any) -> None:
     assert trusted().fits(policy())
     assert not trusted().fits(changed(path, value))
 
@@ -79,12 +79,12 @@ def test_a_second_statement_does_not_fit() -> None:
 @pytest.mark.parametrize(
     "held", [{}, {"Statement": "x"}, {"Statement": [None]}, {"Statement": {"Condition": "x"}}]
 )
-def test_what_is_no_policy_does_not_fit_and_names_nobody(held: dict[str, Any]) -> None:
+def test_an_invalid_policy_does_not_fit_and_has_no_subjects(held: dict[str, Any]) -> None:
     assert not trusted().fits(held)
     assert subjects_of(held) == []
 
 
-def test_the_commands_are_those_that_make_it_fit() -> None:
+def test_the_commands_make_the_policy_fit() -> None:
     write, give = trusted().commands()
     assert "--owner-id 11 --repository-id 22 --partition aws-cn --output trust.json" in write
     assert give.startswith("aws iam update-assume-role-policy --role-name trainyard-ci ")
@@ -101,5 +101,7 @@ def test_the_commands_are_those_that_make_it_fit() -> None:
         ({"use_default": True}, "2026-11-01T00:00:00Z", True),
     ],
 )
-def test_github_says_the_form_or_the_day_does(answer: dict[str, Any], created: str, immutable: bool) -> None:
+def test_the_form_comes_from_github_or_from_the_creation_date(
+    answer: dict[str, Any], created: str, immutable: bool
+) -> None:
     assert is_immutable(answer, created) is immutable

@@ -1,4 +1,4 @@
-"""Names and values before GitHub is asked: the names are those of the workflows and of their page."""
+"""The names and values of variables and secrets; the names are those in the workflows and in their docs."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainyard.repository.trust import WORKFLOW
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_variables_and_secrets_are_those_of_the_page_on_workflows() -> None:
+def test_variables_and_secrets_are_those_in_the_docs() -> None:
     page = (ROOT / "docs" / "workflows.md").read_text()
     first, second = page.split("| variable | default |")[1].split("| secret | meaning |")
     own = {variables.LABELS, variables.STORE, variables.WATCH, variables.ROLE}
@@ -22,7 +22,7 @@ def test_variables_and_secrets_are_those_of_the_page_on_workflows() -> None:
     assert set(rows.findall(second.split("\n\n")[0])) == set(variables.SECRETS)
 
 
-def test_the_names_that_are_looked_for_in_a_run_are_those_of_the_workflow() -> None:
+def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
     text = (ROOT / ".github" / "workflows" / WORKFLOW).read_text()
     job = yaml.safe_load(text)["jobs"]["train"]
     assert job["name"] == rules.TRAIN_JOB
@@ -42,12 +42,12 @@ def test_the_names_that_are_looked_for_in_a_run_are_those_of_the_workflow() -> N
         ("Self-Hosted,gpu", ("Self-Hosted", "gpu")),
     ],
 )
-def test_labels_are_written_as_people_write_lists(text: str, labels: tuple[str, ...]) -> None:
+def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...]) -> None:
     assert variables.labels_of(text) == labels
 
 
 @pytest.mark.parametrize("text", ["", ",", "[]", "[1]", '["gpu"', "a b", "$(x)", '{"a": 1}', "[[]]"])
-def test_what_is_no_list_of_labels_is_refused(text: str) -> None:
+def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         variables.labels_of(text)
 
@@ -55,14 +55,14 @@ def test_what_is_no_list_of_labels_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "url", ["s3://ml-runs", "s3://ml-runs/phase2/", "file:///mnt/storage/store", "file:///a b"]
 )
-def test_a_store_is_taken_as_it_is(url: str) -> None:
+def test_a_valid_store_is_accepted(url: str) -> None:
     assert variables.checked_store(url) == url.rstrip("/")
 
 
 @pytest.mark.parametrize(
     "url", ["s3://", "s3://A", "s3:/x", "file://x", "file:///", "https://x", "/mnt", " s3://ml"]
 )
-def test_what_is_no_store_is_refused(url: str) -> None:
+def test_an_invalid_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is no store"):
         variables.checked_store(url)
 

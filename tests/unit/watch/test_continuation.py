@@ -1,4 +1,4 @@
-"""When a segment is followed by a next one, and why not."""
+"""When another segment follows, and the reasons when none does."""
 
 import pytest
 
@@ -10,7 +10,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECOND = Segment("4711", 2, 812, COMMIT, step=100)
 
 
-def test_a_stop_that_moved_on_and_is_stored_is_followed() -> None:
+def test_a_stopped_segment_with_progress_and_a_stored_checkpoint_is_followed() -> None:
     decision = next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=5)
     assert decision.next == Segment("4711", 3, 812, COMMIT, step=250)
     assert decision.reason == "segment 2 stopped at step 250"
@@ -18,33 +18,31 @@ def test_a_stop_that_moved_on_and_is_stored_is_followed() -> None:
 
 
 @pytest.mark.parametrize("code", [ExitCode.DONE, ExitCode.NO, ExitCode.USAGE, ExitCode.BUG, 137])
-def test_what_is_done_or_failed_is_not(code: int) -> None:
+def test_a_finished_or_failed_segment_is_not_followed(code: int) -> None:
     decision = next_segment(Ended(SECOND, code, 250, stored=True), most=5)
     assert decision.next is None
     assert str(int(code)) in decision.reason
 
 
 @pytest.mark.parametrize("step", [100, 99])
-def test_one_that_did_not_move_on_is_the_last(step: int) -> None:
+def test_a_segment_without_progress_is_the_last(step: int) -> None:
     decision = next_segment(Ended(SECOND, ExitCode.STOPPED, step, stored=True), most=5)
     assert decision.refused
     assert "did not move on" in decision.reason
 
 
 @pytest.mark.parametrize(("step", "stored"), [(250, False), (None, True)])
-def test_without_a_checkpoint_in_the_store_there_is_nothing_to_go_on_from(
-    step: int | None, stored: bool
-) -> None:
+def test_without_a_stored_checkpoint_nothing_follows(step: int | None, stored: bool) -> None:
     assert "not in the store" in next_segment(Ended(SECOND, ExitCode.STOPPED, step, stored), most=5).reason
 
 
-def test_a_lineage_has_so_many_segments_and_no_more() -> None:
+def test_a_lineage_has_a_limited_number_of_segments() -> None:
     assert next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=2).refused
     assert next_segment(Ended(SECOND, None), most=2).refused
     assert not next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=3).refused
 
 
-def test_a_dead_runner_is_followed_a_few_times_and_keeps_the_last_known_step() -> None:
+def test_a_lost_runner_is_followed_a_few_times_and_keeps_the_last_known_step() -> None:
     segment = SECOND
     for _ in range(MOST_DEATHS):
         decision = next_segment(Ended(segment, None), most=50)

@@ -1,4 +1,4 @@
-"""The proof: what holds, and above all what must never count as holding."""
+"""The proof: which parts hold, and above all what must never count as proof."""
 
 import copy
 import math
@@ -139,7 +139,7 @@ NEEDED = [path for path in leaves(proven_run()) if path[-1] != "branch"]
 
 @pytest.mark.parametrize("path", NEEDED, ids=".".join)
 @pytest.mark.parametrize("wrong", ["absent", None, True, "", "600", [], math.nan, {}, -1], ids=repr)
-def test_no_fact_that_is_missing_or_of_another_type_counts(path: tuple[str, ...], wrong: Any) -> None:
+def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], wrong: Any) -> None:
     run = changed(*path, to=wrong)
     if wrong == "absent":
         inner = run
@@ -198,7 +198,7 @@ AGAIN = "scripts/train.py --config runs/a/config.yaml"
         ([{"step": 0, "loss": 1.0}, *whole_rows()], "a row of step 0, before the run's first one"),
     ],
 )
-def test_the_rows_must_bear_the_outcome_out(rows: list[Any], words: str) -> None:
+def test_the_rows_must_confirm_the_outcome(rows: list[Any], words: str) -> None:
     trained = part(judge(rows=rows), "trained")
     assert not trained.holds
     assert words in trained.evidence
@@ -215,7 +215,7 @@ def validated_run() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return run, rows
 
 
-def test_each_validation_that_was_due_is_on_record() -> None:
+def test_each_due_validation_must_be_recorded() -> None:
     run, rows = validated_run()
     assert judge(run, rows).proven
     del rows[2]["val_loss"]
@@ -223,7 +223,7 @@ def test_each_validation_that_was_due_is_on_record() -> None:
     assert "step 300 has no validation loss" in part(judge(run, whole_rows()), "trained").evidence
 
 
-def test_validation_has_rows_of_its_own_between_those_that_are_logged() -> None:
+def test_validations_may_have_rows_between_the_logged_steps() -> None:
     run, rows = validated_run()
     settings = copy.deepcopy(SETTINGS)
     settings["training"]["validation_steps"] = 250
@@ -236,7 +236,7 @@ def test_validation_has_rows_of_its_own_between_those_that_are_logged() -> None:
 
 
 @pytest.mark.parametrize("figure", ["first_loss", "final_loss", "validation_loss", "bits_per_byte"])
-def test_the_figures_of_the_outcome_are_those_of_the_rows(figure: str) -> None:
+def test_the_figures_of_the_outcome_must_equal_those_of_the_rows(figure: str) -> None:
     run, rows = validated_run()
     run["outcome"][figure] += 0.001
     evidence = part(judge(run, rows), "trained").evidence
@@ -244,12 +244,12 @@ def test_the_figures_of_the_outcome_are_those_of_the_rows(figure: str) -> None:
     assert ", that of the rows " in evidence
 
 
-def test_where_the_cadence_is_not_known_the_rows_only_ascend() -> None:
+def test_without_a_known_cadence_the_steps_only_have_to_increase() -> None:
     assert judge(rows=[*whole_rows()[:3], *whole_rows()[5:]], settings={}).proven
     assert not judge(rows=[*whole_rows()[3:], *whole_rows()[:3]], settings={}).proven
 
 
-def test_rows_under_an_earlier_configuration_followed_another_cadence() -> None:
+def test_rows_under_an_earlier_configuration_may_follow_another_cadence() -> None:
     run = proven_run()
     run["history"] = [{"until": 250, "config_sha256": "f" * 64}]
     early = [{"step": step, "loss": 5.0 / 100} for step in (50, 250)]
@@ -257,7 +257,7 @@ def test_rows_under_an_earlier_configuration_followed_another_cadence() -> None:
     assert not part(judge(run, [*early, *whole_rows()[3:]]), "trained").holds
 
 
-def test_a_run_from_another_runs_checkpoint_begins_after_it() -> None:
+def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
     run, rows = proven_run(), whole_rows()[2:]
     run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
     run["outcome"]["first_loss"] = rows[0]["loss"]
@@ -282,7 +282,7 @@ def test_a_run_from_another_runs_checkpoint_begins_after_it() -> None:
         ({"max_steps": None, "epochs": 16}, "asks for 640"),
     ],
 )
-def test_the_plan_must_be_what_the_configuration_asks_for(asked: dict[str, Any], words: str) -> None:
+def test_the_plan_must_agree_with_the_configuration(asked: dict[str, Any], words: str) -> None:
     run, settings = changed("plan", "steps_per_epoch", to=40), copy.deepcopy(SETTINGS)
     settings["training"] |= asked
     assert words in part(judge(run, settings=settings), "trained").evidence
@@ -292,7 +292,7 @@ def test_the_plan_must_be_what_the_configuration_asks_for(asked: dict[str, Any],
     assert not judge(run, settings=settings).proven
 
 
-def test_a_seed_that_is_not_that_of_the_configuration_is_noticed() -> None:
+def test_a_seed_that_differs_from_the_configuration_is_noticed() -> None:
     repeatable = part(judge(changed("seed", to=7)), "repeatable")
     assert repeatable.evidence == "run.json says seed 7, config.yaml says 42"
 
@@ -317,14 +317,14 @@ def test_a_seed_that_is_not_that_of_the_configuration_is_noticed() -> None:
         ([STARTED, FINISHED, STARTED], "the run started again at step 0"),
     ],
 )
-def test_the_events_must_bear_the_outcome_out(events: list[Any], words: str) -> None:
+def test_the_events_must_confirm_the_outcome(events: list[Any], words: str) -> None:
     trained = part(judge(events=events), "trained")
     assert not trained.holds
     assert words in trained.evidence
     assert trained.next_step == AGAIN
 
 
-def test_a_run_that_a_hang_ended_and_that_was_taken_up_again_is_proven() -> None:
+def test_a_run_that_was_resumed_after_a_hang_is_proven() -> None:
     proof = judge(events=[STARTED, HANG, FAILED, RESUMED, SAVED, FINISHED])
     assert proof.proven
     assert "1 retry (resumed after step 5)" in part(proof, "trained").evidence
@@ -338,7 +338,7 @@ def test_without_digests_of_its_final_state_nothing_can_be_compared(digests: Any
     assert repeatable.evidence == "not on record: digests of the final state"
 
 
-def test_a_stopped_run_says_where_it_stopped_and_how_to_go_on() -> None:
+def test_a_stopped_run_shows_where_it_stopped_and_the_resume_command() -> None:
     outcome = {
         "status": "stopped",
         "exit_code": 75,
@@ -352,7 +352,7 @@ def test_a_stopped_run_says_where_it_stopped_and_how_to_go_on() -> None:
     assert "--resume auto" in str(trained.next_step)
 
 
-def test_a_stop_is_told_once() -> None:
+def test_the_reason_of_a_stop_is_not_repeated() -> None:
     reason = "Stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 is whole."
     outcome = {"status": "stopped", "exit_code": 75, "steps": 340, "reason": reason}
     assert part(judge(changed("outcome", to=outcome)), "trained").evidence == (
@@ -375,7 +375,7 @@ def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
     )
 
 
-def test_a_validation_loss_that_is_not_finite_is_not_trained() -> None:
+def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
     run = changed("outcome", "validation_loss", to=math.inf)
     assert "validation loss is inf" in part(judge(run), "trained").evidence
 
@@ -427,7 +427,7 @@ def test_several_processes_without_a_network_verdict_do_not_hold(here: Any) -> N
         (Verdict(objects_total=True, objects_verified=True), "the manifest lists no object"),
     ],
 )
-def test_what_is_not_whole_in_the_store_is_not_stored(verdict: Verdict | None, words: str) -> None:
+def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, words: str) -> None:
     stored = part(judge(found=Found(verdict)), "stored")
     assert not stored.holds
     assert words in stored.evidence
@@ -452,7 +452,7 @@ def test_what_is_not_whole_in_the_store_is_not_stored(verdict: Verdict | None, w
         ),
     ],
 )
-def test_each_stored_checkpoint_must_be_what_the_run_wrote(
+def test_each_stored_checkpoint_must_be_the_one_the_run_wrote(
     checkpoints: dict[int, Stored], words: str
 ) -> None:
     stored = part(judge(found=Found(checkpoints=checkpoints)), "stored")
@@ -483,7 +483,7 @@ def test_the_events_name_the_last_checkpoint_too() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
-def test_syncing_again_is_proposed_only_where_the_disk_has_what_the_run_wrote(
+def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
     on_disk: dict[int, str],
 ) -> None:
     found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
@@ -503,7 +503,7 @@ def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
     )
 
 
-def test_a_number_of_another_run_leads_to_a_number_of_its_own() -> None:
+def test_a_taken_run_number_leads_to_a_sync_under_another_number() -> None:
     found = Found(trouble="run number 7 belongs to run run-b; this is run run-a", taken=True)
     stored = part(judge(found=found), "stored")
     assert stored.evidence == "run number 7 belongs to run run-b; this is run run-a"
@@ -516,7 +516,7 @@ def test_a_store_that_could_not_be_asked_is_named_and_does_not_hold() -> None:
     assert stored.evidence == "The bucket ml-runs does not answer."
 
 
-def test_a_run_that_failed_is_not_said_to_lack_credentials_for_a_store_that_it_never_goes_to() -> None:
+def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
     failed = changed("outcome", "status", to="failed")
     stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
     assert not stored.holds
@@ -528,13 +528,13 @@ def test_a_run_that_failed_is_not_said_to_lack_credentials_for_a_store_that_it_n
     assert taken.evidence == "number 7 is another run's"
 
 
-def test_without_a_store_the_next_step_leaves_its_address_to_be_filled_in() -> None:
+def test_without_a_store_the_next_step_has_a_placeholder_for_its_address() -> None:
     stored = part(prove(proven_run(), whole_rows(), EVENTS, Found(None), place=Place("runs/a")), "stored")
     assert stored.evidence == "no store was named"
     assert "--store URL --run-number auto" in str(stored.next_step)
 
 
-def test_the_proposed_commands_can_be_pasted_whatever_the_names() -> None:
+def test_the_suggested_commands_are_quoted_for_any_name() -> None:
     directory, store = "/mnt/my runs/it's; rm -rf $HOME", "file:///my store"
     place = Place(directory, store, 7)
     run = changed("outcome", "status", to="stopped")
@@ -577,7 +577,7 @@ def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
     assert "no longer the run's" in other.evidence
 
 
-def test_segments_of_another_origin_are_not_repeated_by_the_record() -> None:
+def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
     run = proven_run()
     same = {"until": 100, **origin_of(run)}
     run["history"] = [same]
@@ -603,7 +603,7 @@ def test_segments_of_another_origin_are_not_repeated_by_the_record() -> None:
         (("hardware", "world_size"), 8, "another world size"),
     ],
 )
-def test_a_segment_that_rounded_otherwise_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
+def test_a_segment_with_another_rounding_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
     run = proven_run()
     run["history"] = [{"until": 100, **origin_of(changed(*path, to=value))}]
     repeatable = part(judge(run), "repeatable")
@@ -611,7 +611,7 @@ def test_a_segment_that_rounded_otherwise_is_named(path: tuple[str, ...], value:
     assert repeatable.evidence == f"until step 100 it ran with {words}"
 
 
-def test_a_segment_on_another_gpu_is_another_device_once() -> None:
+def test_a_segment_on_another_gpu_is_named_once() -> None:
     run = proven_run()
     run["hardware"] |= {"device": "cpu", "threads": 4}
     gpu = {"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}
@@ -620,7 +620,7 @@ def test_a_segment_on_another_gpu_is_another_device_once() -> None:
     assert evidence == "until step 100 it ran with another device and other threads"
 
 
-def test_image_and_parent_are_needed_by_hash_once_they_are_named() -> None:
+def test_a_named_image_or_parent_must_have_a_hash() -> None:
     run = changed("image_digest", to="latest")
     run["parent"] = {"checkpoint": "runs/b/checkpoints/step-00000100"}
     assert part(judge(run), "repeatable").evidence == "not on record: image, parent checkpoint"

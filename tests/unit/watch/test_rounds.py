@@ -1,4 +1,4 @@
-"""A round of the watchdog against a GitHub in memory: one issue an outage, one resumption a death."""
+"""A round of the watchdog with a GitHub in memory: one issue per outage, one resumption per dead run."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def at(minutes_ago: float) -> str:
 
 @dataclass
 class Memory:
-    """GitHub as far as a round needs it; keeps what is changed."""
+    """The part of GitHub that a round uses; records every change."""
 
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -100,7 +100,7 @@ def test_a_look_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
 OUTAGE = Outage("offline gpu-1", "GPU runner gpu-1 is offline", "sudo ./svc.sh status")
 
 
-def test_an_outage_is_told_once_and_its_end_too() -> None:
+def test_an_outage_and_its_end_are_reported_once() -> None:
     github = Memory()
     new, over = rounds.tell(github, (OUTAGE,), dry_run=False)
     assert (new, over) == ([OUTAGE], [])
@@ -119,7 +119,7 @@ def test_an_outage_is_told_once_and_its_end_too() -> None:
     ]
 
 
-def test_the_issue_of_a_training_that_died_stays_open_until_a_person_closes_it() -> None:
+def test_the_issue_of_a_dead_run_stays_open_until_a_person_closes_it() -> None:
     death = Outage("dead 7", "A training died: " + "x" * 300, "gh run rerun 7 --failed")
     github = Memory()
     rounds.tell(github, (death,), dry_run=False)
@@ -131,7 +131,7 @@ def test_the_issue_of_a_training_that_died_stays_open_until_a_person_closes_it()
     assert github.changed == []
 
 
-def test_only_what_two_looks_saw_is_an_outage() -> None:
+def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
     job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
     stays, passes = Orphan(job, "495 minutes", force=False), Orphan(replace(job, run=8), "", force=False)
     other = Outage("stuck gpu-1", "", "")
@@ -142,14 +142,14 @@ def test_only_what_two_looks_saw_is_an_outage() -> None:
     assert rounds.seen_twice(first, second) == rounds.Seen((again,), (later,))
 
 
-def test_an_issue_with_the_same_words_by_somebody_else_silences_nothing() -> None:
+def test_an_issue_with_the_same_text_by_another_author_is_ignored() -> None:
     body = "<!-- trainyard-watch: offline gpu-1 -->"
     github = Memory({"/issues": [{"number": 5, "body": body, "user": {"login": "mallory"}}]})
     assert rounds.tell(github, (OUTAGE,), dry_run=True) == ([OUTAGE], [])
     assert github.changed == []
 
 
-def test_what_nobody_ends_is_cancelled_and_may_have_ended_meanwhile() -> None:
+def test_an_orphaned_job_is_cancelled_even_if_it_ended_meanwhile() -> None:
     job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
     found = (Orphan(job, "it has run too long", force=False), Orphan(job, "still", force=True))
     github = Memory()
@@ -178,14 +178,15 @@ def dead_run(**changes: Any) -> Memory:
     return Memory(lists, [run])
 
 
-def test_a_training_whose_runner_died_goes_on_in_the_next_segment() -> None:
+def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
     github = dead_run()
     [dead] = rounds.find_dead(github, "training_ci.yml", now=NOW)
     assert dead.following == FIRST.next(step=0, died=True)
     assert rounds.resume(github, dead, "training_ci.yml") == "https://x/8"
     [(asked, inputs)] = github.changed
     assert asked == "training_ci.yml@main"
-    assert (inputs["resume"], inputs["overrides"]) == ("none", "a.b=1")  # no step was told: as it began
+    # No step is known, so the next segment begins as this one did.
+    assert (inputs["resume"], inputs["overrides"]) == ("none", "a.b=1")
     assert json.loads(inputs["continues"])["number"] == 2
 
 
@@ -193,11 +194,11 @@ def test_a_training_whose_runner_died_goes_on_in_the_next_segment() -> None:
     "changes",
     [{"conclusion": "success"}, {"status": "in_progress"}, {"updated_at": at(25 * 60)}],
 )
-def test_what_is_well_or_going_or_long_past_is_left_alone(changes: dict[str, str]) -> None:
+def test_successful_running_and_old_runs_are_not_resumed(changes: dict[str, str]) -> None:
     assert rounds.find_dead(dead_run(**changes), "training_ci.yml", now=NOW) == []
 
 
-def test_one_that_failed_by_itself_or_was_cancelled_by_somebody_is_not_resumed() -> None:
+def test_a_run_that_failed_or_was_cancelled_is_not_resumed() -> None:
     github = dead_run(conclusion="cancelled")
     github.lists["/check-runs/70/annotations"] = [{"message": "The operation was canceled."}]
     assert rounds.find_dead(github, "training_ci.yml", now=NOW) == []
@@ -210,7 +211,7 @@ def test_one_that_failed_by_itself_or_was_cancelled_by_somebody_is_not_resumed()
     ("by", "resumed"), [("octocat", 0), ("github-actions-fan", 0), ("github-actions[bot]", 1)]
 )
 @pytest.mark.parametrize("word", ["canceled", "Cancelled"])
-def test_one_that_a_person_cancelled_is_left_although_its_runner_was_shut_down_too(
+def test_a_cancelled_run_is_not_resumed_even_if_its_runner_was_shut_down(
     by: str, resumed: int, word: str
 ) -> None:
     github = dead_run(conclusion="cancelled")
@@ -228,11 +229,11 @@ def test_trouble_with_one_run_does_not_end_the_look() -> None:
     assert (gone.run, gone.following) == (6, None)
     assert "410 Gone" in gone.reason
     assert dead.following is not None
-    github.downloads = [ServiceTroubleError("502")]  # the next look asks again
+    github.downloads = [ServiceTroubleError("502")]  # the next look tries again
     assert [each.run for each in rounds.find_dead(github, "training_ci.yml", now=NOW)] == [7]
 
 
-def test_a_training_that_cannot_be_resumed_is_told_of() -> None:
+def test_a_run_that_cannot_be_resumed_is_reported() -> None:
     github = dead_run()
     found = rounds.find_dead(github, "training_ci.yml", now=NOW)
     assert rounds.resume_all(github, found, "training_ci.yml", dry_run=True) == (found, [])
@@ -246,14 +247,14 @@ def test_a_training_that_cannot_be_resumed_is_told_of() -> None:
     assert len(github.changed) == 1
 
 
-def test_one_that_goes_on_already_is_not_resumed_twice() -> None:
+def test_a_run_with_a_next_segment_is_not_resumed_again() -> None:
     github = dead_run()
     later = {"id": 8, "status": "queued", "display_title": "lineage 7 segment 2"}
     github.runs.insert(0, later)
     assert rounds.find_dead(github, "training_ci.yml", now=NOW) == []
 
 
-def test_one_that_dies_again_and_again_is_given_up_by_name() -> None:
+def test_a_run_that_dies_repeatedly_is_given_up_and_named() -> None:
     github = dead_run()
     github.plan = json.dumps(PLAN | {"segment": {**PLAN["segment"], "deaths": MOST_DEATHS}})
     [dead] = rounds.find_dead(github, "training_ci.yml", now=NOW)

@@ -1,4 +1,4 @@
-"""What is wrong with runners and jobs at one moment, and what is only waiting for its turn."""
+"""Outages and orphaned jobs at one moment, and jobs that only wait for their turn."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def named(*jobs: Job, runners: tuple[Runner, ...] | None = (BOX,)) -> list[str]:
     return [outage.key for outage in outages(runners, jobs, GPU, now=NOW)]
 
 
-def test_a_runner_that_is_offline_is_named_whether_a_job_waits_or_not() -> None:
+def test_an_offline_runner_is_named_whether_a_job_waits_or_not() -> None:
     assert named(runners=(AWAY,)) == ["offline gpu-1"]
     assert named(job(30), runners=(AWAY,)) == ["offline gpu-1"]
     [outage] = outages((Runner("gpu-1", online=False, busy=True, labels=GPU),), (), GPU, now=NOW)
@@ -39,7 +39,7 @@ def test_a_job_that_waits_for_its_turn_is_no_outage() -> None:
     assert named(job(300), job(200, running=True, run=6)) == []
 
 
-def test_a_runner_that_nobody_registered_is_named_by_its_labels() -> None:
+def test_a_missing_runner_is_named_by_its_labels() -> None:
     other = Runner("cpu-1", online=False, busy=False, labels=frozenset({"self-hosted"}))
     assert named(job(6), runners=(other,)) == ["missing"]
     assert named(runners=(other,)) == []
@@ -47,7 +47,7 @@ def test_a_runner_that_nobody_registered_is_named_by_its_labels() -> None:
     assert outage.title.startswith("No runner registered in this repository has the labels gpu, self-hosted;")
 
 
-def test_capitals_make_no_other_label() -> None:
+def test_labels_ignore_case() -> None:
     capitals = frozenset({"Self-Hosted", "GPU"})
     box = Runner("gpu-1", online=False, busy=False, labels=capitals)
     assert named(runners=(box,)) == ["offline gpu-1"]
@@ -57,7 +57,7 @@ def test_capitals_make_no_other_label() -> None:
     assert job(6, labels=frozenset({"CodeBuild-trainyard-7-1"})).on_codebuild
 
 
-def test_without_leave_to_list_runners_the_jobs_tell() -> None:
+def test_without_permission_to_list_runners_the_jobs_show_an_outage() -> None:
     assert named(job(6), runners=None) == ["waiting"]
     assert named(job(6), job(60, running=True), runners=None) == []
     assert named(runners=None) == []
@@ -68,20 +68,20 @@ def test_without_leave_to_list_runners_the_jobs_tell() -> None:
     ("waits", "force"),
     [(job(496, running=True), False), (job(570, running=True), False), (job(571, running=True), True)],
 )
-def test_a_job_that_outlives_its_limit_is_ended_at_last_by_force(waits: Job, force: bool) -> None:
-    """At a look every hour, some minutes late, the first one that sees it asks it to end."""
+def test_a_job_beyond_its_limit_is_cancelled_and_later_by_force(waits: Job, force: bool) -> None:
+    """Looks come every hour, some minutes late; the first that sees the job cancels it without force."""
     [orphan] = orphans([waits], GPU, now=NOW)
     assert orphan.force is force
     assert "jobs end after 480" in orphan.reason
 
 
-def test_a_machine_that_codebuild_never_starts_is_not_waited_for() -> None:
+def test_a_job_that_codebuild_ignores_is_cancelled() -> None:
     [orphan] = orphans([job(61, labels=CODEBUILD)], GPU, now=NOW)
     assert "no machine of CodeBuild has come for 61 minutes" in orphan.reason
     assert [each.force for each in orphans([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [False]
 
 
-def test_what_waits_for_your_own_runner_or_is_none_of_ours_is_left_alone() -> None:
+def test_jobs_waiting_for_your_own_runner_and_foreign_jobs_are_left_alone() -> None:
     hosted = frozenset({"ubuntu-24.04"})
     left = [
         job(600),
@@ -92,7 +92,7 @@ def test_what_waits_for_your_own_runner_or_is_none_of_ours_is_left_alone() -> No
     assert list(orphans(left, GPU, now=NOW)) == []
 
 
-def test_without_labels_only_the_jobs_of_codebuild_are_looked_after() -> None:
+def test_without_labels_only_codebuild_jobs_are_watched() -> None:
     none: frozenset[str] = frozenset()
     hosted = job(600, running=True, labels=frozenset({"ubuntu-24.04"}))
     away = Runner("gpu-1", online=False, busy=False, labels=GPU)

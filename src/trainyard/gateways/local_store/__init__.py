@@ -1,7 +1,7 @@
 """A folder as a store, for a laptop.
 
-store  the operations of a store, in terms of files
-files  copying, hashing and making durable
+store  the operations of a store, on files
+files  copying, hashing and flushing files to disk
 """
 
 from trainyard.gateways.local_store.store import LocalObject, LocalStore, LocalUpload

@@ -1,6 +1,6 @@
-"""Files of a folder that is a store: copied and hashed in one pass, made durable, refused in plain words.
+"""File operations for a store in a folder: copy and hash in one pass, flush to disk, report refusals clearly.
 
-It knows no store and no keys.
+It knows nothing about stores and keys.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextlib.contextmanager
 def refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn what the file system refuses into a ServiceError that says what to do."""
+    """Turn an error of the file system into a ServiceError that names the path and the free space."""
     try:
         yield
     except FileNotFoundError:
@@ -31,7 +31,7 @@ def refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
 
 
 def _free(path: Path) -> str:
-    """The room where `path` is, or would be; of the nearest folder that can be looked at."""
+    """The free space where `path` is or would be, measured at the nearest accessible folder."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             if folder.is_dir():
@@ -40,7 +40,7 @@ def _free(path: Path) -> str:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise VerificationError for a symbolic link, ServiceError for what may not be looked at."""
+    """Raise VerificationError for a symbolic link, ServiceError for a path that is not accessible."""
     with refusals_named(path):
         is_link = path.is_symlink()
     if is_link:
@@ -51,7 +51,7 @@ def refuse_link(path: Path) -> None:
 
 
 def _size(count: int) -> str:
-    """Bytes in the unit that fits: `812 bytes`, `43.1 MB`."""
+    """Bytes in a suitable unit: `812 bytes`, `43.1 MB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"
@@ -59,11 +59,11 @@ def _size(count: int) -> str:
 
 
 def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[bytes, int]:
-    """Copy a file and make it durable; the SHA-256 and the number of the bytes that were read."""
+    """Copy a file and flush it to disk; return the SHA-256 and the number of the bytes read."""
     digest, size = hashlib.sha256(), 0
     with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
         while chunk := reader.read(CHUNK_BYTES):
-            pace(2 * len(chunk))  # it is read back before it gets its name
+            pace(2 * len(chunk))  # twice, because the copy is read back before it gets its name
             digest.update(chunk)
             view = memoryview(chunk)
             while view:
@@ -74,7 +74,7 @@ def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[
 
 
 def digest_of(path: Path) -> tuple[bytes, int]:
-    """The SHA-256 and the number of a file's bytes."""
+    """The SHA-256 and the size of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -84,26 +84,27 @@ def digest_of(path: Path) -> tuple[bytes, int]:
 
 
 def name_exclusively(temporary: Path, path: Path) -> None:
-    """Like a rename, but refused (FileExistsError) when the name is taken."""
+    """Rename `temporary` to `path`, but raise FileExistsError when `path` exists."""
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
-        # No hard links here (FAT, some network shares): exclusive, but a crash can leave half of it.
+        # Without hard links (FAT, some network shares), the name is still exclusive, but a crash can leave
+        # half of the file.
         with path.open("xb") as file:
             file.write(temporary.read_bytes())
             os.fsync(file.fileno())
 
 
 def sync_file(path: Path) -> None:
-    """Make what is in the file durable."""
+    """Flush the file's content to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:
-    """Make the renames and removals in the directory durable."""
+    """Flush renames and removals in the directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""A folder as a store (`file:///folder`), for a laptop: the operations of S3, durable and never half done.
+"""A folder as a store (`file:///folder`), for a laptop: the operations of S3, durable and atomic.
 
-A file is copied under a temporary name, fsynced, read back and only then renamed. The checksum it reports is
-computed from the bytes on disk each time it is asked, so there is nothing to trust. A symbolic link is never
-an object: it may lead out of the store, or to what changes there. It knows nothing of runs.
+A file is copied under a temporary name, fsynced, read back and only then renamed. A checksum is computed from
+the bytes on disk each time it is requested, so no stored checksum has to be trusted. A symbolic link is never
+an object, because it may lead out of the store or to a file that changes. It knows nothing about runs.
 """
 
 import base64
@@ -30,7 +30,7 @@ from trainyard.gateways.local_store.files import (
 )
 
 _INCOMING = ".incoming"
-"""Files on their way; what a crash leaves here is never listed."""
+"""The folder of unfinished files; the leftovers of a crash in it are never listed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LocalObject:
 
 
 class LocalStore:
-    """A store in the folder `root`, which is made at the first write."""
+    """A store in the folder `root`, which the first write creates."""
 
     prefix = ""
 
@@ -80,7 +80,7 @@ class LocalStore:
             with refusals_named(path):
                 if not path.is_file():
                     return None
-                found = path.stat()  # before it is read: what replaces it meanwhile is another
+                found = path.stat()  # before reading, so that a replacement has another identity
                 digest, size = digest_of(path)
         except FileNotFoundError:
             return None
@@ -118,7 +118,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _reading(self, key: str, start: int) -> Iterator[FileIO]:
-        """The object's file from `start` on. Raises FileNotFoundError when there is none."""
+        """The object's file, opened at `start`. Raises FileNotFoundError when there is none."""
         path = self._path(key)
         refuse_link(path)
         with refusals_named(path):
@@ -161,9 +161,9 @@ class LocalStore:
         path = self._path(key)
         with refusals_named(path):
             path.unlink(missing_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # somebody else has removed the last one
+            with contextlib.suppress(FileNotFoundError):  # another process removed the folder
                 sync_directory(path.parent)
-            with contextlib.suppress(OSError):  # up to the first folder that holds something
+            with contextlib.suppress(OSError):  # stops at the first folder that is not empty
                 for folder in path.relative_to(self._root).parents[:-1]:
                     (self._root / folder).rmdir()
 
@@ -173,7 +173,7 @@ class LocalStore:
         key: str,
         *,
         metadata: Mapping[str, str],  # noqa: ARG002
-        claim: object = None,  # noqa: ARG002 - it is read as a whole, and back
+        claim: object = None,  # noqa: ARG002 - the whole file is read, and read back
     ) -> "LocalUpload":
         target = self._path(key)
         with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
@@ -209,14 +209,14 @@ class LocalStore:
         if start != self._root:
             refuse_link(start)
         for folder, names, files in os.walk(start):
-            if Path(folder) == self._root:  # below, such a name is somebody else's and no secret
+            if Path(folder) == self._root:  # in deeper folders the name is an ordinary one
                 names[:] = [name for name in names if name != _INCOMING]
-            links = [name for name in names if Path(folder, name).is_symlink()]  # os.walk passes them by
+            links = [name for name in names if Path(folder, name).is_symlink()]  # not entered
             yield from (Path(folder, name) for name in (*files, *links))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Only one process at a time gets here; the system lets go when it ends, however it ends."""
+        """Hold a lock that one process at a time can have; the system releases it when the process ends."""
         incoming = self._root / _INCOMING
         incoming.mkdir(parents=True, exist_ok=True)
         with (incoming / "lock").open("ab") as file:
