@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,18 @@ def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
 # Fields of records.
 
 MISSING = object()
-DEEP = "DEEP"
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """JSON as it is written."""
+
+    text: str
+
+
+_DIGITS = _Raw("9" * 5000)
+_DEEP = _Raw("[" * 100_000 + "]" * 100_000)
+_LONG_TEXT = "x" * 100_000
 
 
 def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
@@ -100,19 +112,12 @@ def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
     yield "NaN", float("nan")
     yield "infinite", float("-inf")
     yield "huge", 10**400
-    yield "thousands of digits", _Raw("9" * 5000)
+    yield "thousands of digits", _DIGITS
     yield "huge float", 1e308
-    yield "deep", _Raw("[" * 100_000 + "]" * 100_000)
+    yield "deep", _DEEP
     yield "surrogate", "\ud800"
-    yield "long text", "x" * 100_000
+    yield "long text", _LONG_TEXT
     yield "a list", [{"x": [1]}]
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """JSON as it is written."""
-
-    text: str
 
 
 def fields_of(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -141,22 +146,26 @@ def with_field(value: Any, at: tuple[Any, ...], new: Any) -> str:
     return text.replace(json.dumps(mark), new.text) if isinstance(new, _Raw) else text
 
 
-def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, str]]:
-    """The name of each change of one field of a JSON record or of one line of it, and the new content."""
+def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The name of each change of one field of a JSON record or of one line of it, and what makes its content."""
     content = thing.path(yard).read_text()
     if not thing.name.endswith(".jsonl"):
         value = json.loads(content)
         for at in fields_of(value):
             for name, new in wrong_values(_value_at(value, at)):
-                yield f"{'.'.join(map(str, at))} {name}", with_field(value, at, new)
+                yield f"{'.'.join(map(str, at))} {name}", partial(with_field, value, at, new)
         return
     lines = content.splitlines()
     for number in {0, len(lines) // 2, len(lines) - 1}:
         value = json.loads(lines[number])
         for at in fields_of(value):
             for name, new in wrong_values(_value_at(value, at)):
-                changed = [*lines[:number], with_field(value, at, new), *lines[number + 1 :]]
-                yield f"line {number + 1} {'.'.join(map(str, at))} {name}", "\n".join(changed) + "\n"
+                change = partial(_with_line, lines, number, partial(with_field, value, at, new))
+                yield f"line {number + 1} {'.'.join(map(str, at))} {name}", change
+
+
+def _with_line(lines: list[str], number: int, line: Callable[[], str]) -> str:
+    return "\n".join([*lines[:number], line(), *lines[number + 1 :]]) + "\n"
 
 
 def of_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
@@ -188,11 +197,11 @@ def _is_compared(change: str) -> bool:
     return change.startswith(_COMPARED)
 
 
-def _written(thing: Thing, content: str) -> Callable[[Yard], None]:
+def _written(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
     def plant(yard: Yard) -> None:
         path = thing.path(yard)
         path.unlink()
-        path.write_text(content, encoding="utf-8", errors="surrogatepass")
+        path.write_text(content(), encoding="utf-8", errors="surrogatepass")
 
     return plant
 
