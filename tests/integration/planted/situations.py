@@ -8,16 +8,15 @@ what is owed and not listed          no
 import copy
 import io
 import json
-import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.integration.planted.damage import DAMAGES, folder, longer, missing, one_bit
+from tests.integration.planted.damage import DAMAGES, Damage, folder, longer, missing, one_bit
 from tests.integration.planted.objects import Role, Thing
 from tests.integration.planted.yard import Yard
 
@@ -52,11 +51,13 @@ class Situation:
     restore: Verdict | None = None
 
 
-def of_things(yard_name: str, things: list[Thing]) -> Iterator[Situation]:
+def of_things(
+    yard_name: str, things: list[Thing], damages: Sequence[Damage] = DAMAGES
+) -> Iterator[Situation]:
     """Each thing with each damage."""
     newest = max((each.name for each in things if each.role is Role.MANIFEST), key=len)
     for thing in things:
-        for damage in DAMAGES:
+        for damage in damages:
             name = f"{thing.place} {thing.name}: {damage.__name__}"
             plant = _planted(thing, damage)
             if thing.place == "disk":
@@ -308,8 +309,7 @@ def _stored_anew(forge: Callable[[Yard], None]) -> Callable[[Yard], None]:
     def plant(yard: Yard) -> None:
         forge(yard)
         mend(yard)
-        shutil.rmtree(yard.store_folder)
-        yard.sync()
+        yard.store_anew()
 
     return plant
 
