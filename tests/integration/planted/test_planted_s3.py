@@ -13,7 +13,14 @@ import pytest
 from tests.integration.planted.bucket import Bucket, BucketYard, in_bucket
 from tests.integration.planted.damage import IN_A_BUCKET
 from tests.integration.planted.objects import Thing, things_of
-from tests.integration.planted.situations import FORGERIES, Situation, Verdict, of_fields, of_plants, of_things
+from tests.integration.planted.situations import (
+    FORGERIES,
+    Situation,
+    Verdict,
+    of_fields,
+    of_plants,
+    of_things,
+)
 from tests.integration.planted.sweep import EVERY, a_share, mistakes
 from tests.integration.planted.yard import Yard
 
