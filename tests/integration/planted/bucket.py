@@ -1,7 +1,7 @@
 """A finished run whose store is a bucket of a real S3 server.
 
-The folder `store` mirrors the bucket: what is planted there is put into the bucket before anybody judges, and
-taken back afterwards. So every situation that a bucket can be in is made by the same code as that of a folder.
+The folder `store` mirrors the bucket: what is planted there is put into the bucket before anybody judges,
+and taken back afterwards. So the situations of a folder are those of a bucket, made by the same code.
 """
 
 import base64

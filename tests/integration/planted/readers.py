@@ -1,5 +1,6 @@
-"""Every other script that reads a run directory or a store: whatever it finds there, it ends soon, and never in
-a crash. What it answers is for its own tests.
+"""Every other script that reads a run directory or a store.
+
+Whatever it finds there, it ends soon, and never in a crash. What it answers is for its own tests.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The same situations where the store is a bucket of a real S3 server (SeaweedFS), with the same verdicts by rule.
+"""The same situations, and the same verdicts by rule, where the store is a bucket of a real S3 server.
 
 A run of the tests takes each object with each damage that a bucket can show, and the commands in turn;
 TRAINYARD_EVERY_SITUATION=1 takes all commands, and all fields and plants.
