@@ -5,7 +5,6 @@ Memory holds one tensor at a time. Where the tensors lie is `stored_index`'s to 
 
 import hashlib
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 

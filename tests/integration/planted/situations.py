@@ -148,7 +148,7 @@ def with_field(value: Any, at: tuple[Any, ...], new: Any) -> str:
 
 
 def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The name of each change of one field of a JSON record, or of a line of it, and what makes its content."""
+    """The name of each change of one field of a JSON record, or of a line of it, and what makes it."""
     content = thing.path(yard).read_text()
     if not thing.name.endswith(".jsonl"):
         value = json.loads(content)
