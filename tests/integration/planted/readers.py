@@ -5,7 +5,7 @@ Whatever it finds there, it ends soon, and never in a crash. What it answers is 
 
 from collections.abc import Callable, Mapping
 
-from tests.integration.planted.judging import Answer, call
+from tests.integration.planted.judging import Answer, call, sync
 from tests.integration.planted.yard import Yard
 
 Reader = Callable[[Yard], Answer]
@@ -52,9 +52,6 @@ STORE: Mapping[str, Reader] = {
         *("fetch_resume", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
         *("--segment", "2", "--fetch", "true"),
     ),
-    "second sync": lambda yard: call(
-        *("training_artifact_sync", "--run-dir", str(yard.run.path), "--store", yard.store, "--once"),
-        within=yard.path,
-    ),
+    "second sync": sync,
 }
 """By what they are called here."""

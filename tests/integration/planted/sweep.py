@@ -4,7 +4,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from tests.integration.planted.judging import HUNG, Answer, prove, restore, verify
+from tests.integration.planted.judging import HUNG, Answer, prove, restore, sync, verify
 from tests.integration.planted.situations import Situation, Verdict
 from tests.integration.planted.yard import Yard
 
@@ -22,6 +22,7 @@ def mistakes(situations: Iterable[Situation], yards: Mapping[str, Yard]) -> Iter
     for situation in situations:
         with yards[situation.yard].damaged(situation.plant) as damaged:
             for command, verdict, call in (
+                ("sync", situation.sync, sync),
                 ("verify", situation.store_alone, lambda yard: verify(yard, disk=False)),
                 ("verify --run-dir", situation.verify, verify),
                 ("restore", situation.restore, restore),
