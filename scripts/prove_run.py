@@ -154,6 +154,7 @@ def digests_of_tensors(
     """None for a checkpoint of another trainer."""
     if not (checkpoint / ".metadata").exists() and "version" not in run:
         return None
+    progress.begin("importing torch")
     from trainyard.training.stored_state import state_digests
 
     return state_digests(checkpoint, progress)
