@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 from trainyard import command
@@ -22,6 +23,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceErro
 if TYPE_CHECKING:
     from trainyard.artifacts.inspection import Inspection
     from trainyard.run.directory import RunDirectory
+    from trainyard.run.progress import Progress
     from trainyard.watch.proof import Proof
 
 
@@ -131,10 +133,14 @@ def final_state(
     display.begin("reading the tensors of the last checkpoint")
     try:
         there = checkpoint_at_hand(
-            directory.checkpoint(step), open_store(str(store)), found.run_number or 0, step
+            directory.checkpoint(step), open_store(str(store)), found.run_number or 0, step, display
         )
         with shown(display), there as checkpoint:
-            return digests_of_tensors(run, checkpoint) if checkpoint else None, None
+            if checkpoint is not None:
+                return digests_of_tensors(run, checkpoint, display), None
+        why = f"it is not on disk, and {gettempdir()} has no room for it"
+        sys.stderr.write(f"The tensors of the last checkpoint were not read: {why}\n")
+        return None, None
     except (CheckpointError, VerificationError) as error:
         return None, str(error)
     except (OSError, ServiceError) as error:
@@ -142,13 +148,16 @@ def final_state(
         return None, None
 
 
-def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path) -> Mapping[str, str] | None:
+def digests_of_tensors(
+    run: Mapping[str, Any], checkpoint: Path, progress: "Progress"
+) -> Mapping[str, str] | None:
     """None for a checkpoint of another trainer."""
     if not (checkpoint / ".metadata").exists() and "version" not in run:
         return None
+    progress.begin("importing torch")
     from trainyard.training.stored_state import state_digests
 
-    return state_digests(checkpoint)
+    return state_digests(checkpoint, progress)
 
 
 def data(directory: "RunDirectory") -> str | None:

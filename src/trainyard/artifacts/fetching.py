@@ -12,19 +12,25 @@ from trainyard.artifacts.landing import Landing
 from trainyard.artifacts.places import safe_place
 from trainyard.artifacts.store import Store
 from trainyard.errors import VerificationError
+from trainyard.run.progress import UNSEEN, Progress
 
 
 @contextmanager
-def checkpoint_at_hand(path: Path, store: Store, run_number: int, step: int) -> Iterator[Path | None]:
+def checkpoint_at_hand(
+    path: Path, store: Store, run_number: int, step: int, progress: Progress = UNSEEN
+) -> Iterator[Path | None]:
     """The checkpoint at `path`; a copy of the stored one where that is gone; None where there is no room."""
     if path.exists():
         yield path
         return
     with TemporaryDirectory(prefix="trainyard-") as folder:
-        yield Path(folder) if fetch_checkpoint(store, run_number, step, Path(folder)) else None
+        came = fetch_checkpoint(store, run_number, step, Path(folder), progress)
+        yield Path(folder) if came else None
 
 
-def fetch_checkpoint(store: Store, run_number: int, step: int, folder: Path) -> bool:
+def fetch_checkpoint(
+    store: Store, run_number: int, step: int, folder: Path, progress: Progress = UNSEEN
+) -> bool:
     """Have its files in `folder`, hashed as they land; False, with nothing fetched, where there is no room.
 
     Raises VerificationError when it is not listed, or the store has other bytes, ServiceError when the store
@@ -39,7 +45,8 @@ def fetch_checkpoint(store: Store, run_number: int, step: int, folder: Path) -> 
         return False
     names = {entry.key.removeprefix(checkpoint.prefix): entry for entry in checkpoint.objects}
     wanted = {safe_place(entry.key, name.split("/")): entry for name, entry in names.items()}
-    with Landing(store, folder) as landing:
+    progress.begin(f"fetching checkpoint-{step}, which is not on disk", checkpoint.size)
+    with Landing(store, folder, progress) as landing:
         problems = landing.land(wanted)
     if problems:
         raise VerificationError("\n".join(problems))

@@ -32,8 +32,11 @@ def text_report(facts: RunFacts) -> str:
 
 
 def utc(moment: float) -> str:
-    """Unix seconds as `2025-01-09T14:23:45Z`."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Unix seconds as `2025-01-09T14:23:45Z`; a number that no calendar has is shown as it is."""
+    try:
+        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{moment:.6g} s"
 
 
 def _block(heading: str, lines: Iterable[Line]) -> str:

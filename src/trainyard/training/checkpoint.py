@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, DamagedFileError, IncompatibleCheckpointError
@@ -35,6 +34,7 @@ from trainyard.run.outside import read_json_object
 from trainyard.training.retention import remove_checkpoint
 from trainyard.training.shards import Written, write_index
 from trainyard.training.state import Tensors, TrainingState, generator_states, restore_generators
+from trainyard.training.stored_index import IndexedReader, read_index, tensors_in
 from trainyard.training.world import ALONE, World, peers_expected
 
 STATE_NAME = "trainer_state.json"
@@ -128,6 +128,7 @@ def newest_good_checkpoint(
         try:
             verify_checkpoint(path, digest_of=digest_of)
             read_state(path)
+            read_index(path)
         except CheckpointError as error:
             reject(step, str(error))
         else:
@@ -162,13 +163,12 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
         )
 
 
-def _restorable(path: Path, state: TrainingState) -> dict[str, Tensors]:
+def _restorable(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:
     """The tensors of `state`; an exchange of gradients begins anew where it is another than the saved one."""
-    tensors = state.tensors()
-    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors, saved = state.tensors(), tensors_in(index)
     for name, tensor in tensors.get("exchange", {}).items():
         entry = saved.get(f"exchange.{name}")
-        if not isinstance(entry, TensorStorageMetadata) or entry.size != tensor.shape:
+        if entry is None or entry.size != tensor.shape:
             _logger.warning("%s has no state of this exchange of gradients: it begins anew", path)
             del tensors["exchange"]
             break
@@ -178,13 +178,15 @@ def _restorable(path: Path, state: TrainingState) -> dict[str, Tensors]:
 def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> None:
     """Load the verified checkpoint at `path` into `state`, random generators included.
 
-    It may have been written by another number of processes: every process reads the parts it needs.
+    It may have been written by another number of processes: every process reads the parts it needs. Raises
+    CheckpointError when it cannot be read.
     """
+    index = read_index(path)
     try:
         with _single_process(), peers_expected():
             load(
-                _restorable(path, state),
-                storage_reader=FileSystemReader(path),
+                _restorable(path, index, state),
+                storage_reader=IndexedReader(path, index),
                 process_group=world.control,
                 no_dist=world.control is None,
             )

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.config.schema import ArchitectureConfig
@@ -20,6 +18,7 @@ from trainyard.errors import CheckpointError
 from trainyard.run.checkpoints import MANIFEST_NAME
 from trainyard.run.files import sha256_of_file
 from trainyard.training.checkpoint import read_state
+from trainyard.training.stored_index import IndexedReader, read_index, tensors_in
 from trainyard.training.weight_fit import OUTPUT, layers_in
 
 _PART = "model."
@@ -37,12 +36,13 @@ class CheckpointWeights:
     """A checkpoint's directory (`…/checkpoints/step-00000500`)."""
 
     def __init__(self, path: Path) -> None:
+        """Raises CheckpointError when its index cannot be read."""
         self.path = path
-        entries = FileSystemReader(path).read_metadata().state_dict_metadata
+        self._index = read_index(path)
         self._tensors = {
             name.removeprefix(_PART): entry
-            for name, entry in entries.items()
-            if name.startswith(_PART) and isinstance(entry, TensorStorageMetadata)
+            for name, entry in tensors_in(self._index).items()
+            if name.startswith(_PART)
         }
         self.declared: Mapping[str, Any] = self._declared()
 
@@ -68,7 +68,8 @@ class CheckpointWeights:
             # Each process reads for itself, which is what was asked for.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             try:
-                load({_PART + name: tensor}, storage_reader=FileSystemReader(self.path), no_dist=True)
+                reader = IndexedReader(self.path, self._index)
+                load({_PART + name: tensor}, storage_reader=reader, no_dist=True)
             except (OSError, CheckpointException) as error:
                 raise CheckpointError(f"{self.path}: {name} could not be read ({error})") from error
         return tensor.to(torch.float32)

@@ -15,6 +15,7 @@ from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
 from trainyard.training.checkpoint import check_fit, newest_good_checkpoint, read_state
+from trainyard.training.stored_index import read_index
 
 _logger = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
         )
     try:
         verify_checkpoint(path, digest_of=digest_of)
+        read_index(path)
     except CheckpointError as error:
         raise CheckpointError(
             f"--resume {path}: does not verify ({error}). Nothing was loaded; --resume auto takes the newest "

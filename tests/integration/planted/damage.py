@@ -89,8 +89,10 @@ def device(path: Path) -> None:
     os.mknod(path, 0o666 | 0o020000, os.makedev(1, 5))
 
 
+IN_A_BUCKET: tuple[Damage, ...] = (missing, cut, emptied, one_bit, same_size, longer, older, not_utf8)
+"""What may be put in the place of an object: there are no links, pipes and folders."""
 DAMAGES: tuple[Damage, ...] = (
-    *(missing, cut, emptied, one_bit, same_size, longer, older, not_utf8),
+    *IN_A_BUCKET,
     *(linked, linked_to_other, linked_nowhere, linked_in_a_circle, folder, pipe),
     *((device,) if os.geteuid() == 0 else ()),
 )

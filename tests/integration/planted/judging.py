@@ -61,6 +61,11 @@ def restore(yard: Yard, *more: str) -> Answer:
     return call("restore_artifact", *flags, *more, within=yard.path)
 
 
+def sync(yard: Yard) -> Answer:
+    flags = ("--run-dir", str(yard.run.path), "--store", yard.store, "--run-number", "1", "--once")
+    return call("training_artifact_sync", *flags, within=yard.path)
+
+
 @contextlib.contextmanager
 def _limit(within: Path) -> Iterator[None]:
     came: list[int] = []

@@ -8,20 +8,23 @@ what is owed and not listed          no
 import copy
 import io
 import json
+import pickle
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.integration.planted.damage import DAMAGES, folder, longer, missing, one_bit
+from tests.integration.planted.damage import DAMAGES, IN_A_BUCKET, Damage, folder, longer, missing, one_bit
 from tests.integration.planted.objects import Role, Thing
-from tests.integration.planted.yard import Yard
+from tests.integration.planted.yard import STEPS, Yard
 
-from trainyard.artifacts.manifest import RunManifest, manifest_bytes, parse_manifest
+from trainyard.artifacts.manifest import ManifestObject, RunManifest, manifest_bytes, parse_manifest
 from trainyard.artifacts.statement import restated
+from trainyard.gateways import open_store
 from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, describe_files, write_manifest
 from trainyard.run.files import sha256_of_file
 
@@ -49,13 +52,17 @@ class Situation:
     store_alone: Verdict | None = None
     """Verifying without a directory; None where the store was not touched."""
     restore: Verdict | None = None
+    sync: Verdict | None = None
+    """Storing the run, before it is judged; None where it stays as it was stored."""
 
 
-def of_things(yard_name: str, things: list[Thing]) -> Iterator[Situation]:
+def of_things(
+    yard_name: str, things: list[Thing], damages: Sequence[Damage] = DAMAGES
+) -> Iterator[Situation]:
     """Each thing with each damage."""
     newest = max((each.name for each in things if each.role is Role.MANIFEST), key=len)
     for thing in things:
-        for damage in DAMAGES:
+        for damage in damages:
             name = f"{thing.place} {thing.name}: {damage.__name__}"
             plant = _planted(thing, damage)
             if thing.place == "disk":
@@ -88,7 +95,18 @@ def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
 # Fields of records.
 
 MISSING = object()
-DEEP = "DEEP"
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """JSON as it is written."""
+
+    text: str
+
+
+_DIGITS = _Raw("9" * 5000)
+_DEEP = _Raw("[" * 100_000 + "]" * 100_000)
+_LONG_TEXT = "x" * 100_000
 
 
 def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
@@ -100,19 +118,19 @@ def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
     yield "NaN", float("nan")
     yield "infinite", float("-inf")
     yield "huge", 10**400
-    yield "thousands of digits", _Raw("9" * 5000)
+    yield "thousands of digits", _DIGITS
     yield "huge float", 1e308
-    yield "deep", _Raw("[" * 100_000 + "]" * 100_000)
+    yield "deep", _DEEP
     yield "surrogate", "\ud800"
-    yield "long text", "x" * 100_000
+    yield "long text", _LONG_TEXT
     yield "a list", [{"x": [1]}]
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """JSON as it is written."""
-
-    text: str
+def _other_values(value: object) -> Iterator[tuple[str, Any]]:
+    """Wrong ones that are not what is there: some fields may be null, or true."""
+    for name, new in wrong_values(value):
+        if new is MISSING or isinstance(new, _Raw) or json.dumps(new) != json.dumps(value):
+            yield name, new
 
 
 def fields_of(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -141,22 +159,26 @@ def with_field(value: Any, at: tuple[Any, ...], new: Any) -> str:
     return text.replace(json.dumps(mark), new.text) if isinstance(new, _Raw) else text
 
 
-def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, str]]:
-    """The name of each change of one field of a JSON record or of one line of it, and the new content."""
+def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The name of each change of one field of a JSON record, or of a line of it, and what makes it."""
     content = thing.path(yard).read_text()
     if not thing.name.endswith(".jsonl"):
         value = json.loads(content)
         for at in fields_of(value):
-            for name, new in wrong_values(_value_at(value, at)):
-                yield f"{'.'.join(map(str, at))} {name}", with_field(value, at, new)
+            for name, new in _other_values(_value_at(value, at)):
+                yield f"{'.'.join(map(str, at))} {name}", partial(with_field, value, at, new)
         return
     lines = content.splitlines()
     for number in {0, len(lines) // 2, len(lines) - 1}:
         value = json.loads(lines[number])
         for at in fields_of(value):
-            for name, new in wrong_values(_value_at(value, at)):
-                changed = [*lines[:number], with_field(value, at, new), *lines[number + 1 :]]
-                yield f"line {number + 1} {'.'.join(map(str, at))} {name}", "\n".join(changed) + "\n"
+            for name, new in _other_values(_value_at(value, at)):
+                change = partial(_with_line, lines, number, partial(with_field, value, at, new))
+                yield f"line {number + 1} {'.'.join(map(str, at))} {name}", change
+
+
+def _with_line(lines: list[str], number: int, line: Callable[[], str]) -> str:
+    return "\n".join([*lines[:number], line(), *lines[number + 1 :]]) + "\n"
 
 
 def of_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
@@ -177,6 +199,66 @@ def of_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situa
                 yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO, Verdict.NO, brought)
 
 
+def of_mended_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
+    """Each field of each JSON record of the disk with each wrong value, all digests mended, stored anew.
+
+    Whether such a run is good, nobody can say by rule; storing and judging it ends soon, and in no crash.
+    """
+    for thing in things:
+        if thing.place == "store" or thing.role not in (Role.RECORD, Role.CHECKPOINT):
+            continue
+        if thing.name.endswith((".json", ".jsonl")):
+            for change, content in changes_of(thing, yard):
+                plant = _written_and_mended(thing, content)
+                name = f"mended {thing.name}: {change}"
+                yield Situation(yard_name, name, plant, *[Verdict.ANY] * 5)
+
+
+def _written_and_mended(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        _written(thing, content)(yard)
+        if thing.role is Role.CHECKPOINT:
+            mend(yard, manifests=not thing.name.endswith(MANIFEST_NAME))
+        shutil.rmtree(yard.store_folder)
+        yard.store_folder.mkdir()
+
+    return plant
+
+
+def of_mended_objects(yard_name: str, things: list[Thing]) -> Iterator[Situation]:
+    """Each object of the store with each damage, its size and digests in the newest manifest mended.
+
+    What the disk, a checkpoint's own manifest or run.json says of it is against that.
+    """
+    for thing in things:
+        if thing.place == "disk" or thing.role is Role.MANIFEST:
+            continue
+        for damage in IN_A_BUCKET:
+            if damage is not missing:
+                name = f"store {thing.name}: {damage.__name__}, digests mended"
+                plant = _damaged_and_listed(thing, damage)
+                on_disk = Verdict.ANY if thing.role in (Role.CLAIM, Role.EARLIER) else Verdict.NO
+                named = thing.role is Role.CHECKPOINT and not thing.name.endswith(MANIFEST_NAME)
+                alone = Verdict.NO if named else Verdict.ANY
+                yield Situation(yard_name, name, plant, on_disk, on_disk, alone, alone)
+
+
+def _damaged_and_listed(thing: Thing, damage: Damage) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        damage(thing.path(yard))
+        stored = open_store(yard.store).describe(thing.name)
+        assert stored is not None
+        entry = ManifestObject.of(stored, sha256_of_file(thing.path(yard)))
+
+        def listed(manifest: RunManifest) -> RunManifest:
+            objects = (entry if each.key == entry.key else each for each in manifest.objects)
+            return restated(replace(manifest, objects=tuple(objects)))
+
+        _rewrite_manifest(yard, listed)
+
+    return plant
+
+
 _COMPARED = ("run_id", "run_number", "schema", "objects", "outcome", "provenance", "statement", "supersedes")
 _OPTIONAL = ("statement missing", "statement null", "objects.0.etag", "objects.0.store_checksum")
 
@@ -188,11 +270,11 @@ def _is_compared(change: str) -> bool:
     return change.startswith(_COMPARED)
 
 
-def _written(thing: Thing, content: str) -> Callable[[Yard], None]:
+def _written(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
     def plant(yard: Yard) -> None:
         path = thing.path(yard)
         path.unlink()
-        path.write_text(content, encoding="utf-8", errors="surrogatepass")
+        path.write_text(content(), encoding="utf-8", errors="surrogatepass")
 
     return plant
 
@@ -224,6 +306,8 @@ def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situa
         yield Situation(yard_name, f"manifest with records {records}", plant, *[Verdict.NO] * 4)
     for name, forge, verdict in FORGERIES:
         yield Situation(yard_name, f"everywhere: {name}", _stored_anew(forge), verdict, Verdict.ANY)
+        fetched = _stored_anew(forge, remove=True)
+        yield Situation(yard_name, f"in the store alone: {name}", fetched, verdict, Verdict.ANY)
 
 
 _BESIDE = (
@@ -293,27 +377,32 @@ def _rewrite_manifest(yard: Yard, change: Callable[[RunManifest], RunManifest]) 
     path.write_bytes(manifest_bytes(manifest, ""))
 
 
-def _stored_anew(forge: Callable[[Yard], None]) -> Callable[[Yard], None]:
-    """Forge the run, mend every digest on the disk, and store it as if it had never been another."""
+def _stored_anew(forge: Callable[[Yard], None], *, remove: bool = False) -> Callable[[Yard], None]:
+    """Forge the run, mend every digest on the disk, and store it as if it had never been another.
+
+    With `remove`, its last checkpoint is no longer on disk: to be read, it must be fetched.
+    """
 
     def plant(yard: Yard) -> None:
         forge(yard)
         mend(yard)
-        shutil.rmtree(yard.store_folder)
-        yard.sync()
+        yard.store_anew()
+        if remove:
+            shutil.rmtree(yard.run.checkpoint(STEPS))
 
     return plant
 
 
-def mend(yard: Yard) -> None:
-    """Let manifests, events and outcome name the bytes that are there."""
+def mend(yard: Yard, *, manifests: bool = True) -> None:
+    """Let events and outcome name the bytes that are there; with `manifests`, those of checkpoints, too."""
     named = {}
     for step in yard.run.checkpoint_steps():
         path = yard.run.checkpoint(step)
-        before = json.loads((path / MANIFEST_NAME).read_bytes())
-        (path / MANIFEST_NAME).unlink()
-        files = describe_files(path)
-        write_manifest(path, CheckpointManifest(step, before["run_id"], before["created"], files))
+        if manifests:
+            before = json.loads((path / MANIFEST_NAME).read_bytes())
+            (path / MANIFEST_NAME).unlink()
+            files = describe_files(path)
+            write_manifest(path, CheckpointManifest(step, before["run_id"], before["created"], files))
         named[step] = sha256_of_file(path / MANIFEST_NAME)
     lines = [json.loads(line) for line in yard.run.events_file.read_text().splitlines()]
     for line in lines:
@@ -394,6 +483,31 @@ def _index_that_runs_code(yard: Yard) -> None:
     path.write_bytes(b"cos\nsystem\n(S'touch " + str(yard.path / "ran").encode() + b"'\ntR.")
 
 
+def _renamed_weights(yard: Yard, name: str) -> None:
+    """Let the index look for the weights under another name."""
+    path = yard.run.checkpoint(STEPS) / ".metadata"
+    index = pickle.loads(path.read_bytes())
+    for place in index.storage_data.values():
+        place.relative_path = name
+    path.unlink()
+    path.write_bytes(pickle.dumps(index))
+
+
+def _unlisted_weights(yard: Yard) -> None:
+    """On disk they are where the index says, under a name that manifests leave out: no store has them."""
+    (yard.run.checkpoint(STEPS) / "below").mkdir()
+    file = yard.run.checkpoint(STEPS) / "__0_0.distcp"
+    file.rename(yard.run.checkpoint(STEPS) / "below" / "manifest.json")
+    _renamed_weights(yard, "below/manifest.json")
+
+
+def _weights_elsewhere(yard: Yard) -> None:
+    """The index of the last checkpoint leads out of it."""
+    file = yard.run.checkpoint(STEPS) / "__0_0.distcp"
+    (yard.run.checkpoints / "elsewhere.distcp").hardlink_to(file)
+    _renamed_weights(yard, "../elsewhere.distcp")
+
+
 FORGERIES: tuple[tuple[str, Callable[[Yard], None], Verdict], ...] = (
     ("nothing", lambda _yard: None, Verdict.YES),
     ("one bit of the weights", _other_weights, Verdict.NO),
@@ -402,4 +516,6 @@ FORGERIES: tuple[tuple[str, Callable[[Yard], None], Verdict], ...] = (
     ("another fingerprint of the data", _other_data, Verdict.NO),
     ("no index of the tensors", _no_index, Verdict.NO),
     ("an index that runs code", _index_that_runs_code, Verdict.NO),
+    ("weights that their manifest does not list", _unlisted_weights, Verdict.NO),
+    ("weights in a file of another checkpoint", _weights_elsewhere, Verdict.NO),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.planted.yard import ROOT, Yard, make_all, plain
+from tests.integration.planted.yard import ROOT, Yard
 
 AS_NOBODY = """
 import os, sys
@@ -27,16 +27,11 @@ sys.exit(command.exit_code_of(lambda: main(sys.argv[2:])))
 PROVE = ROOT / "scripts" / "prove_run.py"
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Yard:
-    return make_all(tmp_path_factory.mktemp("surroundings"), kinds=(plain,))["plain"]
-
-
 @pytest.fixture
-def yard(made: Yard) -> Iterator[Yard]:
-    copy = made.copy_to(made.path.parent / "copy")
+def yard(yards: dict[str, Yard]) -> Iterator[Yard]:
+    copy = yards["plain"].copy_to(yards["plain"].path.parent / "copy of plain")
     yield copy
-    shutil.rmtree(made.path.parent / "copy")
+    shutil.rmtree(copy.path)
 
 
 def run(

@@ -6,7 +6,8 @@ They are trained once; whoever damages something damages a copy.
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -91,10 +92,25 @@ class Yard:
         while running.bring_newest(frozenset()) is not None:
             pass
 
+    def store_anew(self) -> None:
+        """Empty the store and store the run as if it had never been there."""
+        shutil.rmtree(self.store_folder)
+        self.sync()
+
     def copy_to(self, target: Path) -> "Yard":
         """A copy whose files may be replaced, and must not be written into."""
         shutil.copytree(self.path, target, copy_function=_link, symlinks=True)
         return Yard(target)
+
+    @contextmanager
+    def damaged(self, plant: Callable[["Yard"], None]) -> Iterator["Yard"]:
+        """A copy that something was planted in, for as long as it is judged."""
+        copy = self.copy_to(self.path.parent / "copy")
+        try:
+            plant(copy)
+            yield copy
+        finally:
+            shutil.rmtree(copy.path)
 
 
 def make_all(base: Path, kinds: Sequence[Callable[[Path], Yard]] | None = None) -> dict[str, Yard]:

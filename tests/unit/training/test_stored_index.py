@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, TensorProperties
 
-from trainyard.training.stored_state import _IndexReader
+from trainyard.training.stored_index import IndexUnpickler
 
 MEMBER = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
 
@@ -27,7 +27,7 @@ class Calls:
 
 
 def read(content: bytes) -> Any:
-    return _IndexReader(io.BytesIO(content)).load()
+    return IndexUnpickler(io.BytesIO(content)).load()
 
 
 def test_a_member_of_an_enum_is_read_as_python_3_11_2_writes_it() -> None:

@@ -1,0 +1,16 @@
+"""The finished runs that situations are planted in; they are trained once."""
+
+import pytest
+from tests.integration.planted.yard import Yard, make_all
+
+
+@pytest.fixture(scope="session")
+def yards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Yard]:
+    """By the names of their kinds; whoever damages one damages a copy."""
+    return make_all(tmp_path_factory.mktemp("yards"))
+
+
+@pytest.fixture(autouse=True)
+def outside_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_OUTPUT"):
+        monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,57 @@
+"""Every other script that reads a run directory or a store.
+
+Whatever it finds there, it ends soon, and never in a crash. What it answers is for its own tests.
+"""
+
+from collections.abc import Callable, Mapping
+
+from tests.integration.planted.judging import Answer, call, sync
+from tests.integration.planted.yard import Yard
+
+Reader = Callable[[Yard], Answer]
+
+
+def _of_run(name: str, *flags: str, option: str = "--run-dir") -> Reader:
+    def ask(yard: Yard) -> Answer:
+        where = (option, str(yard.run.path)) if option else (str(yard.run.path),)
+        return call(name, *_filled(flags, yard), *where, within=yard.path)
+
+    return ask
+
+
+def _of_store(name: str, *flags: str) -> Reader:
+    return lambda yard: call(name, "--store", yard.store, *_filled(flags, yard), within=yard.path)
+
+
+def _filled(flags: tuple[str, ...], yard: Yard) -> list[str]:
+    return [flag.replace("@new", str(yard.path / "new")) for flag in flags]
+
+
+DISK: Mapping[str, Reader] = {
+    "dashboard": _of_run("training_dashboard", "--format", "text", option=""),
+    "dashboard json": _of_run("training_dashboard", "--format", "json", option=""),
+    "dashboard markdown": _of_run("training_dashboard", "--format", "markdown", option=""),
+    "dashboard html": _of_run("training_dashboard", "--format", "html", "--output", "@new.html", option=""),
+    "slack": _of_run("notify_slack", "succeeded", "--dry-run"),
+    "export": _of_run("export_model", "--to", "@new", "--dry-run"),
+    "gather": _of_run("gather_records", "--to", "@new records"),
+    "verify alone": _of_run("verify_artifact"),
+    "sync elsewhere": _of_run("training_artifact_sync", "--store", "file://@new-store", "--once"),
+}
+STORE: Mapping[str, Reader] = {
+    "list": _of_store("list_artifacts"),
+    "list json": _of_store("list_artifacts", "--json", "--depth", "listing"),
+    "prune": _of_store("prune_artifacts", "--all-runs", "--keep-last", "1"),
+    "promote": _of_store(
+        *("promote_artifact", "--run-number", "1", "--step", "newest", "--name", "best", "--dry-run")
+    ),
+    "restore newest": _of_store(
+        "restore_artifact", "--run-number", "1", "--step", "newest", "--to", "@new newest"
+    ),
+    "go on": _of_store(
+        *("fetch_resume", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
+        *("--segment", "2", "--fetch", "true"),
+    ),
+    "second sync": sync,
+}
+"""By what they are called here."""
