@@ -4,6 +4,7 @@ Only what our uploads need is set here. Region, endpoint, proxy, addressing styl
 dual-stack and FIPS endpoints are boto3's to find out.
 """
 
+import functools
 import os
 from typing import Any
 
@@ -19,11 +20,14 @@ _SENT_UNASKED_BYTES = 1 << 20
 def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
     """A client with the credentials of now. Raises ConfigError for settings that cannot be used."""
     import boto3
+    import botocore.session
     from botocore.exceptions import BotoCoreError
     from botocore.handlers import add_expect_header
 
     try:
-        session = boto3.session.Session()
+        core = botocore.session.get_session()
+        core.register_component("data_loader", _definitions())
+        session = boto3.session.Session(botocore_session=core)
         region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
         client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds))
     except (BotoCoreError, ValueError) as error:
@@ -32,6 +36,14 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
     client.meta.events.register("before-call.s3.PutObject", _ask_before_a_large_body)
     sign_by(client, clock, session.get_credentials())
     return client
+
+
+@functools.cache
+def _definitions() -> Any:
+    """boto3's definitions of services, read once for all clients: they take most of the time to make one."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:
