@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -135,6 +135,7 @@ def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server
     server.content = bytes(RANGE_BYTES * 10)
     reading = store.stream("k", 0, len(server.content))
     next(reading)
+    assert isinstance(reading, Generator)
     reading.close()
     assert store._memory._lent == 0
 
@@ -169,7 +170,12 @@ def test_who_waits_for_memory_gets_it_when_it_is_given_back() -> None:
     memory, got = Memory(10), threading.Event()
     first = memory.take(8)
     assert first is not None
-    threading.Thread(target=lambda: (memory.take(8), got.set()), daemon=True).start()
+
+    def wait_for_it() -> None:
+        memory.take(8)
+        got.set()
+
+    threading.Thread(target=wait_for_it, daemon=True).start()
     assert not got.wait(0.1)
     memory.give(first)
     assert got.wait(10)

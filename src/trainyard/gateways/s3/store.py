@@ -227,7 +227,7 @@ class S3Store:
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
         found = self.describe(key)  # before the bytes are read: what changes in between has another ETag
-        if found is None or b"".join(self.read_chunks(key)) != old:
+        if found is None or self.read_object(key) != old:
             return False
         arguments: dict[str, Any] = {
             "Body": bytearray(new),
