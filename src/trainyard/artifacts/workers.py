@@ -7,8 +7,9 @@ interrupted, nothing begins any more in that list, nor in any other that shares 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -40,20 +41,28 @@ class Workers:
         def work(item: _Item) -> _Out:
             if ending.is_set():
                 raise CancelledError
-            try:
+            with _ends(ending):
                 return function(item)
-            except BaseException:
-                ending.set()
-                raise
 
         futures = [self._pool.submit(work, item) for item in items]
         try:
+            with _ends(ending):
+                wait(futures)
+        finally:
             wait(futures)
-        except BaseException:
-            ending.set()
-            wait(futures)
-            raise
         failures = [failure for future in futures if (failure := future.exception()) is not None]
         for failure in sorted(failures, key=lambda each: isinstance(each, CancelledError)):
             raise failure
         return [future.result() for future in futures]
+
+
+@contextmanager
+def _ends(ending: threading.Event) -> Iterator[None]:
+    """Set `ending` unless all goes well."""
+    is_well = False
+    try:
+        yield
+        is_well = True
+    finally:
+        if not is_well:
+            ending.set()

@@ -256,7 +256,7 @@ class ArtifactsConfig(Section):
     ) = None
     """s3://bucket/prefix or file:///folder; null keeps everything on this machine."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
-    """Server-side encryption asked of S3."""
+    """Server-side encryption asked of S3; for a KMS key of your own, the bucket's default key and `none`."""
 
 
 class SlackConfig(Section):

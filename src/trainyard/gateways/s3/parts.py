@@ -213,6 +213,7 @@ class Parts:
 
     def _bring(self, descriptor: int, part: "_Part", begun: Future[None]) -> _Sent:
         """Read a part, have it hashed in its turn, and send it."""
+        sent = None
         try:
             if part.whole.is_over:
                 raise CancelledError
@@ -221,11 +222,11 @@ class Parts:
             if self._hashes:
                 part.whole.update(part.number, content)
             begun.result()  # raises where there is no upload to send it to
-            return self._send_part(part.number, content, checksum)
-        except BaseException:
-            part.whole.end()
-            raise
+            sent = self._send_part(part.number, content, checksum)
+            return sent
         finally:
+            if sent is None:
+                part.whole.end()
             part.memory.give(part.buffer)
 
     def _read(self, descriptor: int, number: int, content: memoryview) -> bytes:
