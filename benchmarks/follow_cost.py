@@ -3,11 +3,11 @@
 
 The shipped trainer trains `configs/smoke.yaml` in this process and saves at the end of each interval. The
 follower is the shipped script in a process of its own, which brings every checkpoint to a loopback server
-that reads and discards. All share the processors of this machine, as on a small runner. In the intervals
-between, the follower is held up by SIGSTOP: it then has twice the work in those that are its own. Neighbours
-are compared, because a shared machine changes its speed by more than a follower takes.
+that reads and discards (`paced_store.py`). All share the processors of this machine, as on a small runner. In
+the intervals between, the follower is held up by SIGSTOP: it then has twice the work in those that are its
+own. Neighbours are compared, because a shared machine changes its speed by more than a follower takes.
 
-Reads:      nothing but the embedded corpus
+Reads:      the embedded corpus; TRAINYARD_PACED_STORE
 Writes:     a temporary run directory; with --json the figures on stdout
 Exit codes: 0 the goal is met, 1 it is not
 Example:    benchmarks/follow_cost.py --pairs 20
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from artifact_sync import credentials, serve
+from paced_store import serving
 
 HOUSE = Path(__file__).resolve().parent.parent
 GOAL = 0.02
@@ -97,8 +97,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     os.chdir(HOUSE)
-    with serve(str(HOUSE / "benchmarks" / "artifact_sync.py")) as url:
-        credentials(url)
+    with serving("-discard"):
         # The last interval waits for what comes at the end of a run.
         seconds, stored = intervals(WARM_UP + 2 * args.pairs + 1, args.steps, "s3://bench/1")
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # the server has not ended yet

@@ -10,7 +10,7 @@ from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import open_setup, open_store
 from trainyard.gateways.s3.setup import BucketSetup
 
-ALL = ["public access block", "encryption", "versioning", "aborted uploads", "no expiry"]
+ALL = ["public access block", "encryption", "versioning", "aborted uploads", "no expiry", "owner pays"]
 
 
 @pytest.fixture

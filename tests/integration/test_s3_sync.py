@@ -74,7 +74,7 @@ def test_a_synced_run_verifies(bucket: Bucket, stored: RunDirectory, depth: Dept
 def test_a_run_comes_back_to_the_byte_and_damage_is_named(
     bucket: Bucket, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, digest: str
 ) -> None:
-    monkeypatch.setattr("trainyard.artifacts.landing._RANGE_BYTES", 30_000)
+    monkeypatch.setattr("trainyard.gateways.s3.store.RANGE_BYTES", 30_000)
     monkeypatch.setattr("trainyard.run.digests.PART_BYTES", part)
     stored = make_run()
     sync_run(bucket.store, stored, 1)

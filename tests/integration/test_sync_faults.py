@@ -275,7 +275,7 @@ def test_a_read_that_always_breaks_is_refused(
 def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
     proxy: FaultyProxy, store: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    monkeypatch.setattr("trainyard.artifacts.landing._RANGE_BYTES", 1 << 20)
+    monkeypatch.setattr("trainyard.gateways.s3.store.RANGE_BYTES", 1 << 20)
     monkeypatch.setattr("trainyard.run.digests.PART_BYTES", part)
     run = make_run(steps=(100, 200), size=3_000_000)
     sync_run(store, run, 1)

@@ -123,7 +123,7 @@ def _compare_once(
     """What is wrong with the bytes of the very object whose checksum was looked at."""
     digests = FileDigests(parts.part_bytes) if parts else FileDigests()
     try:
-        for chunk in store.read_chunks(entry.key, identity=identity):
+        for chunk in store.stream(entry.key, 0, entry.size, identity=identity):
             digests.update(chunk)
     except FileNotFoundError:
         return "removed while it was verified"

@@ -16,14 +16,12 @@ from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.store import Store
 from trainyard.artifacts.workers import Workers
 from trainyard.errors import ObjectChangedError
-from trainyard.run.digests import PartDigests, PartHasher, part_digest
+from trainyard.run.digests import PartDigests, part_digest
 
 ATTEMPTS = 3
 """To read what arrives as other bytes: damage on the way heals, damage in the store does not."""
 _MISSING = "missing in the store"
 _PIECE_BYTES = 1 << 20
-_TOGETHER, _TURNS = 4, 4
-"""Parts that are asked for at once, but so few that each thread comes so often to its turn."""
 
 
 @dataclass(frozen=True)
@@ -53,40 +51,34 @@ class PartedObject:
         `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
         the store gives up, OSError when the disk does; the parts that landed stay.
         """
-        together = max(1, min(_TOGETHER, len(numbers) // (_TURNS * workers.limit)))
 
-        def bring(run: range) -> str | None:
-            room = _room(workers)
-            with workers.timed(self._span(run[-1])[1] - self._span(run[0])[0]):
-                wrong = self._read(file, run, room, landed=landed)
-            for _ in range(ATTEMPTS - 1):
-                if _MISSING not in wrong.values():
-                    parts = [range(number, number + 1) for number in wrong]
-                    reads = [self._read(file, part, room, landed=landed) for part in parts]
-                    wrong = {number: why for read in reads for number, why in read.items()}
-            return next(iter(wrong.values()), None)
+        def bring(number: int) -> str | None:
+            wrong = None
+            for _ in range(ATTEMPTS):
+                wrong = self._read(file, number, _room(workers), landed=landed)
+                if wrong in (None, _MISSING):
+                    break
+            return wrong
 
-        problems = workers.each(bring, _runs(numbers, together))
+        problems = workers.each(bring, numbers)
         return next((problem for problem in problems if problem), None)
 
     def _read(
-        self, file: FileIO, run: range, room: memoryview, *, landed: Callable[[int], None]
-    ) -> dict[int, str]:
-        """Write parts that follow each other into `file`; what is wrong with each that is not right."""
-        (place, _), (_, end) = self._span(run[0]), self._span(run[-1])
-        found = PartHasher(self.parts.part_bytes)
+        self, file: FileIO, number: int, room: memoryview, *, landed: Callable[[int], None]
+    ) -> str | None:
+        """Write a part into `file`; what is wrong with it, None if nothing is."""
+        (place, end), digest = self._span(number), part_digest()
         try:
             for piece in self.store.read_pieces(self.entry.key, place, end - place, room[: end - place]):
-                found.update(piece)
+                digest.update(piece)
                 place = _write(file, piece, place)
                 landed(len(piece))
         except FileNotFoundError:
-            return dict.fromkeys(run, _MISSING)
+            return _MISSING
         except ObjectChangedError:
-            return dict.fromkeys(run, "replaced while it was read")
-        arrived = dict(zip(run, found.digests, strict=False))
-        wrong = [number for number in run if arrived.get(number) != self.parts.digests[number]]
-        return {number: self._difference(number, arrived.get(number, ""), place) for number in wrong}
+            return "replaced while it was read"
+        found = digest.hexdigest()
+        return None if found == self.parts.digests[number] else self._difference(number, found, place)
 
     def _is_there(self, file: FileIO, number: int) -> bool:
         digest, (place, end) = part_digest(), self._span(number)
@@ -107,17 +99,6 @@ class PartedObject:
 
     def _span(self, number: int) -> tuple[int, int]:
         return self.parts.span(number, self.entry.size)
-
-
-def _runs(numbers: Sequence[int], together: int) -> list[range]:
-    """The numbers as ranges of up to `together` that follow each other."""
-    runs = list[range]()
-    for number in numbers:
-        if runs and number == runs[-1].stop and len(runs[-1]) < together:
-            runs[-1] = range(runs[-1].start, number + 1)
-        else:
-            runs.append(range(number, number + 1))
-    return runs
 
 
 def _write(file: FileIO, piece: memoryview, place: int) -> int:

@@ -2,17 +2,13 @@
 
 A file is whole when its SHA-256 is the manifest's, or each of its parts has the digest that is known of it,
 whoever wrote it; what an earlier attempt left of a large one is kept and the rest fetched. Which objects, and
-what becomes of them, is `restore`'s affair. Memory is bounded: of a large file little is under way.
+what becomes of them, is `restore`'s affair. Memory is bounded: of a large file little is in memory at a time.
 """
 
 import hashlib
-import mmap
 import os
 import threading
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -25,12 +21,10 @@ from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.digests import PartDigests
 from trainyard.run.progress import UNSEEN, Progress
 
-_LARGE_AT_ONCE = 2
-_PROCESSORS = os.cpu_count() or 1
-_AT_ONCE = min(32, max(8, 2 * _PROCESSORS))
-_RANGES_AHEAD = 5
-"""Of one file: the buffers of two large files take 80 MiB."""
-_RANGE_BYTES = 8 << 20
+_FILES_AT_ONCE = 32
+"""Small files wait for their answers most of the time."""
+_PARTS_AT_ONCE = 8
+"""Of all large files together."""
 _CHUNK_BYTES = 1 << 20
 _NO_PARTS: Mapping[str, PartDigests] = {}
 
@@ -45,19 +39,17 @@ class Landing:
         self.kept = 0
         """Files that were whole already."""
         self._store, self._folder, self._progress = store, folder, progress
-        self._workers = Workers(_AT_ONCE, _PROCESSORS)
-        self._ranges = ThreadPoolExecutor(_AT_ONCE)
-        self._writes = ThreadPoolExecutor(_LARGE_AT_ONCE)
-        self._large = threading.Semaphore(_LARGE_AT_ONCE)
+        self._ending = threading.Event()
+        self._files = Workers(_FILES_AT_ONCE, self._ending)
+        self._parts = Workers(_PARTS_AT_ONCE, self._ending)
         self._counting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._workers.close()
-        self._ranges.shutdown(cancel_futures=True)
-        self._writes.shutdown(cancel_futures=True)
+        self._parts.close()
+        self._files.close()
 
     def land(
         self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NO_PARTS
@@ -67,7 +59,8 @@ class Landing:
         `parts` are the digests of parts that are known, by the object's key: in their place no SHA-256 is
         taken. Raises ServiceError when the store gives up, OSError when the disk does; what is whole stays.
         """
-        problems = self._workers.each(
+        self._ending.clear()
+        problems = self._files.each(
             lambda each: self._land(each[0], each[1], parts.get(each[1].key)), list(places.items())
         )
         keys = (entry.key for entry in places.values())
@@ -84,15 +77,13 @@ class Landing:
                 self._count(kept=1)
                 return None
             self._count(fetched=1)
-            left = entry.size - file.tell()
-            with self._workers.timed(left) if left <= _RANGE_BYTES else nullcontext():
-                return self._fetch(file, entry, digest)
+            return self._fetch(file, entry, digest)
 
     def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
-        missing = parted.missing(file, self._workers)
+        missing = parted.missing(file, self._parts)
         self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
         self._count(fetched=1) if missing else self._count(kept=1)
-        problem = parted.fetch(file, missing, self._workers, landed=self._count_bytes)
+        problem = parted.fetch(file, missing, self._parts, landed=self._count_bytes)
         os.fsync(file.fileno())
         return problem
 
@@ -101,10 +92,9 @@ class Landing:
         problem = ""
         for _ in range(ATTEMPTS):
             try:
-                for chunk in self._chunks(entry, file.tell()):
-                    writing = self._writes.submit(_write, file, chunk) if len(chunk) > _CHUNK_BYTES else None
+                for chunk in self._store.stream(entry.key, file.tell(), entry.size):
                     digest.update(chunk)
-                    writing.result() if writing else _write(file, chunk)
+                    _write(file, chunk)
                     self._count(fetched_bytes=len(chunk))
             except FileNotFoundError:
                 problem = "missing in the store"
@@ -122,39 +112,6 @@ class Landing:
             digest = _emptied(file)
         _emptied(file)
         return problem
-
-    def _chunks(self, entry: ManifestObject, start: int) -> "Iterator[bytes | memoryview]":
-        """The rest of the object; a chunk is only good until the next one is asked for."""
-        if entry.size - start <= _RANGE_BYTES:
-            yield from self._store.read_chunks(entry.key, start=start)
-            return
-        with self._large:
-            yield from self._in_ranges(entry, start)
-
-    def _in_ranges(self, entry: ManifestObject, start: int) -> Iterator[memoryview]:
-        # Of the system: what threads free of the heap stays with the process.
-        spare = [mmap.mmap(-1, _RANGE_BYTES) for _ in range(_RANGES_AHEAD)]
-        under_way: deque[tuple[Future[int], mmap.mmap]] = deque()
-        try:
-            for offset in range(start, entry.size, _RANGE_BYTES):
-                if not spare:
-                    future, buffer = under_way.popleft()
-                    yield memoryview(buffer)[: future.result()]
-                    spare.append(buffer)
-                buffer = spare.pop()
-                length = min(_RANGE_BYTES, entry.size - offset)
-                room = memoryview(buffer)[:length]
-                task = self._ranges.submit(self._fill, entry.key, offset, room)
-                under_way.append((task, buffer))
-            for future, buffer in under_way:
-                yield memoryview(buffer)[: future.result()]
-        finally:
-            for future, _ in under_way:
-                future.cancel()
-
-    def _fill(self, key: str, start: int, room: memoryview) -> int:
-        """How many bytes there were for it."""
-        return sum(len(piece) for piece in self._store.read_pieces(key, start, len(room), room))
 
     def _count_bytes(self, count: int) -> None:
         self._count(fetched_bytes=count)

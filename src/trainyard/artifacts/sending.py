@@ -18,7 +18,8 @@ from trainyard.artifacts.store import Store, StoredObject, Upload
 from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.progress import UNSEEN, Progress
 
-FILES_AT_ONCE = 8
+FILES_AT_ONCE = 32
+"""Small files mostly wait for answers. How many large ones go at once is the store's to say."""
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 

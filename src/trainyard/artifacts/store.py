@@ -130,6 +130,13 @@ class Store(Protocol):
         """
         ...
 
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes | memoryview]:
+        """The bytes from `start` on of an object that should have `size`, fetched as fast as the store can.
+
+        They may be more or fewer where it has another size. A piece is good until the next one is asked for.
+        """
+        ...
+
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         """Store a small object unless the key is taken, decided by the store; False if it is taken."""
         ...

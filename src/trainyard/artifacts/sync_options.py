@@ -1,9 +1,10 @@
 """The command line of a sync: its options and what they forbid each other. Nothing is opened or read."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+_ENCRYPTIONS = ("AES256", "aws:kms", "none")
 _FOLLOW = "beside the trainer, at the lowest priority: each checkpoint once it is whole, the rest at the end"
 
 
@@ -44,11 +45,20 @@ def _add_options(
     behind = "with --follow: go on behind what starts it; process id in FILE, words in FILE.log"
     parser.add_argument("--behind", type=Path, metavar="FILE", help=behind)
     parser.add_argument("--max-rate", type=float, default=200, help="with --follow: MB read a second, 200")
-    parser.add_argument("--encryption", choices=("AES256", "aws:kms", "none"), help="asked of S3")
+    parser.add_argument("--encryption", type=_encryption, choices=_ENCRYPTIONS, help="asked of S3")
     checksums, of = ("CRC64NVME", "SHA256"), "S3's own, of files above 64 MiB: CRC64NVME"
     parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
     parser.add_argument("--call-seconds", type=seconds, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _encryption(text: str) -> str:
+    if text in _ENCRYPTIONS:
+        return text
+    raise ArgumentTypeError(
+        f"{text!r} is none of {', '.join(_ENCRYPTIONS)}. A KMS key of your own is made the bucket's default "
+        "key, and asked for with none"
+    )
 
 
 def _impossible(args: Namespace) -> str | None:

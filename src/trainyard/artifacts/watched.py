@@ -25,6 +25,11 @@ class _WatchedStore:
             self._progress.advance(len(chunk))
             yield chunk
 
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes | memoryview]:
+        for piece in self._store.stream(key, start, size, identity=identity):
+            self._progress.advance(len(piece))
+            yield piece
+
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
         for piece in self._store.read_pieces(key, start, length, room):
             self._progress.advance(len(piece))

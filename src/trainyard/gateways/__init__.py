@@ -81,6 +81,11 @@ def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetu
 
 
 def _bucket_of(url: str, rest: str) -> tuple[str, str]:
+    if rest.startswith("arn:"):
+        raise ConfigError(
+            f"{url}: an ARN is not taken as a bucket. Write the alias of the access point, which ends in "
+            "-s3alias or --ol-s3: s3://ALIAS/prefix"
+        )
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(

@@ -171,8 +171,8 @@ def test_a_store_that_goes_down_leaves_no_half_run_and_large_files_go_on_where_t
     folder: Path, target: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     monkeypatch.setattr(digests, "PART_BYTES", part)
-    monkeypatch.setattr(landing, "_AT_ONCE", 1)
-    monkeypatch.setattr(landing, "_RANGE_BYTES", 7_000)
+    monkeypatch.setattr(landing, "_FILES_AT_ONCE", 1)
+    monkeypatch.setattr(landing, "_PARTS_AT_ONCE", 1)
     run = make_run(steps=(100,), size=50_000)
     sync_run(open_store(folder.as_uri()), run, 1)
     with pytest.raises(ServiceError, match="the store is down"):
@@ -198,8 +198,8 @@ KILLED = """
 
     class Killing(LocalStore):
         left = int(sys.argv[3])
-        def read_chunks(self, key, *, start=0, length=None):
-            for chunk in super().read_chunks(key, start=start, length=length):
+        def read_chunks(self, key, *, start=0, **rest):
+            for chunk in super().read_chunks(key, start=start, **rest):
                 for offset in range(0, len(chunk), 1000):
                     self.live()
                     yield chunk[offset:offset + 1000]

@@ -100,6 +100,9 @@ class LocalStore:
             if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
                 raise ObjectChangedError(f"{path}: became another file while it was read")
 
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:  # noqa: ARG002
+        return self.read_chunks(key, start=start, identity=identity)
+
     def read_object(self, key: str) -> bytes | None:
         try:
             return b"".join(self.read_chunks(key))

@@ -17,9 +17,8 @@ from trainyard.errors import (
     TrainyardError,
     VerificationError,
 )
-from trainyard.gateways.s3.access import Access
+from trainyard.gateways.s3.access import connect
 from trainyard.gateways.s3.clock import Clock
-from trainyard.gateways.s3.direct import Refusal, is_aws
 from trainyard.gateways.s3.refusals import DENIED, explain
 
 _ATTEMPTS = 5
@@ -68,9 +67,9 @@ class Bucket:
         self.attempts = _attempts(attempts)
         self._call_seconds = call_seconds
         self._clock = Clock()
-        self._access = self._connect()
+        self._client = self._connect()
         self._renewing = threading.Lock()
-        self.endpoint = self._access.endpoint
+        self.endpoint = str(self._client.meta.endpoint_url)
         self._clock.endpoint = self.endpoint
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
@@ -101,7 +100,7 @@ class Bucket:
     @property
     def is_aws(self) -> bool:
         """Whether it is Amazon's, which tells the encryption of every object that has one."""
-        return is_aws(self.endpoint)
+        return ".amazonaws.com" in self.endpoint
 
     @property
     def goes_on_with_uploads(self) -> bool:
@@ -134,10 +133,10 @@ class Bucket:
         from botocore.parsers import ResponseParserError
 
         for attempt in range(1, self.attempts + 1):
-            last, access = attempt == self.attempts, self._access
+            last, client = attempt == self.attempts, self._client
             try:
-                answer = self._answer(access, operation, arguments, unless=unless)
-                if answer is None or _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
+                answer = self._answer(client, operation, arguments)
+                if _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
                     raise ServiceError(f"The answers of {self.endpoint} to {operation} break off.")
@@ -148,7 +147,7 @@ class Bucket:
                 if last or code not in _DAMAGED + _BUSY + _EXPIRED:
                     raise _refusal(code)(self.explained(operation, error)) from None
                 if code in _EXPIRED:
-                    self._renew_credentials(access)
+                    self._renew_credentials(client)
             except (ResponseParserError, ValueError, OverflowError) as error:  # of a time or a number, too
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
@@ -157,47 +156,31 @@ class Bucket:
             pause(attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def _answer(
-        self, access: Access, operation: str, arguments: dict[str, Any], *, unless: Container[str]
-    ) -> Any:
+    def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         """What S3 answers, asked once more where it was our time that it refused."""
         from botocore.exceptions import ClientError
 
         signed_by = self._clock.offset
         try:
-            return self._answer_once(access, operation, arguments, unless=unless)
+            return self._answer_once(client, operation, arguments)
         except ClientError as error:
             if not self._clock.is_put_right(error.response, signed_by):
                 raise
-            return self._answer_once(access, operation, arguments, unless=unless)
+            return self._answer_once(client, operation, arguments)
 
-    def _answer_once(
-        self, access: Access, operation: str, arguments: dict[str, Any], *, unless: Container[str]
-    ) -> Any:
-        """The short way if that works; None for a refusal that is asked for."""
-        sure = _SURE_TO_BE_THERE.get(operation)
-        answer = access.direct.ask(operation, arguments)
-        if isinstance(answer, Refusal):
-            if answer.code in unless:
-                return None
-        elif answer is not None:
-            if sure and _is_whole(answer, sure):
-                return answer
-            if "Body" in answer:
-                answer["Body"].close()
+    def _answer_once(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
             body.seek(0)  # botocore rewinds it between its own attempts only
-        return getattr(access.client, operation)(Bucket=self.name, **arguments)
+        return getattr(client, operation)(Bucket=self.name, **arguments)
 
-    def _renew_credentials(self, expired: Access) -> None:
+    def _renew_credentials(self, expired: Any) -> None:
         """Look for credentials anew, once for all threads: files, roles and tokens may have newer ones."""
         with self._renewing:
-            if self._access is expired:
-                self._access = self._connect()
+            if self._client is expired:
+                self._client = self._connect()
 
-    def _connect(self) -> Access:
-        settings: dict[str, Any] = {"attempts": self.attempts, "call_seconds": self._call_seconds}
-        return Access(self.name, clock=self._clock, **settings)
+    def _connect(self) -> Any:
+        return connect(attempts=self.attempts, call_seconds=self._call_seconds, clock=self._clock)
 
     def explained(self, operation: str, error: Exception) -> str:
         """What went wrong, in words for the person who can mend it."""

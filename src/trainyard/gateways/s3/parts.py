@@ -1,10 +1,10 @@
 """A large file on its way into a bucket, in parts that are joined when the caller commits.
 
-    read a part with its checksum → send it       on threads
-                └→ SHA-256 of the whole           in order, unless what the parts must be is known
+    for each part, several at a time: memory → read with its checksum → SHA-256 of the whole, in turn → send
 
-Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. An
-upload of the same file that was cut off is taken up (`unfinished`): what S3 has of it does not go again.
+Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. The
+SHA-256 of the whole is not taken where it is known from the digests of its parts. An upload of the same file
+that was cut off is taken up (`unfinished`): what S3 has of it does not go again.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ import fcntl
 import hashlib
 import mmap
 import os
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -24,15 +24,12 @@ from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text
 from trainyard.gateways.s3.claims import Claim
-from trainyard.gateways.s3.direct import PIECE_BYTES
+from trainyard.gateways.s3.memory import Memory
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
-from trainyard.gateways.s3.uploads import Pace, S3Object, confirmed, object_of, part_bytes
+from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirmed, object_of, part_bytes
 
-_BUFFER_BYTES = 48 << 20
-"""Of all buffers of a file, as long as a part takes no more than half of it: files of up to 240 GB.
-
-Of larger ones there are two, each as long as a part.
-"""
+PARTS_AT_ONCE = 8
+"""Of one file, as far as the memory goes. One connection to S3 carries 90 MB/s, whatever the line."""
 _PIECE_BYTES = 1 << 18
 """Read at once, and checksummed while a processor's cache holds it: from memory that costs twice as much."""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
@@ -50,33 +47,47 @@ class _Sent:
     size: int
 
 
-@dataclass
-class _Slice:
-    """A part in memory."""
-
-    number: int
-    content: memoryview
-    checksum: bytes
-    buffer: mmap.mmap
-
-
-class Buffers:
-    """Memory for parts, kept from file to file; of one file at a time.
-
-    It comes from the system and goes back: what threads free of the heap stays with the process.
-    """
+class _InTurn:
+    """The SHA-256 of the whole, told by the threads that have the parts, each in its turn."""
 
     def __init__(self) -> None:
-        self._buffers: list[mmap.mmap] = []
-        self._size = 0
+        self._whole, self._next = hashlib.sha256(), 1
+        self._turn, self._is_over = threading.Condition(), False
 
-    def spare(self, size: int, most: int) -> list[mmap.mmap]:
-        """Two of `size` bytes or, as far as the memory goes, up to `most`."""
-        if size != self._size:
-            self._buffers, self._size = [], size
-        count = max(2, min(_BUFFER_BYTES // size, most))
-        self._buffers += [mmap.mmap(-1, size) for _ in range(count - len(self._buffers))]
-        return self._buffers[:count]
+    def update(self, number: int, content: memoryview) -> None:
+        """Raises CancelledError where a part before it does not come any more."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._next == number or self._is_over)
+            if self._is_over:
+                raise CancelledError
+            self._whole.update(content)
+            self._next += 1
+            self._turn.notify_all()
+
+    def end(self) -> None:
+        """Let nobody wait any more."""
+        with self._turn:
+            self._is_over = True
+            self._turn.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def hexdigest(self) -> str:
+        return self._whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part, and what it is brought with."""
+
+    number: int
+    """From 1 on."""
+    buffer: mmap.mmap
+    memory: Memory
+    """Gets the buffer back."""
+    whole: _InTurn
 
 
 class Parts:
@@ -104,9 +115,7 @@ class Parts:
     def is_compared(self) -> bool:
         return self._claim is not None
 
-    def send(
-        self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, buffers: Buffers
-    ) -> bool:
+    def send(self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, memory: Memory) -> bool:
         """Send all parts that S3 does not have yet; False, with nothing begun, if it knows no such checksum.
 
         What was sent is given up when one fails for good.
@@ -116,7 +125,7 @@ class Parts:
             file = undo.enter_context(path.open("rb", buffering=0))
             undo.callback(self.abort)
             try:
-                self._sent = list(self._send_parts(file, metadata, buffers))
+                self._sent = self._send_parts(file, metadata, memory)
             except _UnknownChecksumError:
                 return False
             undo.pop_all()
@@ -183,34 +192,47 @@ class Parts:
     def _length(self, number: int) -> int:
         return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
 
-    def _send_parts(self, file: FileIO, metadata: Mapping[str, str], buffers: Buffers) -> Iterator[_Sent]:
-        """Each part in order; while one is hashed, others are read, and sent once there is an upload."""
-        spare = buffers.spare(self._part_bytes, self._count)
-        reading: deque[Future[_Slice]] = deque()
-        sending: deque[tuple[Future[_Sent], mmap.mmap]] = deque()
-        whole, numbers = hashlib.sha256(), iter(range(1, self._count + 1))
-        with ThreadPoolExecutor(len(spare)) as pool:
+    def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: Memory) -> list[_Sent]:
+        """Each part in order; the first are read while the upload is begun."""
+        whole, parts = _InTurn(), list[Future[_Sent]]()
+        with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:
             begun = pool.submit(self._begin, file, metadata)
-            while True:
-                while spare and (number := next(numbers, 0)):
-                    reading.append(pool.submit(self._read, file.fileno(), number, spare.pop()))
-                if reading:
-                    part = reading.popleft().result()
-                    sending.append((pool.submit(self._send_part, part, begun), part.buffer))
-                    if self._hashes:
-                        whole.update(part.content)
-                if not spare or not reading:
-                    if not sending:
+            try:
+                for number in range(1, self._count + 1):
+                    buffer = memory.take(self._part_bytes)
+                    assert buffer is not None
+                    part = _Part(number, buffer, memory, whole)
+                    parts.append(pool.submit(self._bring, file.fileno(), part, begun))
+                    if whole.is_over:
                         break
-                    future, buffer = sending.popleft()
-                    yield future.result()
-                    spare.append(buffer)
+                sent = [part.result() for part in parts if _is_no_consequence(part)]
+            finally:
+                whole.end()
         self.sha256 = self._claim.sha256 if self._claim and not self._hashes else whole.hexdigest()
+        return sent
 
-    def _read(self, descriptor: int, number: int, buffer: mmap.mmap) -> _Slice:
-        content, offset = memoryview(buffer)[: self._length(number)], (number - 1) * self._part_bytes
+    def _bring(self, descriptor: int, part: "_Part", begun: Future[None]) -> _Sent:
+        """Read a part, have it hashed in its turn, and send it."""
+        sent = None
+        try:
+            if part.whole.is_over:
+                raise CancelledError
+            content = memoryview(part.buffer)[: self._length(part.number)]
+            checksum = self._read(descriptor, part.number, content)
+            if self._hashes:
+                part.whole.update(part.number, content)
+            begun.result()  # raises where there is no upload to send it to
+            sent = self._send_part(part.number, content, checksum)
+            return sent
+        finally:
+            if sent is None:
+                part.whole.end()
+            part.memory.give(part.buffer)
+
+    def _read(self, descriptor: int, number: int, content: memoryview) -> bytes:
+        """Fill `content` with the part; its checksum."""
         self._pace(len(content))
-        left, checksum = content, self._algorithm.start()
+        left, offset, checksum = content, (number - 1) * self._part_bytes, self._algorithm.start()
         check = self._claim.part(number - 1) if self._claim else None
         while left:
             count = os.preadv(descriptor, [left[:_PIECE_BYTES]], offset)
@@ -222,23 +244,22 @@ class Parts:
             left, offset = left[count:], offset + count
         if check:
             check.require()
-        return _Slice(number, content, checksum.digest(), buffer)
+        return checksum.digest()
 
-    def _send_part(self, part: _Slice, begun: Future[None]) -> _Sent:
-        begun.result()  # raises where there is no upload to send it to
-        there = self._there.get(part.number)
-        if there is not None and there.holds(part.content, part.checksum, self._algorithm):
-            return _Sent(there.etag, part.checksum, len(part.content))
-        arguments: dict[str, Any] = self._algorithm.sent(part.checksum)
+    def _send_part(self, number: int, content: memoryview, checksum: bytes) -> _Sent:
+        there = self._there.get(number)
+        if there is not None and there.holds(content, checksum, self._algorithm):
+            return _Sent(there.etag, checksum, len(content))
+        arguments: dict[str, Any] = self._algorithm.sent(checksum)
         answer = self._bucket.call(
             "upload_part",
             self._key,
             UploadId=self._upload_id,
-            PartNumber=part.number,
-            Body=_Whole(part.content),
+            PartNumber=number,
+            Body=_Whole(content),
             **arguments,
         )
-        return _Sent(str(answer["ETag"]), part.checksum, len(part.content))
+        return _Sent(str(answer["ETag"]), checksum, len(content))
 
 
 class _Whole:
@@ -256,7 +277,7 @@ class _Whole:
 
     def read(self, size: int = -1) -> memoryview:
         start, left = self._at, len(self._content) - self._at
-        self._at += min(left, PIECE_BYTES) if size > 0 else left
+        self._at += min(left, BODY_BYTES) if size > 0 else left
         return self._content[start : self._at]
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -266,6 +287,11 @@ class _Whole:
 
     def tell(self) -> int:
         return self._at
+
+
+def _is_no_consequence(part: Future[_Sent]) -> bool:
+    """Wait for it. Whether it was sent, or failed by itself and not because another had failed."""
+    return not isinstance(part.exception(), CancelledError)
 
 
 def _is_ours_alone(file: FileIO) -> bool:

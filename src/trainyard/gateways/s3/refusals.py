@@ -4,6 +4,7 @@ Pure: errors in, text out. No secret is ever in such a text; the access key is n
 """
 
 import re
+from typing import Any
 
 from trainyard.gateways.s3.clock import difference, offset_told
 
@@ -31,6 +32,12 @@ def explain(error: Exception, *, bucket: str, operation: str, endpoint: str) -> 
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return _explain_connection(error, bucket, endpoint)
+    request = response.get("ResponseMetadata", {}).get("RequestId")
+    words = _explain_refusal(response, bucket=bucket, operation=operation, endpoint=endpoint)
+    return f"{words} (Request {request}.)" if request else words
+
+
+def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, endpoint: str) -> str:
     refused = response.get("Error", {})
     code, message = str(refused.get("Code", "")), str(refused.get("Message", "")).strip()
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

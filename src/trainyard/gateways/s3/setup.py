@@ -54,6 +54,7 @@ class BucketSetup:
         for name, read, judge, mend in self._checks():
             yield self._look(name, read, judge, mend=mend if fix else None)
         yield self._look("no expiry", "get_bucket_lifecycle_configuration", self._expiry, mend=None)
+        yield self._look("owner pays", "get_bucket_request_payment", _payer, mend=None)
 
     def stored(self, keys: Sequence[str]) -> Finding:
         """How objects that are there are encrypted: the default of a bucket is for what comes after it."""
@@ -178,6 +179,12 @@ def _versioning(answer: _Answer) -> str | None:
     return None if status == "Enabled" else f"{status or 'never switched on'}: what is overwritten is lost"
 
 
+def _payer(answer: _Answer) -> str | None:
+    if answer.get("Payer") != "Requester":
+        return None
+    return "the requester pays, which Trainyard does not offer to: let the bucket's owner pay (BucketOwner)"
+
+
 def _enabled(answer: _Answer) -> Iterator[_Answer]:
     return (rule for rule in answer.get("Rules", []) if rule.get("Status") == "Enabled")
 
@@ -195,5 +202,6 @@ def _permission(operation: str) -> str:
         "bucket_encryption": "EncryptionConfiguration",
         "bucket_versioning": "BucketVersioning",
         "bucket_lifecycle_configuration": "LifecycleConfiguration",
+        "bucket_request_payment": "BucketRequestPayment",
     }
     return f"s3:{verb.capitalize()}{names[rest]}"

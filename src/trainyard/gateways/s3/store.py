@@ -2,19 +2,23 @@
 
 import contextlib
 import hashlib
+import mmap
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.claims import Claim
-from trainyard.gateways.s3.parts import Buffers, Parts
+from trainyard.gateways.s3.memory import Memory
+from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
     S3Object,
@@ -25,15 +29,12 @@ from trainyard.gateways.s3.uploads import (
     sha256_of,
 )
 
-SINGLE_PART_BYTES = 1 << 30
-"""Up to here a file goes in one request where parts cost a second SHA-256; S3's checksum is that of the file.
-
-One request is one connection, which S3 limits to 5 Gb/s, and goes again from the start when it fails.
-"""
 PARTS_FROM_BYTES = 64 << 20
-"""Above, a file goes in parts where these cost no second SHA-256."""
-_LARGE_AT_ONCE = 2
-"""Files that go in parts: the SHA-256 of one, where it is taken, keeps one processor busy."""
+"""Above, a file goes in parts: one request is one connection, and goes again from the start when it fails."""
+RANGE_BYTES = 8 << 20
+"""Of a large object that is read in order; as many at once as there are parts of a file that is sent."""
+_LARGE_AT_ONCE = 4
+"""Files that go in parts. All share one memory, and the SHA-256 of each, where it is taken, one processor."""
 _TAKEN = ("412", "PreconditionFailed")
 _UNCONDITIONAL = ("501", "NotImplemented")
 """Answers of stores that know no conditional writes."""
@@ -76,10 +77,7 @@ class S3Store:
         )
         self.prefix, self._pace = self._bucket.prefix, pace
         self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
-        # Taken while a file goes in parts: so many at a time bound the memory.
-        self._buffers: SimpleQueue[Buffers] = SimpleQueue()
-        for _ in range(_LARGE_AT_ONCE):
-            self._buffers.put(Buffers())
+        self._memory, self._large = Memory(), threading.Semaphore(_LARGE_AT_ONCE)
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -102,7 +100,7 @@ class S3Store:
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
         """A stream that breaks is taken up where it broke, as long as the object is still the same."""
-        span = _Span(key, start, None if length is None else start + length, identity and f'"{identity}"')
+        span = _Span(key, start, None if length is None else start + length, _quoted(identity))
         return self._read(span, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
 
     def read_object(self, key: str) -> bytes | None:
@@ -124,17 +122,53 @@ class S3Store:
         )
 
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        end = start + length
+        return self._into(_Span(key, start, start + length), room)
+
+    def _into(self, span: "_Span", room: memoryview) -> Iterator[memoryview]:
+        """Pieces of the object, in `room`."""
+        end = span.end or 0
 
         def fill(body: Any, done: int) -> Iterator[memoryview]:
             while done < end:
-                left = room[(done - start) % len(room) :][: end - done]
+                left = room[(done - span.start) % len(room) :][: min(end - done, _CHUNK_BYTES)]
                 if not (count := body.readinto(left)):
                     return
                 yield left[:count]
                 done += count
 
-        return self._read(_Span(key, start, end), fill)
+        return self._read(span, fill)
+
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes | memoryview]:
+        """Several ranges of a large object at once, in buffers that are filled again once they were used."""
+        if size - start <= RANGE_BYTES:
+            yield from self.read_chunks(key, start=start, identity=identity)
+            return
+        starts = deque(range(start, size, RANGE_BYTES))
+        under_way: deque[tuple[Future[int], mmap.mmap]] = deque()
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+            try:
+                while starts or under_way:
+                    while starts and len(under_way) < PARTS_AT_ONCE:
+                        # Those that wait for memory hold none: it is given back here, in order.
+                        buffer = self._memory.take(RANGE_BYTES, wait=not under_way)
+                        if buffer is None:
+                            break
+                        at = starts.popleft()
+                        span = _Span(key, at, min(size, at + RANGE_BYTES), _quoted(identity))
+                        under_way.append((pool.submit(self._fill, span, buffer), buffer))
+                    filled, buffer = under_way[0]
+                    yield memoryview(buffer)[: filled.result()]
+                    under_way.popleft()
+                    self._memory.give(buffer)
+            finally:
+                for filled, buffer in under_way:
+                    if not filled.cancel():
+                        filled.exception()  # wait: it fills the buffer
+                    self._memory.give(buffer)
+
+    def _fill(self, span: "_Span", buffer: mmap.mmap) -> int:
+        """How many bytes there were for it."""
+        return sum(len(piece) for piece in self._into(span, memoryview(buffer)))
 
     def _read(self, span: "_Span", pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
         from botocore.exceptions import BotoCoreError
@@ -193,7 +227,7 @@ class S3Store:
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
         found = self.describe(key)  # before the bytes are read: what changes in between has another ETag
-        if found is None or b"".join(self.read_chunks(key)) != old:
+        if found is None or self.read_object(key) != old:
             return False
         arguments: dict[str, Any] = {
             "Body": bytearray(new),
@@ -212,18 +246,15 @@ class S3Store:
         self, path: Path, key: str, *, metadata: Mapping[str, str], claim: Claim | None = None
     ) -> SinglePart | Parts:
         size = path.stat().st_size
-        if size <= (PARTS_FROM_BYTES if self._fast_parts else SINGLE_PART_BYTES):
+        if size <= PARTS_FROM_BYTES:
             digest = sha256_of(path, self._pace)
             return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
         upload = Parts(self._bucket, key, size, pace=self._pace, claim=claim)
-        buffers = self._buffers.get()
-        try:
-            fast = self._fast_parts and upload.send(path, metadata, Algorithm.CRC64NVME, buffers=buffers)
+        with self._large:
+            fast = self._fast_parts and upload.send(path, metadata, Algorithm.CRC64NVME, memory=self._memory)
             if not fast:
                 self._fast_parts = False
-                upload.send(path, metadata, Algorithm.SHA256, buffers=buffers)
-        finally:
-            self._buffers.put(buffers)
+                upload.send(path, metadata, Algorithm.SHA256, memory=self._memory)
         return upload
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
@@ -243,6 +274,10 @@ class S3Store:
                     self._bucket.call(*abort, unless=("NoSuchUpload",), UploadId=upload["UploadId"])
                     swept += 1
         return swept
+
+
+def _quoted(identity: str) -> str:
+    return identity and f'"{identity}"'
 
 
 def _same(key: str, etag: str, answer: Mapping[str, Any]) -> str:

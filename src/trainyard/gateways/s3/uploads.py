@@ -18,6 +18,8 @@ from trainyard.gateways.s3.bucket import Bucket
 
 _PART_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20
+BODY_BYTES = 128 << 10
+"""Sent at once. Python's time limit is one of each such piece, and many connections may share a slow line."""
 _MOST_PARTS = 10_000
 """S3's own limit."""
 MISSING = ("404", "NoSuchKey", "NotFound")
@@ -52,7 +54,7 @@ def describe(bucket: Bucket, key: str) -> S3Object | None:
 
 def sha256_of(path: Path, pace: Pace) -> str:
     """The hex SHA-256 of a file."""
-    digest, buffer = hashlib.sha256(), bytearray(_BLOCK_BYTES)
+    digest, buffer = hashlib.sha256(), bytearray(min(_BLOCK_BYTES, path.stat().st_size + 1))
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -82,10 +84,11 @@ class SinglePart:
     def commit(self) -> S3Object:
         digest = bytes.fromhex(self.sha256)
         with self.path.open("rb", buffering=0) as file:
+            body = _Blocks(file, self.size, self.pace)
             answer = self.bucket.create(
                 "put_object",
                 self.key,
-                Body=_Blocks(file, self.size, self.pace),
+                Body=body.read() if self.size <= BODY_BYTES else body,
                 Metadata=dict(self.metadata),
                 **sha256_arguments(digest),
             )
@@ -106,8 +109,8 @@ class _Blocks:
         return self._size
 
     def read(self, _size: int = -1) -> bytes:
-        self._pace(min(_BLOCK_BYTES, self._size))
-        return self._file.read(_BLOCK_BYTES)
+        self._pace(min(BODY_BYTES, self._size))
+        return self._file.read(BODY_BYTES)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         return self._file.seek(offset, whence)

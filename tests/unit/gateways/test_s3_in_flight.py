@@ -1,0 +1,181 @@
+"""How many requests are on their way at a time: a real server that is slow to answer counts them."""
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trainyard.artifacts.sending import FILES_AT_ONCE
+from trainyard.gateways.s3.memory import BUDGET_BYTES, Memory
+from trainyard.gateways.s3.parts import PARTS_AT_ONCE
+from trainyard.gateways.s3.store import RANGE_BYTES, S3Store
+
+MIB = 1 << 20
+BEGUN = b"<R><UploadId>u</UploadId></R>"
+
+
+class SlowServer:
+    """Just enough of S3. It answers no part, range or object before `wanted` of them are in flight."""
+
+    def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
+        self._read_message, self._changed = read_message, threading.Condition()
+        self.in_flight = self.most = self.asked = 0
+        self.wanted = 8
+        self.content = b""
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line: socket.socket) -> None:
+        with line, contextlib.suppress(ConnectionError):
+            while head := self._read_message(line)[0]:
+                line.sendall(self._answer(head))
+
+    def _answer(self, head: bytes) -> bytes:
+        if head.startswith(b"POST") and b"?uploads" in head:
+            return reply(BEGUN, b"x-amz-checksum-algorithm: CRC64NVME\r\n")
+        if head.startswith(b"GET") and b"?uploads" in head:
+            return reply(b"<R></R>")
+        if head.startswith(b"POST"):
+            value = re.search(rb"checksum-crc64nvme: (\S+)", head, re.IGNORECASE)
+            assert value is not None
+            kind = b"<ChecksumType>FULL_OBJECT</ChecksumType>"
+            return reply(
+                b'<R><ETag>"x"</ETag><ChecksumCRC64NVME>%s</ChecksumCRC64NVME>%s</R>' % (value[1], kind)
+            )
+        with self._changed:
+            self.asked += 1
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most >= self.wanted, timeout=20)
+        time.sleep(0.05)  # would there be more?
+        with self._changed:
+            self.in_flight -= 1
+        if wanted := re.search(rb"bytes=(\d+)-(\d+)", head):
+            return reply(self.content[int(wanted[1]) : int(wanted[2]) + 1])
+        sha256 = re.search(rb"\r\n(x-amz-checksum-sha256: \S+\r\n)", head, re.IGNORECASE)
+        return reply(b"", sha256[1] if sha256 else b"")
+
+
+def reply(body: bytes, headers: bytes = b"") -> bytes:
+    return b'HTTP/1.1 200 OK\r\nETag: "x"\r\n%sContent-Length: %d\r\n\r\n%s' % (headers, len(body), body)
+
+
+@pytest.fixture
+def server(
+    read_message: Callable[[socket.socket], tuple[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlowServer]:
+    server = SlowServer(read_message)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(server: SlowServer) -> S3Store:
+    return S3Store("runs", "", encryption="none", call_seconds=20)
+
+
+def sparse(path: Path, size: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+def test_the_parts_of_one_file_go_eight_at_a_time(store: S3Store, server: SlowServer, tmp_path: Path) -> None:
+    store.stage(sparse(tmp_path / "file", 10 * 16 * MIB), "k", metadata={}).commit()
+    assert server.asked == 10
+    assert server.most == PARTS_AT_ONCE == 8
+
+
+def test_all_files_together_have_no_more_parts_in_flight_than_the_memory_holds(
+    store: S3Store, server: SlowServer, tmp_path: Path
+) -> None:
+    files = [sparse(tmp_path / name, 5 * 16 * MIB) for name in "ab"]
+    with ThreadPoolExecutor(len(files)) as pool:
+        uploads = list(pool.map(lambda path: store.stage(path, path.name, metadata={}), files))
+    assert server.asked == 10
+    assert server.most == BUDGET_BYTES // (16 * MIB) == 8
+    for upload in uploads:
+        upload.abort()
+
+
+def test_an_object_that_is_read_in_order_comes_in_eight_ranges_at_a_time(
+    store: S3Store, server: SlowServer
+) -> None:
+    server.content = os.urandom(RANGE_BYTES * 2) * 8 + b"end"
+    found = b"".join(bytes(piece) for piece in store.stream("k", 0, len(server.content)))
+    assert found == server.content
+    assert server.most == 8
+
+
+def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server: SlowServer) -> None:
+    server.content = bytes(RANGE_BYTES * 10)
+    reading = store.stream("k", 0, len(server.content))
+    next(reading)
+    assert isinstance(reading, Generator)
+    reading.close()
+    assert store._memory._lent == 0
+
+
+def test_small_files_go_by_as_many_connections_as_there_are_threads(
+    store: S3Store, server: SlowServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"1234")
+    server.wanted = FILES_AT_ONCE
+    uploads = [store.stage(tmp_path / "file", f"k{number}", metadata={}) for number in range(100)]
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        list(pool.map(lambda upload: upload.commit(), uploads))
+    assert server.most == FILES_AT_ONCE == 32
+
+
+def test_memory_is_lent_up_to_the_budget_and_what_is_larger_is_lent_alone() -> None:
+    memory = Memory(10)
+    first, second = memory.take(4), memory.take(6)
+    assert first is not None
+    assert second is not None
+    assert memory.take(1, wait=False) is None
+    memory.give(first)
+    assert memory.take(11, wait=False) is None
+    memory.give(second)
+    large = memory.take(11, wait=False)
+    assert large is not None
+    assert memory.take(1, wait=False) is None
+    memory.give(large)
+
+
+def test_who_waits_for_memory_gets_it_when_it_is_given_back() -> None:
+    memory, got = Memory(10), threading.Event()
+    first = memory.take(8)
+    assert first is not None
+
+    def wait_for_it() -> None:
+        memory.take(8)
+        got.set()
+
+    threading.Thread(target=wait_for_it, daemon=True).start()
+    assert not got.wait(0.1)
+    memory.give(first)
+    assert got.wait(10)
