@@ -117,14 +117,14 @@ class ProgressDisplay(PhaseDisplay):
 
 
 def log_line(row: Row, steps: int) -> str:
-    """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`."""
+    """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`, and the MFU of a GPU."""
     parts = [f"step {row['step']}/{steps}", f"loss {row['loss']:.3f}"]
     if "reward" in row:
         parts.append(f"reward {row['reward']:.3f}")
     if "val_loss" in row:
         parts.append(f"val_loss {row['val_loss']:.3f}")
     parts.append(f"tokens/s {row['tokens_per_second']:,.0f}")
-    if "mfu" in row:
+    if "mfu" in row and "gpu_memory_bytes" in row:  # that of a CPU is only an estimate
         parts.append(f"mfu {row['mfu']:.2f}")
     return " ".join(parts)
 

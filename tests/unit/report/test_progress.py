@@ -12,7 +12,9 @@ ROW = {"step": 312, "loss": 1.312, "tokens_per_second": 41_220.4, "time": 1.0}
 
 def test_the_log_line_is_that_of_the_house() -> None:
     row = {"step": 100, "loss": 2.8712, "val_loss": 2.9018, "tokens_per_second": 41_220.4, "mfu": 0.714}
-    assert log_line(row, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220 mfu 0.71"
+    on_gpu = {**row, "gpu_memory_bytes": 8_000_000_000}
+    assert log_line(on_gpu, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220 mfu 0.71"
+    assert log_line(row, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220"
     assert log_line({key: row[key] for key in ("step", "loss", "tokens_per_second")}, 600) == (
         "step 100/600 loss 2.871 tokens/s 41,220"
     )
