@@ -39,6 +39,8 @@ class ProgressDisplay(PhaseDisplay):
         self._silent_until = math.inf
         self._tokens_per_byte: float | None = None
         self._is_over = False
+        self.was_done_before = False
+        """Whether all steps had been done when the run was started."""
 
     def on_row(self, row: Row) -> None:
         now = self._clock()
@@ -63,6 +65,7 @@ class ProgressDisplay(PhaseDisplay):
             self._started = self._clock()
             compiling = ", compiling" if fields.get("compiles") else ""
             self.begin(f"step {self._first_step + 1}/{self._steps}{compiling}")
+        self.was_done_before |= event == "finished_before"
         self._is_over |= event == "hang_suspected"  # its message is the last line
         if (line := event_line(event, fields)) is None:
             return
@@ -154,8 +157,11 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     return None
 
 
-def summary_line(outcome: Mapping[str, Any]) -> str:
-    """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`."""
+def summary_line(outcome: Mapping[str, Any], *, done_before: bool = False) -> str:
+    """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`.
+
+    Steps that were all `done_before` are said to be.
+    """
     line = f"{outcome['steps']} steps, {scaled(outcome['tokens'])} tokens in {duration(outcome['seconds'])}"
     if "final_reward" in outcome:
         line += f" · reward {outcome['first_reward']:.2f} → {outcome['final_reward']:.2f}"
@@ -163,4 +169,4 @@ def summary_line(outcome: Mapping[str, Any]) -> str:
         line += f" · loss {outcome['first_loss']:.2f} → {outcome['final_loss']:.2f}"
     if "bits_per_byte" in outcome:
         line += f" · validation {outcome['bits_per_byte']:.2f} bits/byte"
-    return line
+    return f"nothing to do, all steps were done before: {line}" if done_before else line

@@ -169,3 +169,14 @@ def test_a_log_gets_plain_lines_and_not_one_a_step(caplog: pytest.LogCaptureFixt
     steps = [record.message.split()[1] for record in caplog.records if record.message.startswith("step")]
     assert steps == ["1/600", "50/600", "600/600"]
     assert not any("\r" in record.message for record in caplog.records)
+
+
+def test_a_run_that_was_finished_before_is_not_told_as_one_that_trained() -> None:
+    display = ProgressDisplay(live=True)
+    assert not display.was_done_before
+    display.on_event("finished_before", {"step": 600})
+    assert display.was_done_before
+    outcome = {"steps": 600, "tokens": 19_700_000, "seconds": 112.0}
+    told = summary_line(outcome, done_before=True)
+    assert told == "nothing to do, all steps were done before: 600 steps, 19.7 M tokens in 1:52"
+    assert summary_line(outcome) == "600 steps, 19.7 M tokens in 1:52"
