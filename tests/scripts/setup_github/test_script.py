@@ -162,6 +162,16 @@ def test_the_repository_is_that_of_the_remote_and_its_login_is_shown_to_nobody(
         shutil.rmtree(tmp_path / "a copy")
 
 
+@pytest.mark.parametrize("version", [(3, 6, 8), (3, 9, 6), (3, 10, 13)])
+def test_a_python_that_is_too_old_is_told_what_to_do(version: tuple[int, ...]) -> None:
+    script = ROOT / "scripts" / "setup_github.py"
+    begun = f"import runpy, sys; sys.version_info = {version}; runpy.run_path({str(script)!r})"
+    done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs Python 3.11 or newer" in done.stderr
+    assert ".venv/bin/python scripts/setup_github.py" in done.stderr
+
+
 @pytest.mark.parametrize("remote", ["", "/srv/git/lab.git", "https://me:hidden-token@example.org"])
 def test_a_copy_without_a_repository_on_github_is_told_how_to_push_it(
     environment: dict[str, str], tmp_path: Path, remote: str
