@@ -66,6 +66,11 @@ def test_the_calls_that_a_dry_run_prints_do_what_the_run_would(
     ("change", "code", "words"),
     [
         ({"fork": True, "parent": {"full_name": "them/lab"}}, 2, "fork of them/lab"),
+        (
+            {"fork": True},
+            2,
+            "git remote rename origin upstream; gh repo create OWNER/NAME --private --source . --push",
+        ),
         ({"archived": True}, 2, "is archived"),
         ({"permissions": {"admin": False}}, 4, "not an administrator of me/lab"),
         ({"full_name": "me/other"}, 4, "has no repository me/lab"),
