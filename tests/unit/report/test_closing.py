@@ -99,9 +99,10 @@ def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> 
 
 
 def test_only_commands_and_paths_are_kept_in_one_piece(new_run: NewRun) -> None:
-    run = new_run().train(110)
-    for end in (lambda: run.end("stopped", 75, "SIGTERM"), lambda: run.succeed().prove()):
-        end()
+    run = new_run().train(110).end("stopped", 75, "SIGTERM")
+    for proven in (False, True):
+        if proven:
+            run.succeed().prove()
         for phase, text, status in where_to_look(read_facts(run.path)):
             assert is_copied(phase, text) is (phase not in ("not proven", "checkpoint")), phase
             assert not (status and is_copied(phase, text))
