@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import secrets
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -95,6 +94,7 @@ def ask(args: argparse.Namespace) -> "Answers":
     from trainyard.artifacts.numbers import parse_run_number
     from trainyard.artifacts.settings import StoreSettings
     from trainyard.cluster.readiness import Answers, hanging
+    from trainyard.gateways import names_a_store
     from trainyard.run.commands import script_command
 
     store = StoreSettings(*store_of(args))
@@ -112,7 +112,8 @@ def ask(args: argparse.Namespace) -> "Answers":
     return Answers(
         store.url,
         run_id,
-        again=f"{script_command('check_readiness.py')} --store {shlex.quote(store.url)}",
+        again=f"{script_command('check_readiness.py')} --store",
+        is_address=names_a_store(store.url),
         written=not args.dry_run,
         role=args.role,
         role_is_assumed=assumed,
@@ -131,7 +132,9 @@ def store_of(args: argparse.Namespace) -> tuple[str, str]:
         encryption, configured = artifacts.encryption, artifacts.store
     url = args.store or configured
     if not url:
-        raise ConfigError("No store: give --store, or set artifacts.store in the configuration.")
+        raise ConfigError(
+            "No store: give --store (make train STORE=…), or set artifacts.store in the configuration."
+        )
     return url, encryption
 
 

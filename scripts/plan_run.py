@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trainyard.report.run_plan import Planned
 
 
+SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
 TARGET = "where to train; default: what the repository is set up for, and here outside of a workflow"
 
 
@@ -111,7 +112,7 @@ def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
 
     if plan.asked.target is Target.HERE:
         return []
-    hints = ["scripts/setup_github.py sets this up, and what else a first run needs."]
+    hints = [f"For this and all else that a first run needs: {SETUP}"]
     if plan.asked.target is Target.GPU_RUNNER and not plan.machine.templates:
         is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
         there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"

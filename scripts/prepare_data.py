@@ -100,7 +100,7 @@ def prepared_text(data: "PreparedData") -> str:
 
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
     if data.validation and data.validation_split == "within":
-        validation += " (a part of each file)"
+        validation += " (a part of it)" if data.train_files == 1 else " (a part of each file)"
     return f"{data.name}: {data_files(data.to_json())}, {amount(data.train)} train, {validation}"
 
 

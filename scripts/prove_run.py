@@ -189,7 +189,7 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
     """The sample and the proof for people; for GitHub an output and annotations."""
     from trainyard.gateways.github import Level, annotate, set_outputs
-    from trainyard.report.closing import proof_lines, sample_lines
+    from trainyard.report.closing import is_copied, proof_lines, sample_lines
     from trainyard.report.facts import read_facts
     from trainyard.run.commands import made_by
     from trainyard.terminal import text_width
@@ -199,7 +199,7 @@ def tell(proof: "Proof", directory: "RunDirectory") -> None:
     for phase, text in sample_lines(facts, one_line=not live, width=text_width() if live else None):
         command.announce(phase, text)
     for phase, text, status in proof_lines(proof.parts, one_line=not live, closing_follows=bool(made_by())):
-        command.announce(phase, text, status, copied=phase == "next")
+        command.announce(phase, text, status, copied=is_copied(phase, text))
     set_outputs({**proof.outputs, "step": str(facts.step or 0)})
     for part in proof.failing:
         annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")

@@ -23,6 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if sys.version_info < (3, 11):  # noqa: UP036 - this script alone is run by whatever python3 a laptop has
+    sys.stderr.write(f"setup_github.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}.\n")
+    sys.stderr.write("make install fetches one; then: .venv/bin/python scripts/setup_github.py\n")
+    sys.exit(2)
+
 from trainyard import command
 from trainyard.errors import ConfigError
 

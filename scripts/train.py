@@ -80,7 +80,8 @@ def run(argv: Sequence[str] | None) -> int:
     if args.dry_run:
         command.print_json(outcome)
     elif IS_MAIN:
-        command.announce("training", summary_line(outcome), "ok")
+        line = summary_line(outcome, done_before=display.was_done_before)
+        command.announce("training", line, "ok")
     return 0
 
 

@@ -63,17 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def write_into_run(dashboard: "TrainingDashboard") -> None:
     """The three files that stay beside the run, and where they are."""
-    from trainyard.report.closing import where_to_look
+    from trainyard.report.closing import is_copied, where_to_look
     from trainyard.report.dashboard import format_of, rendered
+    from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory, make_run_folder
+    from trainyard.terminal import shown
 
-    folder = RunDirectory(dashboard.facts.directory).report
-    make_run_folder(folder)
-    for name in ("dashboard.json", "summary.md", "index.html"):
-        path = folder / name
-        write(path, rendered([dashboard], format_of(path)))
+    display = PhaseDisplay("report")
+    display.begin("drawing what the run recorded")
+    with shown(display):
+        folder = RunDirectory(dashboard.facts.directory).report
+        make_run_folder(folder)
+        for name in ("dashboard.json", "summary.md", "index.html"):
+            path = folder / name
+            write(path, rendered([dashboard], format_of(path)))
     for phase, text, status in where_to_look(dashboard.facts):
-        command.announce(phase, text, status, copied=True)
+        command.announce(phase, text, status, copied=is_copied(phase, text))
 
 
 def write(path: Path, content: str) -> None:

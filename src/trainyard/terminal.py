@@ -93,21 +93,22 @@ def finished_lines(phase: str, text: str, status: str, *, cells: int, copied: bo
     if len(text) <= room:  # unchanged: runs of spaces stay
         return [f"{head}{text:<{room}} {status}".rstrip()]
     if copied:
-        return _whole(head, text, room)
+        return _whole(head, text, room, status)
     words = " ".join(_shortened(word, room) if len(word) > room else word for word in text.split(" "))
     first, *others = textwrap.wrap(words, room, break_on_hyphens=False)
     return [f"{head}{first:<{room}} {status}".rstrip(), *(" " * INDENT + other for other in others)]
 
 
-def _whole(head: str, text: str, room: int) -> list[str]:
+def _whole(head: str, text: str, room: int, status: str) -> list[str]:
     """The unchanged text on a line of its own, which only the terminal wraps; a remark goes below it.
 
     Two spaces separate the remark from the text.
     """
     command, gap, remark = text.partition("  ")
+    below = [" " * INDENT + remark.strip()] if gap else []
     if gap and len(command) <= room:
-        return [head + command, " " * INDENT + remark.strip()]
-    return [head.rstrip(), f"    {command}", *([" " * INDENT + remark.strip()] if gap else [])]
+        return [f"{head}{command:<{room}} {status}".rstrip(), *below]
+    return [f"{head}{'':<{room}} {status}".rstrip(), f"    {command}", *below]
 
 
 def _shortened(word: str, room: int) -> str:

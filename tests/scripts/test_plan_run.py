@@ -239,7 +239,9 @@ def test_a_refusal_says_what_to_do_about_codebuild(
     monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
     arguments = ["--config", SMOKE, "--target", "gpu-runner"]
     assert command.exit_code_of(lambda: plan_run.main(arguments)) == 2
-    assert "set TRAINYARD_CODEBUILD_PROJECT instead" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "set TRAINYARD_CODEBUILD_PROJECT instead" in refused
+    assert "PYTHONPATH=src python3 scripts/setup_github.py --store URL" in refused
     monkeypatch.setenv("TRAINYARD_CODEBUILD_PROJECT", "yard")
     assert command.exit_code_of(lambda: plan_run.main(arguments)) == 2
     assert "gh workflow run training_ci.yml -f target=codebuild" in capsys.readouterr().err

@@ -52,11 +52,13 @@ def test_a_finished_line_fits_and_shows_its_verdict_first(name: str, status: str
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("text", [COMMAND, f"{COMMAND}  (same digest: fda9…)", "runs/x/report/index.html"])
-def test_what_people_copy_is_neither_broken_nor_shortened(text: str, columns: int) -> None:
+def test_what_people_copy_is_neither_broken_nor_shortened(text: str, status: str, columns: int) -> None:
     command, _, remark = text.partition("  ")
-    lines = finished_lines("again", text, "", cells=columns - 1, copied=True)
+    lines = finished_lines("again", text, status, cells=columns - 1, copied=True)
     assert lines[0].startswith("  again")
+    assert lines[0].endswith(f" {status}".rstrip())
     assert any(command in line for line in lines)
     assert all(len(line) < columns or line == f"    {command}" for line in lines)
     assert not remark or remark in lines[-1]

@@ -3,6 +3,7 @@
 Pure: the services' answers are passed in as `Answers`; here they become findings with fixes.
 """
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,13 +21,15 @@ class Answers:
     """The store's address, as it was given."""
     run_id: str
     again: str
-    """The command that repeats the check."""
+    """The command that repeats the check, up to the store's address."""
     written: bool = True
     """Whether the check also wrote to the store."""
     asked: bool = True
     """False where the store was not asked, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
+    is_address: bool = True
+    """False where the text names no store at all: another address is the only fix."""
     notes: tuple[str, ...] = ()
     number: int | None = None
     """The requested run number, or the next free one; None when it could not be looked up."""
@@ -91,9 +94,12 @@ def _role(answers: Answers) -> Iterator[Finding]:
 def _store(answers: Answers) -> Iterator[Finding]:
     if not answers.asked:
         return
-    fix = f"mend that, and ask again in seconds: {answers.again}"
+    fix = f"mend that, and ask again in seconds: {answers.again} {shlex.quote(answers.url)}"
+    if not answers.is_address:
+        fix = f"name another store, and ask it in seconds: {answers.again} s3://BUCKET/PREFIX"
     if answers.url.startswith("file:"):
-        fix = f"name a folder that this user may write and that has room: {answers.again}"
+        another = f"{answers.again} file:///FOLDER"
+        fix = f"name a folder that this user may write and that has room, and ask it in seconds: {another}"
     for problem in answers.problems:
         yield Finding("store", Verdict.FAILED, problem, fix)
     if not answers.problems:

@@ -256,7 +256,7 @@ class ArtifactsConfig(Section):
     ) = None
     """Store, s3://bucket/prefix or file:///folder; null keeps everything in the run directory."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
-    """Server-side encryption requested from S3; for your own KMS key set a default on the bucket, and none."""
+    """Server-side encryption requested from S3; for your own KMS key set a bucket default, and none."""
 
 
 class SlackConfig(Section):

@@ -69,6 +69,16 @@ def folder_of(url: str) -> Path | None:
         return None
 
 
+def names_a_store(url: str) -> bool:
+    """Whether `url` is written as the address of a bucket or of a folder is."""
+    if folder_of(url) is not None:
+        return True
+    match = _URL.fullmatch(url)
+    if not match or match["scheme"] != "s3":
+        return False
+    return _BUCKET.fullmatch(match["rest"].partition("/")[0]) is not None
+
+
 def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
     """The settings of the bucket in `url`. Raises ConfigError for a folder, which has no settings."""
     match = _URL.fullmatch(url)

@@ -10,11 +10,12 @@ from trainyard.report.commands import tensorboard_command, wandb_command
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Verdict, headline
 from trainyard.report.quantities import size
-from trainyard.run.commands import again_command
+from trainyard.run.commands import again_command, is_command
 from trainyard.run.failure import started_with
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100
+_COPIED = frozenset({"report", "look", "sync", "again"})
 
 
 def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
@@ -98,6 +99,14 @@ def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         yield "again", again_command(facts.directory, started_with=started_with(facts.run)) + same, ""
     elif head.next_step:
         yield "next", head.next_step, ""
+
+
+def is_copied(phase: str, text: str) -> bool:
+    """Whether people copy the text of this line, so that it must not be broken: a command or a path.
+
+    What follows a failure may be a sentence (`next`), and that is broken as any other.
+    """
+    return phase in _COPIED or (phase == "next" and is_command(text))
 
 
 def _last_checkpoint(facts: RunFacts) -> str:

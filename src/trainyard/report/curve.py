@@ -24,11 +24,11 @@ def thinned(curve: Curve, buckets: int) -> list[Point]:
 
     This keeps a spike of a single step, which means or strides would lose. Both ends are kept.
     """
-    import numpy as np
-
     count = len(curve)
     if count <= 2 * buckets:
         return [Point(s, v) for s, v in zip(curve.steps, curve.values, strict=True)]
+    import numpy as np
+
     values = np.frombuffer(curve.values)
     edges = np.linspace(0, count, buckets + 1).astype(int)
     chosen = {0, count - 1}
@@ -40,11 +40,11 @@ def thinned(curve: Curve, buckets: int) -> list[Point]:
 
 def averaged(curve: Curve, count: int) -> list[Point]:
     """The means of `count` equal stretches of rows; the rows themselves when there are fewer."""
-    import numpy as np
-
     count = min(count, len(curve))
     if count < 2:
         return [Point(s, v) for s, v in zip(curve.steps, curve.values, strict=True)]
+    import numpy as np
+
     edges = np.linspace(0, len(curve), count + 1).astype(int)
     steps, values = np.frombuffer(curve.steps), np.frombuffer(curve.values)
     return [

@@ -36,7 +36,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "performance_metrics": {
             "samples_per_second": last.get("samples_per_second"),
             "tokens_per_second": last.get("tokens_per_second"),
-            "mfu": last.get("mfu"),
+            "mfu": facts.mfu,
             **{key: last.get(key) for key in _STEP_TIMES},
             "seconds_remaining": left,
             "completion": facts.completion,

@@ -17,10 +17,11 @@ from trainyard.report.curve import averaged
 from trainyard.report.facts import RunFacts
 from trainyard.report.headline import Headline, Verdict, figures, headline
 from trainyard.report.quantities import counted, size
+from trainyard.report.status import Status
 from trainyard.report.text import utc
 from trainyard.report.troubles import degradation
-from trainyard.run.commands import changed_command, is_command, resume_command
-from trainyard.run.failure import read_failure
+from trainyard.run.commands import changed_command, is_command
+from trainyard.run.failure import next_command, read_failure
 from trainyard.run.identity import run_address
 
 _CHART_POINTS = 60
@@ -136,10 +137,15 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    go_on = fenced(_from_newest(facts, shown[-1].path), "sh")
-    back = _restore(facts, shown[-1].step)
-    body = f"{table}\n\nGo on from the newest:\n\n{go_on}" + (f"\n\n{back}" if back else "")
-    return _folded(f"Checkpoints ({len(facts.checkpoints)})", body)
+    parts = (table, _go_on(facts, shown[-1].path), _restore(facts, shown[-1].step))
+    return _folded(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
+
+
+def _go_on(facts: RunFacts, checkpoint: Path) -> str:
+    """How to go on from `checkpoint`; nothing for a run that has done all of its steps, or is at work."""
+    if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
+        return ""
+    return f"Go on from the newest:\n\n{fenced(_from_newest(facts, checkpoint), 'sh')}"
 
 
 def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
@@ -147,7 +153,7 @@ def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
     failure = read_failure(facts.outcome)
     if failure is not None and failure.changes:
         return changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
-    return resume_command(facts.directory, checkpoint=checkpoint)
+    return next_command(facts.run, facts.directory)
 
 
 def _restore(facts: RunFacts, step: int) -> str:

@@ -39,6 +39,8 @@ class ProgressDisplay(PhaseDisplay):
         self._silent_until = math.inf
         self._tokens_per_byte: float | None = None
         self._is_over = False
+        self.was_done_before = False
+        """Whether all steps had been done when the run was started."""
 
     def on_row(self, row: Row) -> None:
         now = self._clock()
@@ -63,6 +65,7 @@ class ProgressDisplay(PhaseDisplay):
             self._started = self._clock()
             compiling = ", compiling" if fields.get("compiles") else ""
             self.begin(f"step {self._first_step + 1}/{self._steps}{compiling}")
+        self.was_done_before |= event == "finished_before"
         self._is_over |= event == "hang_suspected"  # its message is the last line
         if (line := event_line(event, fields)) is None:
             return
@@ -117,14 +120,14 @@ class ProgressDisplay(PhaseDisplay):
 
 
 def log_line(row: Row, steps: int) -> str:
-    """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`."""
+    """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`, and the MFU of a GPU."""
     parts = [f"step {row['step']}/{steps}", f"loss {row['loss']:.3f}"]
     if "reward" in row:
         parts.append(f"reward {row['reward']:.3f}")
     if "val_loss" in row:
         parts.append(f"val_loss {row['val_loss']:.3f}")
     parts.append(f"tokens/s {row['tokens_per_second']:,.0f}")
-    if "mfu" in row:
+    if "mfu" in row and "gpu_memory_bytes" in row:  # that of a CPU is only an estimate
         parts.append(f"mfu {row['mfu']:.2f}")
     return " ".join(parts)
 
@@ -154,8 +157,11 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     return None
 
 
-def summary_line(outcome: Mapping[str, Any]) -> str:
-    """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`."""
+def summary_line(outcome: Mapping[str, Any], *, done_before: bool = False) -> str:
+    """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`.
+
+    Steps that were all `done_before` are said to be.
+    """
     line = f"{outcome['steps']} steps, {scaled(outcome['tokens'])} tokens in {duration(outcome['seconds'])}"
     if "final_reward" in outcome:
         line += f" · reward {outcome['first_reward']:.2f} → {outcome['final_reward']:.2f}"
@@ -163,4 +169,4 @@ def summary_line(outcome: Mapping[str, Any]) -> str:
         line += f" · loss {outcome['first_loss']:.2f} → {outcome['final_loss']:.2f}"
     if "bits_per_byte" in outcome:
         line += f" · validation {outcome['bits_per_byte']:.2f} bits/byte"
-    return line
+    return f"nothing to do, all steps were done before: {line}" if done_before else line

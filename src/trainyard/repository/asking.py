@@ -70,13 +70,18 @@ def every(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False)
     return items
 
 
+def push_command(name: str) -> str:
+    """Make the repository `name` of a clone. gh adds the remote origin, and fails where there is one."""
+    return f"git remote rename origin upstream; gh repo create {name} --private --source . --push"
+
+
 def about(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
     """The repository, and GitHub's whole answer about it. Raises RefusedError."""
     found = got_or_none(ask, f"repos/{name}")
     if found is None:
         raise ServiceError(
             f"{host} has no repository {name} that your login may see. Check the name, and gh auth status; "
-            f"push it: gh repo create {name} --private --source . --push"
+            f"push it: {push_command(name)}"
         )
     owner = found.get("owner") or {}
     told = About(
@@ -100,7 +105,7 @@ def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
         parent = (found.get("parent") or {}).get("full_name") or "another repository"
         raise ConfigError(
             f"{about.name} is a fork of {parent}, where pushes and the schedule train nothing. Make a copy: "
-            f"gh repo create OWNER/NAME --private --source . --push, then --repository OWNER/NAME."
+            f"{push_command('OWNER/NAME')}, then --repository OWNER/NAME."
         )
     if found.get("archived"):
         raise ConfigError(

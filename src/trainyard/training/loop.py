@@ -9,7 +9,7 @@ import math
 import time
 
 from trainyard.errors import StoppedError
-from trainyard.run.commands import made_by, resume_command
+from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.hardware import memory_facts
 from trainyard.training.network import record_fallback
@@ -146,5 +146,5 @@ class Loop:
         go_on = resume_command(directory.path, started_with=made_by())
         raise StoppedError(
             f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "
-            f"{directory.checkpoint(step)} is whole.\nTo go on: {go_on}"
+            f"{from_here(directory.checkpoint(step))} is whole.\nTo go on: {go_on}"
         )

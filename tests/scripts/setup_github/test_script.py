@@ -66,6 +66,11 @@ def test_the_calls_that_a_dry_run_prints_do_what_the_run_would(
     ("change", "code", "words"),
     [
         ({"fork": True, "parent": {"full_name": "them/lab"}}, 2, "fork of them/lab"),
+        (
+            {"fork": True},
+            2,
+            "git remote rename origin upstream; gh repo create OWNER/NAME --private --source . --push",
+        ),
         ({"archived": True}, 2, "is archived"),
         ({"permissions": {"admin": False}}, 4, "not an administrator of me/lab"),
         ({"full_name": "me/other"}, 4, "has no repository me/lab"),
@@ -160,6 +165,16 @@ def test_the_repository_is_that_of_the_remote_and_its_login_is_shown_to_nobody(
         assert "me/lab is archived" in done.stderr
         assert "hidden" not in done.stdout + done.stderr
         shutil.rmtree(tmp_path / "a copy")
+
+
+@pytest.mark.parametrize("version", [(3, 6, 8), (3, 9, 6), (3, 10, 13)])
+def test_a_python_that_is_too_old_is_told_what_to_do(version: tuple[int, ...]) -> None:
+    script = ROOT / "scripts" / "setup_github.py"
+    begun = f"import runpy, sys; sys.version_info = {version}; runpy.run_path({str(script)!r})"
+    done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs Python 3.11 or newer" in done.stderr
+    assert ".venv/bin/python scripts/setup_github.py" in done.stderr
 
 
 @pytest.mark.parametrize("remote", ["", "/srv/git/lab.git", "https://me:hidden-token@example.org"])

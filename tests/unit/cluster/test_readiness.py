@@ -8,7 +8,7 @@ from trainyard.cluster.preflight import Verdict, worst
 from trainyard.cluster.readiness import Answers, hanging, judge_readiness, store_line
 from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown
 
-READY = Answers("s3://ml-runs/phase2", "gh-1", "scripts/check_readiness.py --store …", number=4)
+READY = Answers("s3://ml-runs/phase2", "gh-1", "scripts/check_readiness.py --store", number=4)
 WRONG = {
     "store": replace(READY, problems=("The bucket ml-runs does not exist.",)),
     "run number": replace(READY, owner="gh-2", free=5),
@@ -48,6 +48,22 @@ def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
     assert bad.fix
     for text in (refusal(findings), refusal_line(findings), refusal_markdown(findings)):
         assert check in text
+
+
+@pytest.mark.parametrize(
+    ("url", "is_address", "asks"),
+    [
+        ("foo", False, "s3://BUCKET/PREFIX"),
+        ("s3:/b", False, "s3://BUCKET/PREFIX"),
+        ("file://tmp/x", False, "file:///FOLDER"),
+        ("file:///proc/none", True, "file:///FOLDER"),
+        ("s3://b/it is", True, "'s3://b/it is'"),
+    ],
+)
+def test_the_fix_asks_the_same_store_only_where_that_can_help(url: str, is_address: bool, asks: str) -> None:
+    answers = replace(READY, url=url, is_address=is_address, problems=("wrong",))
+    (bad,) = (found for found in judge_readiness(answers) if found.check == "store")
+    assert str(bad.fix).endswith(f": {READY.again} {asks}")
 
 
 def test_all_problems_are_reported_at_once() -> None:

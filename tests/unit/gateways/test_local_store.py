@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import open_store
+from trainyard.gateways import names_a_store, open_store
 from trainyard.gateways.local_store import LocalStore
 
 
@@ -272,3 +272,26 @@ def test_leftovers_of_a_crash_are_swept_after_a_while(tmp_path: Path) -> None:
     assert store.sweep(-1) == 1
     assert list((tmp_path / "store" / ".incoming").iterdir()) == []
     assert LocalStore(tmp_path / "none").sweep(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("s3://bucket", True),
+        ("s3://bucket/a b/c", True),
+        ("file:///srv/store", True),
+        ("file://localhost/srv", True),
+        ("s3:/bucket", False),
+        ("S3://bucket", False),
+        ("s3://B_cket/x", False),
+        ("file://srv/store", False),
+        ("gs://bucket/x", False),
+        ("/srv/store", False),
+        ("", False),
+    ],
+)
+def test_what_names_a_store_is_what_opens(url: str, is_one: bool) -> None:
+    assert names_a_store(url) is is_one
+    if not is_one:
+        with pytest.raises(ConfigError):
+            open_store(url)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.report.closing import proof_lines, sample_lines, where_to_look
+from trainyard.report.closing import is_copied, proof_lines, sample_lines, where_to_look
 from trainyard.report.facts import read_facts
 from trainyard.report.html import html_report
 from trainyard.report.markdown import markdown_report
@@ -96,6 +96,17 @@ def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> 
     run.prove()
     again = last_lines(run)["again"]
     assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
+
+
+def test_only_commands_and_paths_are_kept_in_one_piece(new_run: NewRun) -> None:
+    run = new_run().train(110).end("stopped", 75, "SIGTERM")
+    for proven in (False, True):
+        if proven:
+            run.succeed().prove()
+        for phase, text, status in where_to_look(read_facts(run.path)):
+            assert is_copied(phase, text) is (phase not in ("not proven", "checkpoint")), phase
+            assert not (status and is_copied(phase, text))
+    assert not is_copied("next", "Free space on the disk, then run make again.")
 
 
 def test_a_run_whose_folder_has_another_name_is_viewed_alone(new_run: NewRun, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ ROW = {"step": 312, "loss": 1.312, "tokens_per_second": 41_220.4, "time": 1.0}
 
 def test_the_log_line_has_the_documented_format() -> None:
     row = {"step": 100, "loss": 2.8712, "val_loss": 2.9018, "tokens_per_second": 41_220.4, "mfu": 0.714}
-    assert log_line(row, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220 mfu 0.71"
+    on_gpu = {**row, "gpu_memory_bytes": 8_000_000_000}
+    assert log_line(on_gpu, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220 mfu 0.71"
+    assert log_line(row, 600) == "step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220"
     assert log_line({key: row[key] for key in ("step", "loss", "tokens_per_second")}, 600) == (
         "step 100/600 loss 2.871 tokens/s 41,220"
     )
@@ -167,3 +169,14 @@ def test_a_log_gets_plain_lines_but_not_one_per_step(caplog: pytest.LogCaptureFi
     steps = [record.message.split()[1] for record in caplog.records if record.message.startswith("step")]
     assert steps == ["1/600", "50/600", "600/600"]
     assert not any("\r" in record.message for record in caplog.records)
+
+
+def test_a_run_that_was_finished_before_is_not_told_as_one_that_trained() -> None:
+    display = ProgressDisplay(live=True)
+    assert not display.was_done_before
+    display.on_event("finished_before", {"step": 600})
+    assert display.was_done_before
+    outcome = {"steps": 600, "tokens": 19_700_000, "seconds": 112.0}
+    told = summary_line(outcome, done_before=True)
+    assert told == "nothing to do, all steps were done before: 600 steps, 19.7 M tokens in 1:52"
+    assert summary_line(outcome) == "600 steps, 19.7 M tokens in 1:52"

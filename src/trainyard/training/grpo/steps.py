@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainyard.errors import StoppedError
-from trainyard.run.commands import made_by, resume_command
+from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.hardware import memory_facts
@@ -158,5 +158,5 @@ def stopped(segment: Segment) -> StoppedError:
     go_on = resume_command(directory.path, started_with=made_by())
     return StoppedError(
         f"Stopped at step {step} of {steps}: {segment.stop.reason}. "
-        f"{directory.checkpoint(step)} is whole.\nTo go on: {go_on}"
+        f"{from_here(directory.checkpoint(step))} is whole.\nTo go on: {go_on}"
     )
