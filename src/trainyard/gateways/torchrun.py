@@ -70,17 +70,22 @@ def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
 
 def _run_passing_signals(command: Sequence[str], environment: dict[str, str]) -> bool:
     """Run `command` and pass signals on to it; return whether there was one."""
-    # The command gets its own session, so that Ctrl-C reaches the workers only once, through torchrun.
-    process = subprocess.Popen(list(command), env=environment, start_new_session=True)  # noqa: S603
-
     told = threading.Event()
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(_number: int, _frame: FrameType | None) -> None:
         told.set()
-        process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.send_signal(signal.SIGTERM)
 
+    # Before the command starts: a signal in between would end this process and leave the workers behind.
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        # The command gets its own session, so that Ctrl-C reaches the workers only once, through torchrun.
+        process = subprocess.Popen(list(command), env=environment, start_new_session=True)  # noqa: S603
+        started.append(process)
+        if told.is_set():
+            process.send_signal(signal.SIGTERM)
         process.wait()
     finally:
         for number, handler in before.items():

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,21 @@ def test_a_signal_before_there_is_a_run_to_save_interrupts(
     body = f"trap 'kill $child; exit 1' TERM\nsleep 60 &\nchild=$!\n: > {ready}\nwait"
     with pytest.raises(KeyboardInterrupt):
         launched(tmp_path, monkeypatch, body)
+
+
+def test_a_signal_while_the_workers_are_being_started_ends_them_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments, **options)
+
+    real = subprocess.Popen
+    monkeypatch.setattr("trainyard.gateways.torchrun.subprocess.Popen", start)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launched(tmp_path, monkeypatch, "exec sleep 60")
+    assert time.monotonic() - began < 30, "the workers were left to themselves"
 
 
 def test_a_worker_writes_its_code_and_exits_with_0_after_a_common_stop(
