@@ -104,6 +104,7 @@ train: ## train, store and prove a model: CONFIG=, SET=, STORE=, RUN_DIR=
 resume: ## go on with the run that was last at work, or with RUN_DIR=
 train resume: $(VENV)/training.stamp
 	@test $@ = train || test -f "$(CONFIG)" || { echo "$(NOTHING): make train starts a run." >&2; exit 2; }
+	@test $@ = train || printf '  %-13s %s\n' resume "$(RUN_DIR)" >&2
 	@"$(RUN)" scripts/check_environment.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)" || $(TOLD)
 	@"$(RUN)" scripts/check_readiness.py $(CONFIGURATION) --run-dir "$(RUN_DIR)" --store "$(STORE)" \
 	  --run-number auto || $(TOLD)

@@ -108,6 +108,7 @@ def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
     (stage.run / "config.yaml").touch()
     (stage.folder / step).write_text("2")
     done = subprocess.run(stage.line("resume"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert f"\n  resume        {stage.run}\n" in f"\n{done.stderr}", "which run it is"
     assert "resume] Error 2\n" in done.stderr
     assert stage.calls == [*STEPS[: STEPS.index(step) + 1], *TELLING]
 

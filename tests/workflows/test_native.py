@@ -36,6 +36,6 @@ def test_no_failure_of_it_is_passed_over(native_job: dict[str, Any]) -> None:
     assert not any("--no-tests" in step.get("run", "") for step in native_job["steps"])
 
 
-def test_a_change_of_the_kernels_starts_a_run(root: Path) -> None:
+def test_a_change_of_the_kernels_starts_no_training_that_would_not_build_them(root: Path) -> None:
     text = (root / ".github" / "workflows" / "training_ci.yml").read_text()
-    assert "native/**" in yaml.load(text, Loader=yaml.BaseLoader)["on"]["push"]["paths"]
+    assert "native/**" not in yaml.load(text, Loader=yaml.BaseLoader)["on"]["push"]["paths"]
