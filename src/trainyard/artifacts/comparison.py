@@ -7,6 +7,7 @@ is. Which objects are looked at, and what follows, is the caller's affair.
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from enum import StrEnum
 from random import Random, SystemRandom
 from types import MappingProxyType
@@ -123,8 +124,9 @@ def _compare_once(
     """What is wrong with the bytes of the very object whose checksum was looked at."""
     digests = FileDigests(parts.part_bytes) if parts else FileDigests()
     try:
-        for chunk in store.stream(entry.key, 0, entry.size, identity=identity):
-            digests.update(chunk)
+        with closing(store.stream(entry.key, 0, entry.size, identity=identity)) as chunks:
+            for chunk in chunks:
+                digests.update(chunk)
     except FileNotFoundError:
         return "removed while it was verified"
     except ObjectChangedError:

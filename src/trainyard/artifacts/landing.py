@@ -9,6 +9,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -92,10 +93,11 @@ class Landing:
         problem = ""
         for _ in range(ATTEMPTS):
             try:
-                for chunk in self._store.stream(entry.key, file.tell(), entry.size):
-                    digest.update(chunk)
-                    _write(file, chunk)
-                    self._count(fetched_bytes=len(chunk))
+                with closing(self._store.stream(entry.key, file.tell(), entry.size)) as chunks:
+                    for chunk in chunks:
+                        digest.update(chunk)
+                        _write(file, chunk)
+                        self._count(fetched_bytes=len(chunk))
             except FileNotFoundError:
                 problem = "missing in the store"
                 break

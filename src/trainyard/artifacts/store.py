@@ -4,7 +4,7 @@ Keys are relative to the store's prefix and use forward slashes. Every method ra
 store cannot be reached or refuses, after the retries that could have healed it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -130,10 +130,13 @@ class Store(Protocol):
         """
         ...
 
-    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes | memoryview]:
+    def stream(
+        self, key: str, start: int, size: int, *, identity: str = ""
+    ) -> Generator[bytes | memoryview, None, None]:
         """The bytes from `start` on of an object that should have `size`, fetched as fast as the store can.
 
         They may be more or fewer where it has another size. A piece is good until the next one is asked for.
+        Who stops before the end closes it: it holds memory that others wait for.
         """
         ...
 

@@ -1,6 +1,7 @@
 """A store whose reads are told to whoever shows the progress; everything else is the store's own."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from trainyard.run.progress import Progress
@@ -25,10 +26,13 @@ class _WatchedStore:
             self._progress.advance(len(chunk))
             yield chunk
 
-    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes | memoryview]:
-        for piece in self._store.stream(key, start, size, identity=identity):
-            self._progress.advance(len(piece))
-            yield piece
+    def stream(
+        self, key: str, start: int, size: int, *, identity: str = ""
+    ) -> Generator[bytes | memoryview, None, None]:
+        with closing(self._store.stream(key, start, size, identity=identity)) as pieces:
+            for piece in pieces:
+                self._progress.advance(len(piece))
+                yield piece
 
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
         for piece in self._store.read_pieces(key, start, length, room):

@@ -22,10 +22,8 @@ class OneObject:
     def describe(self, key: str) -> S3Object:
         return S3Object(key, len(self.content), self.etag, CRC)
 
-    def read_chunks(
-        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
-    ) -> Iterator[bytes]:
-        assert (start, length, identity) == (0, None, self.etag)
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:
+        assert (start, size, identity) == (0, len(self.content), self.etag)
         self.reads += 1
         yield self.content
 
@@ -47,10 +45,8 @@ def test_bytes_are_read_where_only_a_crc_speaks_for_an_object_that_was_replaced(
 
 def test_bytes_that_are_damaged_on_the_way_are_read_again(caplog: pytest.LogCaptureFixture) -> None:
     class DamagedOnce(OneObject):
-        def read_chunks(
-            self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
-        ) -> Iterator[bytes]:
-            for chunk in super().read_chunks(key, start=start, length=length, identity=identity):
+        def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:
+            for chunk in super().stream(key, start, size, identity=identity):
                 yield chunk if self.reads > 1 else b"evil"
 
     store: Any = DamagedOnce(b"good", "1")

@@ -1,17 +1,20 @@
 """How many requests are on their way at a time: a real server that is slow to answer counts them."""
 
 import contextlib
+import errno
 import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from trainyard.artifacts.landing import Landing
+from trainyard.artifacts.manifest import ManifestObject
 from trainyard.artifacts.sending import FILES_AT_ONCE
 from trainyard.gateways.s3.memory import BUDGET_BYTES, Memory
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE
@@ -135,7 +138,6 @@ def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server
     server.content = bytes(RANGE_BYTES * 10)
     reading = store.stream("k", 0, len(server.content))
     next(reading)
-    assert isinstance(reading, Generator)
     reading.close()
     assert store._memory._lent == 0
 
@@ -179,3 +181,20 @@ def test_who_waits_for_memory_gets_it_when_it_is_given_back() -> None:
     assert not got.wait(0.1)
     memory.give(first)
     assert got.wait(10)
+
+
+def test_readings_that_fail_leave_their_memory_to_those_that_wait(
+    store: S3Store, server: SlowServer, tmp_path: Path
+) -> None:
+    """Whoever reads a failure keeps where it happened, and with it what was in use there."""
+    server.content, server.wanted = bytes(RANGE_BYTES * 10), 1
+    entries = {PurePosixPath(name): ManifestObject(name, RANGE_BYTES * 10, "0" * 64) for name in "abc"}
+    with Landing(store, tmp_path) as landing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainyard.artifacts.landing._write", full)
+        with pytest.raises(OSError, match="full"):
+            landing.land(entries)
+    assert store._memory._lent == 0
+
+
+def full(_file: object, _chunk: object) -> None:
+    raise OSError(errno.ENOSPC, "full")

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -100,8 +100,15 @@ class LocalStore:
             if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
                 raise ObjectChangedError(f"{path}: became another file while it was read")
 
-    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:  # noqa: ARG002
-        return self.read_chunks(key, start=start, identity=identity)
+    def stream(
+        self,
+        key: str,
+        start: int,
+        size: int,  # noqa: ARG002 - it is read to its end
+        *,
+        identity: str = "",
+    ) -> Generator[bytes, None, None]:
+        yield from self.read_chunks(key, start=start, identity=identity)
 
     def read_object(self, key: str) -> bytes | None:
         try:

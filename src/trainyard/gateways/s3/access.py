@@ -26,7 +26,7 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
 
     try:
         core = botocore.session.get_session()
-        core.register_component("data_loader", _definitions())
+        core.register_component("data_loader", _definitions(core.get_config_variable("data_path")))
         session = boto3.session.Session(botocore_session=core)
         region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
         client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds))
@@ -39,11 +39,11 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
 
 
 @functools.cache
-def _definitions() -> Any:
+def _definitions(path: str | None) -> Any:
     """boto3's definitions of services, read once for all clients: they take most of the time to make one."""
     from botocore.loaders import create_loader
 
-    return create_loader()
+    return create_loader(path)
 
 
 def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:

@@ -6,7 +6,7 @@ import mmap
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -138,7 +138,9 @@ class S3Store:
 
         return self._read(span, fill)
 
-    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes | memoryview]:
+    def stream(
+        self, key: str, start: int, size: int, *, identity: str = ""
+    ) -> Generator[bytes | memoryview, None, None]:
         """Several ranges of a large object at once, in buffers that are filled again once they were used."""
         if size - start <= RANGE_BYTES:
             yield from self.read_chunks(key, start=start, identity=identity)
