@@ -203,7 +203,7 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
     """Read a manifest object. Raises VerificationError naming `key` when it is not one."""
     try:
         value = parse_json_object(content, key)
-        if value["schema"] != _SCHEMA:
+        if whole_number(value["schema"]) != _SCHEMA:
             raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
         prefix = _text(value.get("prefix", ""))
         run_number = whole_number(value["run_number"])

@@ -224,7 +224,7 @@ def require_name(name: str) -> None:
 def _parse(content: bytes, key: str) -> Promotion:
     try:
         value = parse_json_object(content, key)
-        if value["schema"] != _SCHEMA:
+        if whole_number(value["schema"]) != _SCHEMA:
             raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
         found = Promotion(
             name=str(value["name"]),

@@ -110,7 +110,7 @@ def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
     """Read the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
     try:
         value = parse_json_object(content, name)
-        if value.get("schema", _SCHEMA) != _SCHEMA:
+        if whole_number(value.get("schema", _SCHEMA)) != _SCHEMA:
             raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
         files = tuple(_manifest_file(entry) for entry in value["files"])
         if len({file.path for file in files}) < len(files):
