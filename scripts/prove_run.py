@@ -116,7 +116,8 @@ def final_state(
 ) -> tuple[Mapping[str, str] | None, str | None]:
     """The digests of the tensors in the last checkpoint, or why they cannot be read.
 
-    Neither where not every byte of the store was read, or another trainer wrote them in a form of its own.
+    Neither where not every byte of the store was read, another trainer wrote them in a form of its own, or
+    the run was stopped and so has no digests of a final state to compare them with.
     """
     from trainyard.artifacts.fetching import checkpoint_at_hand
     from trainyard.artifacts.verify import Depth
@@ -124,7 +125,10 @@ def final_state(
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
-    verified, step = found.verification, run.get("outcome", {}).get("steps")
+    outcome = run.get("outcome", {})
+    verified, step = found.verification, outcome.get("steps")
+    if outcome.get("status") == "stopped" and "state_sha256" not in outcome:
+        return None, None
     if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
         return None, None
     display = PhaseDisplay("proof")

@@ -74,6 +74,11 @@ class PendingSave:
         self._writing: Outcome[Written] | None = None
         self._completing: Outcome[tuple[int, str]] | None = None
 
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._start
+
     def staged(self) -> None:
         """Wait until the state is copied, then begin to write."""
         if self._writing is not None:
@@ -149,8 +154,7 @@ class PendingSave:
 
     def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
         size, manifest_sha256 = result
-        seconds = time.perf_counter() - self._start
-        return SavedCheckpoint(self._final, size, seconds, manifest_sha256, self._worked)
+        return SavedCheckpoint(self._final, size, self.seconds, manifest_sha256, self._worked)
 
     def _not_finite(self) -> Failure:
         job = self._job

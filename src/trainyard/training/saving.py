@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 
 from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
+from trainyard.run.commands import made_by, resume_command
 from trainyard.training.checkpoint import SavedCheckpoint, SaveOrigin
 from trainyard.training.engines import AtOnce, Engine, Outcome, open_engine
 from trainyard.training.parts import Segment
@@ -45,8 +46,8 @@ class Saver:
     def save(self, *, wait: bool = False) -> None:
         """Save the state of this step, unless that has begun already; `wait` until it is whole.
 
-        One under way is waited for first. With `wait` nothing is copied. Raises CheckpointError, or TrainingFailedError when a weight is not
-        finite; the run is not to go on then.
+        One under way is waited for first. With `wait` nothing is copied. Raises CheckpointError, or
+        TrainingFailedError when a weight is not finite; the run is not to go on then.
         """
         with self._parts.working(f"saving step {self._state.step}"):
             if self._begun_step != self._state.step:
@@ -55,6 +56,25 @@ class Saver:
                     self._begin(AtOnce() if wait else self._engine)
             if wait or isinstance(self._engine, AtOnce):
                 self.finish()
+
+    def stop(self) -> StoppedError:
+        """Save this step, or only finish the save under way where the grace period has no time for both.
+
+        Returns what to raise: the run ends at the step that is saved.
+        """
+        state, pending, reached, left = self._state, self._pending, self._state.step, ""
+        if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
+            self.finish()
+            state.step = pending.step
+            left = f" The grace period had no time left to save step {reached} too."
+        else:
+            self.save(wait=True)
+        directory, stop = self._parts.directory, self._parts.stop
+        go_on = resume_command(directory.path, started_with=made_by())
+        return StoppedError(
+            f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
+            f"{directory.checkpoint(state.step)} is whole.{left}\nTo go on: {go_on}"
+        )
 
     def staged(self) -> None:
         """Wait until the state may change: right before the optimizer changes it."""
@@ -111,6 +131,11 @@ class Saver:
                     self._conclude(self._pending.finish_alone(), AtOnce())
         finally:
             self._engine.close(at_once=not done)
+
+    def _has_time_for_both(self, pending: PendingSave) -> bool:
+        """Whether all processes can end the save under way and save once more, before they are killed."""
+        needed = 2 * max(self._seconds, pending.seconds)
+        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
 
     def _begin(self, engine: Engine) -> None:
         parts, tensors = self._parts, self._state.tensors()

@@ -1,10 +1,10 @@
 """A copy of what a process writes, in memory that the writer process maps too.
 
-    weights and moments --fill, while the next gradients are computed--> Copies --writer process--> files
+    weights and moments --fill, beside the next backward pass--> Copies --writer process--> files
 
-The memory is one anonymous block (`memfd_create`), pinned where the weights are on a GPU, and is kept from save
-to save. docs/decisions/0016 says why it is not torch's own shared memory. When to copy, and when the copy must be
-complete, is decided in `pending_save`.
+The memory is one anonymous block (`memfd_create`), pinned where the weights are on a GPU, and is kept from
+save to save. docs/decisions/0016 says why it is not torch's own shared memory. When to copy, and when the
+copy must be complete, is decided in `pending_save`.
 """
 
 import math
@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 
 
 class NotFiniteError(CheckpointError):
-    """A tensor that was to be saved has an element that is infinite or not a number; the message is its name."""
+    """A tensor to be saved has an element that is infinite or not a number; the message is its name."""
 
 
 def open_memory() -> int:

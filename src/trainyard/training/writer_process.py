@@ -1,9 +1,10 @@
 """The process that writes checkpoints: it hashes and writes the copies that training made in shared memory.
 
-    trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --what was written--> trainer
+    trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --files--> trainer
 
-Each trainer starts one before its first step and speaks to no other. It takes no part in collectives, sees no
-GPU, ignores Ctrl-C and SIGTERM, which are for the trainer to answer, and ends at once when its trainer is gone.
+Each trainer starts one before its first step, which speaks to that trainer only. It takes no part in
+collectives, sees no GPU, ignores Ctrl-C and SIGTERM, which are for the trainer to answer, and ends at once
+when its trainer is gone.
 """
 
 import os
@@ -15,7 +16,7 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan
@@ -26,7 +27,7 @@ from trainyard.training.staging import Copies, require_finite
 from trainyard.training.stop import children_shielded
 
 Result = TypeVar("Result")
-START_METHOD = "spawn"
+START_METHOD: Literal["spawn", "forkserver"] = "spawn"
 """Of `multiprocessing`: the process shares nothing with its trainer but what it is given."""
 _END_SECONDS = 10
 _NICENESS = 5

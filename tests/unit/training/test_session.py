@@ -241,7 +241,7 @@ def test_a_signal_from_before_the_run_stops_it(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
     for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
-        stop = StopRequest.after(seconds, gone=gone)
+        stop = StopRequest.after(seconds, gone=gone, grace=30)
         stop.before_deadline(1.0)
         assert (stop.reason is not None) is asked
 
