@@ -101,7 +101,9 @@ def test_work_is_done_in_another_process_and_its_errors_come_back(tmp_path: Path
     assert behind.do(os.getpid) not in (os.getpid(), None)
     with pytest.raises(FileNotFoundError, match="none"):
         behind.do((tmp_path / "none").read_bytes)
-    behind.start(lambda: behind.stage(share_out({"model": {}}, ALONE).own, live({"model": {}}), None)).result()
+    behind.start(
+        lambda: behind.stage(share_out({"model": {}}, ALONE).own, live({"model": {}}), None)
+    ).result()
 
 
 def test_nothing_is_written_of_what_is_not_finite(tmp_path: Path, behind: Behind) -> None:

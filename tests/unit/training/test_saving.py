@@ -415,6 +415,36 @@ def test_what_is_reserved_is_the_work_and_not_the_steps_in_between(
     assert max(reserved) < 60
 
 
+@pytest.mark.parametrize(("left", "last"), [(9.9, 4), (1000.0, 5), (math.inf, 5)])
+def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
+    tiny_config: Build,
+    run_training: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: Stop,
+    left: float,
+    last: int,
+) -> None:
+    """Ten seconds are needed by the guess before the first save was measured: to end it, and for another."""
+    config = tiny_config(checkpointing={"mode": "async"}, training={"validation_steps": None})
+    whole = run_training(config, "whole")
+    asked = stop_after(5)
+    monkeypatch.setattr(asked["stop"], "seconds_left", lambda: left)
+    with monkeypatch.context() as patch:
+        never_done(patch)
+        with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
+            run_training(config, **asked)
+    assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
+    directory = RunDirectory(tmp_path / "run")
+    outcome = read_run(directory.run_file)["outcome"]
+    manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
+    assert whole_steps(directory) == [4, 5][: last - 3]
+    assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
+    assert "state_sha256" not in outcome
+    assert run_training(config)["state_sha256"] == whole["state_sha256"]
+    assert numbers(directory.path) == numbers(tmp_path / "whole")
+
+
 def never_done(patch: pytest.MonkeyPatch) -> None:
     """Let every save behind training seem to be under way until it is waited for."""
     start = Behind.start
