@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What a save costs training: `checkpointing.mode: async` against torch's own `dcp.save` and `dcp.async_save`.
+"""What a save costs training: `checkpointing.mode: async` against `dcp.save` and `dcp.async_save`.
 
-One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step. In turns it
-is saved by `dcp.save`, by `dcp.async_save` at its best settings (a process, a stager that is kept, shared and on
-a GPU pinned memory, staging in a thread that is waited for before the optimizer's update) and by the shipped
-saver, which takes SHA-256 and BLAKE3 on the way. Each writes to a disk and fsyncs. The first saves of each kind,
-which take memory and start processes, are not counted; the peers' old checkpoints are removed between saves.
+One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step. It is
+saved in turns by `dcp.save`, by `dcp.async_save` at its best settings (a process; a stager that is kept, with
+shared and on a GPU pinned memory, in a thread that is waited for before the optimizer's update) and by the
+shipped saver, which takes SHA-256 and BLAKE3 on the way. Each writes to a disk and fsyncs. The first saves of
+a kind, which take memory and start processes, are not counted; old checkpoints are removed between saves.
 
-Blocked is what training waited for. Lost is how much longer the save and the steps until it is whole took than
-as many plain ones; plain are every second step, during which the processes that write are held up by SIGSTOP,
-and for `dcp.save` those around it. Whole is how long after its start the save was whole, without held-up steps.
+Blocked is what training waited for. Lost is how much longer the save and the steps until it is whole took
+than as many plain ones. Plain are every second step, in which the processes that write are held by SIGSTOP.
+Whole is how long after its start the save was whole, without the steps in which it was held.
 
 Reads:      nothing
 Writes:     temporary checkpoints; with --json the figures on stdout
@@ -31,14 +31,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 GOALS = {"blocked": 1.2, "lost": 1.0, "whole": 1.5}
 """At most so many times what `dcp.async_save` takes."""
 PEER = "dcp.async_save"
-SHAPE = {"hidden_size": 768, "intermediate_size": 2048, "num_layers": 12, "num_attention_heads": 12}
+SHAPE = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12}
 SHAPE |= {"num_key_value_heads": 12, "vocab_size": 9728}
 
 
@@ -50,6 +50,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=2, help="saves of each kind that are not counted")
     parser.add_argument("--steps", type=int, default=6, help="steps beside each save, at least")
     parser.add_argument("--tokens", type=int, default=256, help="tokens per step")
+    parser.add_argument("--layers", type=int, default=12, help="of the model; 7 million parameters each")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", type=int, help="of training; default: one per core")
     parser.add_argument("--folder", type=Path, help="where to write; default: the system's temporary folder")
@@ -108,7 +109,8 @@ def summary(rounds: Sequence[Round], peer: Sequence[Round]) -> dict[str, Any]:
 class Kind(Protocol):
     """A way to save; `waited` is how long training waited for it so far, in seconds."""
 
-    waited: float
+    @property
+    def waited(self) -> float: ...
 
     def save(self) -> None: ...
 
@@ -163,10 +165,10 @@ class AtOnce:
         self._state, self._target = parts.state, parts.directory.path.parent / "dcp.save"
 
     def save(self) -> None:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict_saver import save
 
         tensors = self._state.tensors()
-        self.waited += seconds_of(lambda: dcp.save(tensors, checkpoint_id=self._target, no_dist=True))
+        self.waited += seconds_of(lambda: save(tensors, checkpoint_id=self._target, no_dist=True))
 
     def staged(self) -> None: ...
 
@@ -183,7 +185,7 @@ class AsyncSave:
     def __init__(self, parts: Any) -> None:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-        on_gpu = parts.device.type == "cuda"
+        self._on_gpu = on_gpu = parts.device.type == "cuda"
         options = StagingOptions(
             use_pinned_memory=on_gpu,
             use_shared_memory=True,
@@ -207,13 +209,12 @@ class AsyncSave:
 
     def save(self) -> None:
         import torch
-        import torch.distributed.checkpoint as dcp
-        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save
 
         with self._waiting():
-            if torch.cuda.is_initialized():
+            if self._on_gpu:
                 torch.cuda.synchronize()  # its stream waits for nothing of training's
-            self._response = dcp.async_save(
+            self._response = async_save(
                 self._state.tensors(),
                 checkpoint_id=self._target,
                 async_checkpointer_type=AsyncCheckpointerType.PROCESS,
@@ -304,9 +305,10 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
     from trainyard.training.watchdog import Watchdog
     from trainyard.training.world import ALONE
 
+    shape = SHAPE | {"num_layers": args.layers}
     config = Config.model_validate(
         {
-            "model": {"name": "stall", "device": args.device, "dtype": "bfloat16", "architecture": SHAPE},
+            "model": {"name": "stall", "device": args.device, "dtype": "bfloat16", "architecture": shape},
             "training": {"batch_size": 1, "max_steps": 10**6},
             "compute": {"threads": args.threads},
             "data": {"sequence_length": args.tokens},
@@ -315,7 +317,7 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
     )
     device = prepare_device(config)
     parallel = put_on_devices(config, ALONE, device)
-    directory = RunDirectory(folder / "run")
+    directory, batches = RunDirectory(folder / "run"), cast(Any, Batches(args.tokens))
     directory.create()
     return Parts(
         config=config,
@@ -327,7 +329,7 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
         device=device,
         parallel=parallel,
         world=ALONE,
-        batches=Batches(args.tokens),
+        batches=batches,
         validation=None,
         trackers=(),
         stop=StopRequest(),
