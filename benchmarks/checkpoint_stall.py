@@ -12,7 +12,7 @@ than as many plain ones. Plain are every second step, in which the processes tha
 Whole is how long after its start the save was whole, without the steps in which it was held.
 
 Reads:      nothing
-Writes:     temporary checkpoints; with --json the figures on stdout
+Writes:     temporary checkpoints; each save on stderr, the figures on stdout (--json: as JSON)
 Exit codes: 0 the goals are met, 1 they are not
 Example:    benchmarks/checkpoint_stall.py --rounds 5
 """
@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in range(args.warm_up + args.rounds):
             for name, kind in kinds.items():
                 measured = measure(parts, kind, least=args.steps)
+                print(f"round {number - args.warm_up + 1} {name:15} {measured}", file=sys.stderr, flush=True)
                 if number >= args.warm_up:
                     rounds[name].append(measured)
     result = {name: summary(rounds[name], rounds[PEER]) for name in kinds}

@@ -124,9 +124,9 @@ class Behind:
 
     def close(self, *, at_once: bool = False) -> None:
         if at_once:
-            self._process.end()
+            self._process.kill()
         self._thread.shutdown(cancel_futures=at_once)
-        self._process.end()
+        self._process.close()
         self._forget_copies()
         os.close(self._memory)
 

@@ -64,10 +64,15 @@ class WriterProcess:
         result: Result = self._ask(("do", work))
         return result
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End it, in the middle of whatever it does."""
         self._process.kill()
         self._process.join()
+
+    def close(self) -> None:
+        """End it. Nobody may be waiting for an answer any more."""
+        self.kill()
+        self._pipe.close()
 
     def _ask(self, request: tuple[str, Any]) -> Any:
         try:
