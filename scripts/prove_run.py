@@ -124,7 +124,7 @@ def final_state(
     from trainyard.terminal import shown
 
     verified, ended = found.verification, run.get("outcome", {})
-    step = None if ended.get("status") == "stopped" and "state_sha256" not in ended else ended.get("steps")
+    step = -1 if ended.get("status") == "stopped" and "state_sha256" not in ended else ended.get("steps")
     if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
         return None, None
     display = PhaseDisplay("proof")
