@@ -63,8 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ),
         recomputed=Recomputed(records.digests, *final_state(run, directory, found, store), data(directory)),
     )
-    for _ in rows:  # a verdict that came early is of the whole file, too
-        pass
+    sum(1 for _ in rows)  # read to the end: a verdict that came early is of the whole file, too
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
     record = proof.to_json() | {key: value for key, value in where.items() if value is not None}
     if not args.dry_run:
@@ -118,7 +117,7 @@ def final_state(
 ) -> tuple[Mapping[str, str] | None, str | None]:
     """The digests of the tensors in the last checkpoint, or why they cannot be read.
 
-    Neither where not every byte of the store was read, or another trainer wrote them in a form of its own.
+    Neither where not every byte was read, another trainer wrote them, or the run was stopped without digests.
     """
     from trainyard.artifacts.fetching import checkpoint_at_hand
     from trainyard.artifacts.verify import Depth
@@ -126,7 +125,8 @@ def final_state(
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
-    verified, step = found.verification, run.get("outcome", {}).get("steps")
+    verified, ended = found.verification, run.get("outcome", {})
+    step = -1 if ended.get("status") == "stopped" and "state_sha256" not in ended else ended.get("steps")
     if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
         return None, None
     display = PhaseDisplay("proof")

@@ -34,6 +34,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
     parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
     parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
+    grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
+    parser.add_argument("--grace", type=command.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument(
         "--nproc-per-node", type=command.positive, metavar="N", help="processes on this machine"
     )
@@ -98,7 +100,7 @@ def trained(
     from trainyard.training.streamed import as_begun
 
     config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
-    stop = StopRequest.after(args.deadline, gone=command.job_seconds())
+    stop = StopRequest.after(args.deadline, gone=command.job_seconds(), grace=args.grace)
     display.begin("importing torch")
     asked = requested(args, config, digest_of)
     if args.dry_run:

@@ -195,7 +195,7 @@ class CheckpointingConfig(Section):
     save_steps: Positive = 500
     """Save a checkpoint after every so many steps, and at the end."""
     mode: Literal["sync", "async", "async_process"] = "sync"
-    """sync: training waits; async: a thread writes a copy behind training; async_process: a process does."""
+    """sync: training waits; async: a process writes a copy behind training; async_process: its older name."""
     keep_last: Positive = 5
     """Number of newest checkpoints to keep; older ones are removed once a newer one is complete."""
     keep_every: Positive | None = None

@@ -53,7 +53,7 @@ class SavedCheckpoint:
     manifest_sha256: str
     """Of the manifest as it was written: what ties a stored checkpoint to its run."""
     awaited_seconds: float
-    """What it takes where training waits for it: without the time that it gave way to training."""
+    """Seconds of work: without the time from the end of one phase to the edge of a step."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@
 Q and the errors are kept between steps, so they are part of the state; the errors differ from process to
 process. All of it belongs to parameters, not to DDP's buckets, which are others after a resume. It is for
 copies of a model: sharded gradients are not compressed.
+
+This is an option for slow networks, off unless `compute.gradient_compression` asks for it: the gradients that
+it gives are approximate. Nothing else depends on it.
 """
 
 import logging

@@ -8,8 +8,6 @@ A row is written before the checkpoint of its step: resuming from a checkpoint f
 import math
 import time
 
-from trainyard.errors import StoppedError
-from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.hardware import memory_facts
 from trainyard.training.network import record_fallback
@@ -141,10 +139,4 @@ class Loop:
     def _stop_if_asked(self) -> None:
         if not self._stop_reason():
             return
-        self._saver.save(wait=True)
-        step, steps, directory = self._state.step, self._parts.length.steps, self._parts.directory
-        go_on = resume_command(directory.path, started_with=made_by())
-        raise StoppedError(
-            f"Stopped at step {step} of {steps}: {self._parts.stop.reason}. "
-            f"{from_here(directory.checkpoint(step))} is whole.\nTo go on: {go_on}"
-        )
+        raise self._saver.stop()

@@ -1,8 +1,10 @@
 """Quantised GGUF weights to float32: by the C++ kernels of `native/` where they are built, else by NumPy.
 
 The bits are the same either way, those of `gguf.quants.dequantize`; only the speed differs. Nothing is
-compiled here: `scripts/build_native.py` does that, and the package works without it. Reading a GGUF file is
-the affair of its caller.
+compiled here: `scripts/build_native.py` does that. Reading a GGUF file is left to the caller.
+
+The kernels are an option: they speed up loading quantised weights, once at the start of a run that begins
+from such weights. Training itself does not use them, and the package works without them.
 
 The library is looked for in this order: `TRAINYARD_NATIVE_LIBRARY` (a path; `none` means NumPy), then
 `native/build/` of the checkout.

@@ -35,7 +35,7 @@ class OutcomeRecorder:
         tell: Callable[[Mapping[str, Any]], None],
         is_main: bool = True,
     ) -> None:
-        """Only the main process writes and tells; the digests of a sharded state are made by all."""
+        """Only the main process writes and tells; all processes gather a sharded state for its digests."""
         self._tell = tell
         self._is_main = is_main
         self._directory = directory
@@ -57,6 +57,10 @@ class OutcomeRecorder:
     def record(self, error: BaseException | None) -> None:
         """Write the outcome of a training that ended with `error`, or well.
 
+        Only a run that succeeded has a final state to hash. A stopped one names its checkpoint by the SHA-256
+        of its manifest, which has the digests of all files: hashing the state once more would take as long as
+        the grace period of a large one.
+
         Raises TrainingFailedError, which is the outcome then, when another process is gone before the digests
         of a sharded state are made.
         """
@@ -66,13 +70,14 @@ class OutcomeRecorder:
         if status == "failed" and error is not None:
             facts["failure"] = failure_of(error).to_json()
         self.outcome = {key: value for key, value in facts.items() if value is not None}
-        if status != "failed":
+        if status == "succeeded":
             try:
                 with peers_expected():
-                    self.outcome["state_sha256"] = self._state.digests()
+                    self.outcome["state_sha256"] = self._state.digests(hashed=self._is_main)
             except TrainingFailedError as lost:
                 self.record(lost)
                 raise
+        if status != "failed":
             self.outcome |= self._newest_checkpoint()
         if not self._is_main:
             return

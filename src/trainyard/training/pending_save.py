@@ -3,8 +3,8 @@
     staging ---> writing ---> completing ---> whole
     a copy       shards       index, record, rename, manifest (main process)
 
-The work is an engine's, at once or behind training. All processes go from one phase to the next together, at
-the same edge of a step: what they must agree on is agreed here, on training's thread.
+An engine does the work, at once or behind training. All processes go from one phase to the next together,
+between the same two steps: what they must agree on is agreed here, on training's thread.
 """
 
 import errno
@@ -12,7 +12,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, TrainingFailedError
@@ -29,10 +32,11 @@ from trainyard.training.engines import AtOnce, Engine, Outcome
 from trainyard.training.remedies import failed, not_finite, way_on
 from trainyard.training.retention import remove_checkpoint, whole_steps
 from trainyard.training.shards import Shares, Written, live, share_out
-from trainyard.training.staging import NotFiniteError
+from trainyard.training.staging import NotFiniteError, side_stream
 from trainyard.training.state import TrainingState
 from trainyard.training.world import ALONE, World
 
+Result = TypeVar("Result")
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
@@ -62,22 +66,31 @@ class PendingSave:
         self.step = state.step
         self._final = job.directory.checkpoint(state.step)
         self._temporary = self._final.with_name(f".{self._final.name}.tmp")
+        self._worked = 0.0
+        """Seconds of work so far, without what passed between one phase and the next."""
         self._record = trainer_record(state, job.origin.fits, job.world)
-        self._staging = job.engine.stage(shares.own, live(state.tensors()))
+        stage = partial(job.engine.stage, shares.own, live(state.tensors()), side_stream())
+        self._staging = self._started(stage)
         self._writing: Outcome[Written] | None = None
         self._completing: Outcome[tuple[int, str]] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._start
 
     def staged(self) -> None:
         """Wait until the state is copied, then begin to write."""
         if self._writing is not None:
             return
         world = self._job.world
-        self._staging.result()
+        with suppress(OSError):  # which `_write` raises again, where all processes hear of it
+            self._staging.result()
         try:
             world.on_main(lambda: make_empty(self._temporary))
         except OSError as error:
             raise self._failure(error) from error
-        self._writing = writing = self._job.engine.write(self._temporary)
+        self._writing = writing = self._started(self._write)
         if world.size == 1:  # nobody else's shards are waited for
             self._completing = self._complete(lambda: [writing.result()])
 
@@ -90,8 +103,6 @@ class PendingSave:
             return None
         self.staged()
         assert self._writing is not None
-        if wait:
-            self._job.engine.hurry()
         world = self._job.world
         try:
             if self._completing is None:
@@ -111,32 +122,39 @@ class PendingSave:
             return self.advance(wait=True)
         if self._completing is None or not self._job.world.is_main:
             return None
-        self._job.engine.hurry()
         try:
             return self._saved(self._completing.result())
         except (OSError, CheckpointError) as error:
             raise self._failure(error) from error
 
+    def _started(self, work: Callable[[], Result]) -> Outcome[Result]:
+        def timed() -> Result:
+            start = time.perf_counter()
+            try:
+                return work()
+            finally:
+                self._worked += time.perf_counter() - start
+
+        return self._job.engine.start(timed)
+
+    def _write(self) -> Written:
+        self._staging.result()
+        return self._job.engine.write(self._temporary)
+
     def _complete(self, written: Callable[[], list[Written]]) -> Outcome[tuple[int, str]]:
         if not self._job.world.is_main:
-            return AtOnce().run(lambda: (0, ""))
-        return self._job.engine.run(
-            lambda: complete(
-                self._temporary,
-                self._final,
-                parts=(self._shares.index, written()),
-                record=self._record,
-                run_id=self._job.origin.run_id,
-            )
-        )
+            return AtOnce().start(lambda: (0, ""))
+
+        def work() -> tuple[int, str]:
+            parts, run_id = (self._shares.index, written()), self._job.origin.run_id
+            files = partial(complete, self._temporary, self._final, parts=parts)
+            return self._job.engine.do(partial(files, record=self._record, run_id=run_id))
+
+        return self._started(work)
 
     def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
         size, manifest_sha256 = result
-        seconds = time.perf_counter() - self._start
-        work = self._job.engine.save_seconds
-        return SavedCheckpoint(
-            self._final, size, seconds, manifest_sha256, seconds if work is None else min(work, seconds)
-        )
+        return SavedCheckpoint(self._final, size, self.seconds, manifest_sha256, self._worked)
 
     def _not_finite(self) -> Failure:
         job = self._job

@@ -6,9 +6,11 @@ How a checkpoint is written is `pending_save`'s; when a step is due is the loop'
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
 
 from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
+from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint import SavedCheckpoint, SaveOrigin
 from trainyard.training.engines import AtOnce, Engine, Outcome, open_engine
 from trainyard.training.parts import Segment
@@ -38,18 +40,14 @@ class Saver:
 
     @property
     def seconds(self) -> float:
-        """What it takes to end the save under way and to save once more while training waits.
-
-        It goes by what the last one would have taken so, not by how long it gave way to training.
-        """
+        """What it takes to end the save under way and to save once more, by what the last one took."""
         return self._seconds * (2 if self._pending else 1)
 
     def save(self, *, wait: bool = False) -> None:
         """Save the state of this step, unless that has begun already; `wait` until it is whole.
 
-        One under way is waited for first. With `wait` nothing is copied and no thread has to step back: there
-        is no training to give way to. Raises CheckpointError, or TrainingFailedError when a weight is not
-        finite; the run is not to go on then.
+        One under way is waited for first. With `wait` nothing is copied. Raises CheckpointError, or
+        TrainingFailedError when a weight is not finite; the run is not to go on then.
         """
         with self._parts.working(f"saving step {self._state.step}"):
             if self._begun_step != self._state.step:
@@ -58,6 +56,25 @@ class Saver:
                     self._begin(AtOnce() if wait else self._engine)
             if wait or isinstance(self._engine, AtOnce):
                 self.finish()
+
+    def stop(self) -> StoppedError:
+        """Save this step, or only finish the save under way where the grace period has no time for both.
+
+        Returns what to raise: the run ends at the step that is saved.
+        """
+        state, pending, reached, left = self._state, self._pending, self._state.step, ""
+        if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
+            self.finish()
+            state.step = pending.step
+            left = f" The grace period had no time left to save step {reached} too."
+        else:
+            self.save(wait=True)
+        directory, stop = self._parts.directory, self._parts.stop
+        go_on = resume_command(directory.path, started_with=made_by())
+        return StoppedError(
+            f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
+            f"{from_here(directory.checkpoint(state.step))} is whole.{left}\nTo go on: {go_on}"
+        )
 
     def staged(self) -> None:
         """Wait until the state may change: right before the optimizer changes it."""
@@ -70,7 +87,7 @@ class Saver:
         if self._pending is not None:
             with self._waiting(), self._failing():
                 saved = self._pending.advance(wait=False)
-            self._conclude(saved)
+            self._conclude(saved, self._engine)
         elif self._removing is not None and self._removing.done():
             self._tell_removed()
 
@@ -79,7 +96,7 @@ class Saver:
         if self._pending is not None:
             with self._waiting(), self._failing():
                 saved = self._pending.advance(wait=True)
-            self._conclude(saved)
+            self._conclude(saved, AtOnce())
         self._tell_removed()
 
     def settle(self) -> None:
@@ -97,7 +114,7 @@ class Saver:
 
     def remove_old(self) -> None:
         """Remove the checkpoints beyond those kept, as a kill between saving and removing may leave them."""
-        self._remove_up_to(self._state.step)
+        self._remove_up_to(self._state.step, AtOnce())
         self._tell_removed()
 
     def __enter__(self) -> "Saver":
@@ -111,9 +128,14 @@ class Saver:
         try:
             if not done and isinstance(error, Exception) and self._pending is not None:
                 with suppress(CheckpointError, TrainingFailedError, RecordError), self._failing():
-                    self._conclude(self._pending.finish_alone())
+                    self._conclude(self._pending.finish_alone(), AtOnce())
         finally:
             self._engine.close(at_once=not done)
+
+    def _has_time_for_both(self, pending: PendingSave) -> bool:
+        """Whether all processes can end the save under way and save once more, before they are killed."""
+        needed = 2 * max(self._seconds, pending.seconds)
+        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
 
     def _begin(self, engine: Engine) -> None:
         parts, tensors = self._parts, self._state.tensors()
@@ -124,7 +146,7 @@ class Saver:
         self._pending = PendingSave(job, self._state, self._shares)
         self._begun_step = self._state.step
 
-    def _conclude(self, saved: SavedCheckpoint | None) -> None:
+    def _conclude(self, saved: SavedCheckpoint | None, remover: Engine) -> None:
         if saved is None or self._pending is None:
             return
         step, self._pending = self._pending.step, None
@@ -138,17 +160,20 @@ class Saver:
             manifest_sha256=saved.manifest_sha256,
         )
         self._waited = 0.0
-        self._remove_up_to(step)
+        self._remove_up_to(step, remover)
 
-    def _remove_up_to(self, newest: int) -> None:
+    def _remove_up_to(self, newest: int, remover: Engine) -> None:
         if not self._parts.world.is_main:
             return
         kept = self._parts.config.checkpointing
-        self._removing = self._engine.run(
-            lambda: remove_old_checkpoints(
-                self._parts.directory, kept.keep_last, newest=newest, keep_every=kept.keep_every
-            )
+        remove = partial(
+            remove_old_checkpoints,
+            self._parts.directory,
+            kept.keep_last,
+            newest=newest,
+            keep_every=kept.keep_every,
         )
+        self._removing = remover.start(lambda: remover.do(remove))
 
     def _tell_removed(self) -> None:
         if self._removing is None:

@@ -7,13 +7,14 @@ collective would get in between those of training. Digests are taken of the byte
 """
 
 import io
+import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +27,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 from trainyard.run.checkpoints import ManifestFile
 from trainyard.run.digests import FileDigests
 from trainyard.training.world import World
-from trainyard.training.write_items import ItemsStream, bytes_of, in_writing_order
 
 _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
@@ -65,7 +65,19 @@ def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shar
     plans = world.gather(planner.create_local_plan())
     plans, index = planner.create_global_plan(plans)
     own = FileSystemWriter("").prepare_global_plan(plans)[world.rank]
-    return Shares(replace(own, items=in_writing_order(own.items)), index, _names(tensors))
+    return Shares(own, index, _names(tensors))
+
+
+def form_of(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape and type of what is written of a tensor."""
+    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
+    return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype
+
+
+def bytes_of(item: WriteItem) -> int:
+    """How many bytes of a tensor are written."""
+    shape, dtype = form_of(item)
+    return math.prod(shape) * dtype.itemsize
 
 
 def fits(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
@@ -82,8 +94,8 @@ def live(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
 def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> Written:
     """Write this process's file below `path`, fsynced. Raises OSError."""
     writer, files = _writer(path)
-    with without_second_checksum(), _refusal_of_the_system():
-        results = writer.write_data(plan, Resolving(tensor_of)).value()
+    with _without_second_checksum(), _refusal_of_the_system():
+        results = writer.write_data(plan, _Resolving(tensor_of)).value()
     return Written(results, tuple(files.described))
 
 
@@ -108,7 +120,7 @@ def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None
     writer.finish(copy(index), [own.results for own in written])
 
 
-class Resolving(DefaultSavePlanner):
+class _Resolving(DefaultSavePlanner):
     """Gives a writer the tensors of its items from wherever they are kept."""
 
     def __init__(self, tensor_of: TensorOf) -> None:
@@ -119,7 +131,7 @@ class Resolving(DefaultSavePlanner):
         return self._tensor_of(write_item)
 
 
-class _HashingFile(ItemsStream):
+class _HashingFile(io.RawIOBase):
     """Hashes what is written to `file`."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -127,11 +139,16 @@ class _HashingFile(ItemsStream):
         self._file = file
         self.digests = FileDigests()
 
-    def put(self, view: memoryview) -> None:
+    def write(self, content: Any) -> int:
+        view = memoryview(content).cast("B")
         for start in range(0, len(view), _CHUNK_BYTES):
             chunk = view[start : start + _CHUNK_BYTES]
             self.digests.update(chunk)
             self._file.write(chunk)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.digests.size
 
     def flush(self) -> None:
         if not self._file.closed:
@@ -173,7 +190,7 @@ def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
 
 
 @contextmanager
-def without_second_checksum() -> Iterator[None]:
+def _without_second_checksum() -> Iterator[None]:
     """Without the CRC-32 that torch adds to each tensor: the manifest has the SHA-256 of all bytes."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)

@@ -1,117 +1,123 @@
-"""A copy of what a process writes, made in kept memory while training computes the next gradients.
+"""A copy of what a process writes, in memory that the writer process maps too.
 
-The files lie there as they are to be, so that nothing is copied once more on its way to the disk. The memory
-has no name in any file system and grows once; another process given its descriptor sees the same bytes. When
-to copy, and when the copy must be done, is `saving`'s.
+    weights and moments --fill, beside the next backward pass--> Copies --writer process--> files
+
+The memory is one anonymous block (`memfd_create`), pinned where the weights are on a GPU, and is kept from
+save to save. docs/decisions/0016 says why it is not torch's own shared memory. When to copy, and when the
+copy must be complete, is decided in `pending_save`.
 """
 
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.cuda._pin_memory_utils import pin_memory, unpin_memory
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 from trainyard.errors import CheckpointError
-from trainyard.training.file_layout import FileLayout, tensor_in
-from trainyard.training.priority import Pieces
-from trainyard.training.shards import TensorOf
-from trainyard.training.staged_files import AbandonedError
+from trainyard.training.shards import TensorOf, bytes_of, form_of
 
-_NUMPY_SUMS = (torch.float32, torch.float64)
-_PIECE_ELEMENTS = 1 << 20
-_TEAMLESS_ELEMENTS = 1 << 15
-"""As many as torch sums up without a team of threads, which the thread that asks would get of its own."""
+_ALIGNMENT = 64
+"""Bytes: a cache line, and a multiple of the size of every element."""
 
 
 class NotFiniteError(CheckpointError):
-    """A tensor that was to be saved has an element that is infinite or not a number; its name."""
+    """A tensor to be saved has an element that is infinite or not a number; the message is its name."""
 
 
-class Buffers:
-    """The files of a layout in memory, and a tensor in it for every item."""
+def open_memory() -> int:
+    """A descriptor of memory that grows as needed; outside Linux, of a temporary file without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("checkpoint")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
-    def __init__(self, layout: FileLayout, descriptor: int = -1) -> None:
-        """In the memory behind `descriptor`, which is made large enough; by default in this process's own."""
-        self.layout = layout
-        if descriptor >= 0 and os.fstat(descriptor).st_size < layout.size:
-            os.ftruncate(descriptor, layout.size)
-        self.memory = mmap.mmap(descriptor, layout.size)
-        for place, content in layout.fixed:
-            self.memory[place : place + len(content)] = content
+
+class Copies:
+    """A tensor for each item of a plan, in the memory behind a descriptor."""
+
+    def __init__(self, plan: SavePlan, descriptor: int, *, pinned: bool = False) -> None:
+        """Map the memory, enlarged if it is too small. `pinned` lets a GPU copy into it by itself.
+
+        Raises OSError when there is no such memory, RuntimeError when it cannot be pinned.
+        """
+        self.plan = plan
+        places, size = [], 0
+        for item in plan.items:
+            places.append(size)
+            size += -(-bytes_of(item) // _ALIGNMENT) * _ALIGNMENT
+        size = max(size, mmap.PAGESIZE)
+        if os.fstat(descriptor).st_size < size:
+            os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)
+        self._pinned: int | None = None
+        if pinned:
+            self._pinned = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+            pin_memory(self._pinned, size)
         self._tensors = {
-            item.index: tensor_in(self.memory, item, layout.places.get(item.index, 0))
-            for item in layout.plan.items
+            item.index: _tensor_in(memory, item, place)
+            for item, place in zip(plan.items, places, strict=True)
         }
 
     def tensor_of(self, item: WriteItem) -> Tensor:
         """The copy of `item`."""
         return self._tensors[item.index]
 
-    def shares(self, count: int) -> list[list[WriteItem]]:
-        """The items in up to `count` lists of about as many bytes each."""
-        shares: list[list[WriteItem]] = [[] for _ in range(count)]
-        loads = [0] * count
-        for item in sorted(self.layout.plan.items, key=lambda item: -self.tensor_of(item).nbytes):
-            least = loads.index(min(loads))
-            shares[least].append(item)
-            loads[least] += self.tensor_of(item).nbytes
-        return [share for share in shares if share]
-
     @torch.no_grad()
-    def fill(self, items: Iterable[WriteItem], tensor_of: TensorOf) -> None:
-        """Copy `items`."""
-        for item in items:
-            _copy(self.tensor_of(item), tensor_of(item).detach())
+    def fill(self, tensor_of: TensorOf) -> None:
+        """Copy every item. What comes from a GPU is complete once the current stream is synchronised."""
+        for item in self.plan.items:
+            target, source = self.tensor_of(item), tensor_of(item).detach()
+            if source.is_cpu and source.is_contiguous():
+                # In a second thread torch would start a second team of threads, which slows training's.
+                np.copyto(_bytes_in(target), _bytes_in(source))
+            else:
+                target.copy_(source, non_blocking=True)
+
+    def close(self) -> None:
+        """Unpin the memory, which must happen before it is unmapped."""
+        if self._pinned is not None:
+            unpin_memory(self._pinned)
+            self._pinned = None
 
 
-def require_finite(
-    plan: SavePlan, tensor_of: TensorOf, *, goes_on: Callable[[], bool] = lambda: True
-) -> Pieces[None]:
-    """Raise NotFiniteError when a floating item has an element that is not.
+def side_stream() -> torch.cuda.Stream | None:
+    """A stream whose copies wait for what is queued on the GPU so far and for nothing later.
 
-    Raises AbandonedError once `goes_on()` is false.
+    None without a GPU in use. Call it on training's thread.
     """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    return stream
+
+
+def require_finite(plan: SavePlan, tensor_of: TensorOf) -> None:
+    """Raise NotFiniteError when an item has an element that is infinite or not a number."""
     for item in plan.items:
-        for piece in _pieces(tensor_of(item).detach()):
-            if not goes_on():
-                raise AbandonedError("the save was abandoned")
-            if not is_finite(piece):
-                raise NotFiniteError(item.index.fqn)
-            yield
-
-
-def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    """Of a few milliseconds each, where they cost no copy."""
-    if not tensor.is_cpu or not tensor.is_contiguous():
-        return (tensor,)
-    size = _PIECE_ELEMENTS if tensor.dtype in _NUMPY_SUMS else _TEAMLESS_ELEMENTS
-    return torch.split(tensor.view(-1), size)
+        if not is_finite(tensor_of(item).detach()):
+            raise NotFiniteError(item.index.fqn)
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether no element is infinite or not a number. Read once, without a copy, unless it looks bad."""
+    """Whether no element is infinite or not a number. The tensor is read once unless its sum overflows."""
     if not tensor.is_floating_point():
         return True
-    if tensor.is_cpu and tensor.dtype in _NUMPY_SUMS:
-        with np.errstate(all="ignore"):
-            total = float(np.add.reduce(tensor.detach().reshape(-1).numpy()))
-    else:
-        total = float(tensor.sum())
-    # A sum may overflow though no element does.
-    return math.isfinite(total) or bool(torch.isfinite(tensor).all())
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
-def _copy(buffer: Tensor, source: Tensor) -> None:
-    """By numpy where it can be: in a second thread torch starts a second team, which slows training's."""
-    if source.is_cpu and source.is_contiguous():
-        np.copyto(_bytes(buffer), _bytes(source))
-    else:
-        buffer.copy_(source)
+def _tensor_in(memory: mmap.mmap, item: WriteItem, place: int) -> Tensor:
+    """A tensor with a storage of its own, so that torch's writer does not copy it once more."""
+    shape, dtype = form_of(item)
+    if not bytes_of(item):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=place).view(shape)
 
 
-def _bytes(tensor: Tensor) -> "np.ndarray":
+def _bytes_in(tensor: Tensor) -> "np.ndarray":
     return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -4,6 +4,7 @@ A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C
 """
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,24 +16,35 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Whether, and why, the run should save and stop. `deadline` is in seconds of the monotonic clock."""
+    """Whether, and why, the run should save and stop.
 
-    def __init__(self, deadline: float | None = None) -> None:
+    `deadline` is in seconds of the monotonic clock. `grace` is how many seconds pass from a signal until
+    whoever sent it kills the process.
+    """
+
+    def __init__(self, deadline: float | None = None, grace: float = math.inf) -> None:
         self.reason: str | None = None
-        self._deadline = deadline
+        self._deadline, self._grace = deadline, grace
         self._interrupts = 0
+        self._signalled: float | None = None
 
     @classmethod
-    def after(cls, seconds: float | None, *, gone: float) -> "StopRequest":
+    def after(cls, seconds: float | None, *, gone: float, grace: float) -> "StopRequest":
         """One whose deadline is `seconds` from a start that is `gone` seconds ago; None is without."""
-        return cls(None if seconds is None else time.monotonic() - gone + seconds)
+        return cls(None if seconds is None else time.monotonic() - gone + seconds, grace)
 
     def listen(self, told: Callable[[], str | None] = lambda: None) -> None:
         """Take over SIGTERM and SIGINT, and the one that `told` names, which came before."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
         if name := told():
-            self.reason = f"{name} received"
+            self._signalled, self.reason = time.monotonic(), f"{name} received"
+
+    def seconds_left(self) -> float:
+        """What is left of the grace period; infinite without a signal."""
+        if self._signalled is None:
+            return math.inf
+        return self._grace - (time.monotonic() - self._signalled)
 
     def before_deadline(self, seconds: float) -> None:
         """Ask for a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
@@ -44,6 +56,8 @@ class StopRequest:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
             raise KeyboardInterrupt
+        if self._signalled is None:
+            self._signalled = time.monotonic()
         if self.reason is None:
             self.reason = f"{name} received"
             _logger.warning("%s: stopping with a checkpoint once this step is done", name)

@@ -1,85 +1,89 @@
-"""A process of its own that writes what training has copied into memory that both see.
+"""The process that writes checkpoints: it hashes and writes the copies that training made in shared memory.
 
-    trainer: Buffers.fill --(folder, files)--> writer: hash, write, fsync --(digests)--> trainer
+    trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --files--> trainer
 
-It is started before the first step, imports no torch and speaks to its trainer only. It gives way to
-training, unless a byte that both see says that training waits. It ignores Ctrl-C and SIGTERM, which are the
-trainer's to answer, and stops writing when its trainer is gone.
+Each trainer starts one before its first step, which speaks to that trainer only. It takes no part in
+collectives, sees no GPU, ignores Ctrl-C and SIGTERM, which are for the trainer to answer, and ends at once
+when its trainer is gone.
 """
 
-import mmap
 import os
 import signal
-from collections.abc import Sequence
-from multiprocessing import get_context, resource_tracker
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoints import ManifestFile
-from trainyard.training.priority import GivesWay
-from trainyard.training.staged_files import StagedFile, write_files
+import torch
+from torch.distributed.checkpoint.planner import SavePlan
+
+from trainyard.errors import CheckpointError, TrainyardError
+from trainyard.training.shards import Written, write_shards
+from trainyard.training.staging import Copies, require_finite
 from trainyard.training.stop import children_shielded
 
+Result = TypeVar("Result")
+START_METHOD: Literal["spawn", "forkserver"] = "spawn"
+"""Of `multiprocessing`: the process shares nothing with its trainer but what it is given."""
 _END_SECONDS = 10
+_NICENESS = 5
+"""Enough that a step on the same processors goes first, and not so much that a save starves beside it."""
 
 
 class WriterProcess:
-    """The trainer's side of it."""
+    """The trainer's side of it. One request at a time, from one thread."""
 
-    def __init__(self) -> None:
-        """Start it; the trainer does not wait for it. Raises ConfigError where memory cannot be shared."""
-        if not hasattr(os, "memfd_create"):
-            raise ConfigError("checkpointing.mode: async_process needs Linux. Use async.")
-        self.memory = os.memfd_create("checkpoint")
-        self._awaited, awaited = _shared_byte()
-        self.seconds: float | None = None
-        """What the last write took, without the time that it gave way; None before there was one."""
-        self._known: Sequence[StagedFile] = ()
-        context = get_context("spawn")
+    def __init__(self, memory: int) -> None:
+        """Start it without waiting for it. `memory` is the descriptor of what it writes from."""
+        context = get_context(START_METHOD)
         self._pipe, theirs = context.Pipe()
         resource_tracker.ensure_running()  # its start would take the shield away
         with children_shielded():
             self._process = context.Process(
-                target=_serve, args=(theirs, os.getpid()), name="checkpoint-writer", daemon=True
+                target=_serve, args=(theirs,), name="checkpoint-writer", daemon=True
             )
             self._process.start()
         theirs.close()
-        for descriptor in (self.memory, awaited):
-            send_handle(self._pipe, descriptor, self._process.pid)
-        os.close(awaited)
+        send_handle(self._pipe, memory, self._process.pid)
 
-    def hurry(self, awaited: bool) -> None:
-        """Whether training waits for what is written now, or next."""
-        self._awaited[0] = awaited
+    def prepare(self, plan: SavePlan) -> None:
+        """Say what is written from now on. Raises OSError when the memory cannot be mapped."""
+        self._ask(("prepare", plan))
 
-    def write(self, folder: Path, files: Sequence[StagedFile]) -> tuple[ManifestFile, ...]:
-        """Have `files` written below `folder` out of the memory; waits for it. Raises OSError."""
+    def write(self, path: Path) -> Written:
+        """Write the copies below `path`. Raises OSError or NotFiniteError."""
+        written: Written = self._ask(("write", path))
+        return written
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        """What `work`, which can be pickled, gives there. Raises its OSError or TrainyardError."""
+        result: Result = self._ask(("do", work))
+        return result
+
+    def kill(self) -> None:
+        """End it, in the middle of whatever it does."""
+        self._process.kill()
+        self._process.join()
+
+    def close(self) -> None:
+        """End it. Nobody may be waiting for an answer any more."""
+        self.kill()
+        self._pipe.close()
+
+    def _ask(self, request: tuple[str, Any]) -> Any:
         try:
-            self._pipe.send((folder, None if files is self._known else files))
-            self._known = files
-            answer: Any = self._pipe.recv()
+            self._pipe.send(request)
+            answer = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(_END_SECONDS)
             raise CheckpointError(_how_it_ended(self._process.exitcode)) from error
-        if isinstance(answer, OSError):
+        if isinstance(answer, Exception):
             raise answer
-        written: tuple[ManifestFile, ...]
-        written, self.seconds = answer
-        return written
-
-    def close(self, *, at_once: bool = False) -> None:
-        """End it, and wait for that; `at_once`: even in the middle of a write."""
-        if at_once:
-            self._process.kill()
-        self._pipe.close()
-        self._process.join(_END_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        os.close(self.memory)
+        return answer
 
 
 def _how_it_ended(code: int | None) -> str:
@@ -90,31 +94,47 @@ def _how_it_ended(code: int | None) -> str:
     return f"the process that writes checkpoints was ended by {name}{hint}"
 
 
-def _shared_byte() -> tuple[mmap.mmap, int]:
-    """A byte, and the descriptor by which another process sees it."""
-    descriptor = os.memfd_create("checkpoint-awaited")
-    os.ftruncate(descriptor, 1)
-    return mmap.mmap(descriptor, 1), descriptor
+class _Writer:
+    """What the process does."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._copies: Copies | None = None
+
+    def prepare(self, plan: SavePlan) -> None:
+        self._copies = Copies(plan, self._memory)
+
+    def write(self, path: Path) -> Written:
+        assert self._copies is not None
+        require_finite(self._copies.plan, self._copies.tensor_of)
+        return write_shards(path, self._copies.plan, self._copies.tensor_of)
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        return work()
 
 
-def _serve(pipe: Connection, trainer: int) -> None:
-    """The process: write what is asked for until the pipe is closed."""
+def _serve(pipe: Connection) -> None:
+    """Answer requests until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    descriptor, awaited = recv_handle(pipe), mmap.mmap(recv_handle(pipe), 1)
-    way = GivesWay(lambda: bool(awaited[0]))
-    known: Sequence[StagedFile] = ()
-    memory: mmap.mmap | None = None
-    while True:
-        try:
-            folder, files = pipe.recv()
-            if files is not None:
-                known, memory = files, mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-            assert memory is not None
+    threading.Thread(target=_end_with_trainer, daemon=True).start()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # torch's writer would open a context of each GPU
+    os.nice(_NICENESS)
+    torch.set_num_threads(1)
+    with suppress(EOFError, ConnectionError):
+        writer = _Writer(recv_handle(pipe))
+        while True:
+            name, argument = pipe.recv()
             try:
-                written = way.run(write_files(folder, known, memory, goes_on=lambda: os.getppid() == trainer))
-                pipe.send((written, way.seconds))
-            except OSError as error:
-                pipe.send(error)
-        except (EOFError, ConnectionError):
-            return
+                answer: Any = getattr(writer, name)(argument)
+            except (OSError, TrainyardError) as error:
+                answer = error
+            pipe.send(answer)
+
+
+def _end_with_trainer() -> None:
+    """A writer that outlived its trainer would write into the folder of the run that goes on."""
+    trainer = parent_process()
+    assert trainer is not None
+    trainer.join()
+    os._exit(1)

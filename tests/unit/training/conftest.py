@@ -1,5 +1,6 @@
 """A model and a corpus small enough that a whole training run takes a fraction of a second."""
 
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row
+from trainyard.training import writer_process
 from trainyard.training.segment import Request
 from trainyard.training.session import train
 from trainyard.training.stop import StopRequest
@@ -66,6 +68,13 @@ class Spy:
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
         if event != "working":  # which is shown, and on no record
             self.events.append((event, fields))
+
+
+@pytest.fixture(autouse=True)
+def _writers_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork writer processes from one that has imported torch, instead of importing it for seconds in each."""
+    multiprocessing.set_forkserver_preload([writer_process.__name__])
+    monkeypatch.setattr(writer_process, "START_METHOD", "forkserver")
 
 
 @pytest.fixture

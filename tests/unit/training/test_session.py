@@ -1,6 +1,7 @@
 import json
 import math
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from trainyard.run.records import read_rows
 from trainyard.training.retention import whole_steps
 from trainyard.training.state import TrainingState
 from trainyard.training.stop import StopRequest
+from trainyard.training.stored_state import state_digests
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
@@ -185,7 +187,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
 ) -> None:
     with pytest.raises(StoppedError):
         run_training(tiny_config(), **stop_after(4))
-    before = read_run(tmp_path / "run" / "run.json")["outcome"]["state_sha256"]
+    before = state_digests(RunDirectory(tmp_path / "run").checkpoint(4))
     broken = tiny_config(training={"learning_rate": 1e30, "max_grad_norm": None})
     with pytest.raises(TrainingFailedError, match=r"Step \d+: .* is not finite in batch \d+ of epoch 1"):
         run_training(broken)
@@ -195,7 +197,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
     assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
     with pytest.raises(StoppedError):
         run_training(tiny_config(), **stop_after(4) | {"stop": _asked()})
-    assert read_run(tmp_path / "run" / "run.json")["outcome"]["state_sha256"] == before
+    assert state_digests(RunDirectory(tmp_path / "run").checkpoint(4)) == before
 
 
 def _asked() -> StopRequest:
@@ -216,7 +218,7 @@ def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
 def test_a_process_that_is_gone_when_the_digests_are_made_is_the_outcome(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(_state: TrainingState) -> dict[str, str]:
+    def lost(_state: TrainingState, **_: bool) -> dict[str, str]:
         monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
         monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
@@ -235,13 +237,33 @@ def test_a_signal_from_before_the_run_stops_it(monkeypatch: pytest.MonkeyPatch) 
     stop = StopRequest()
     stop.listen(lambda: None)
     assert stop.reason is None
+    assert stop.seconds_left() == math.inf
     stop.listen(lambda: "SIGTERM")
     assert stop.reason == "SIGTERM received"
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, None), (signal.SIGINT, "the deadline is near")]
+)
+def test_the_grace_period_counts_from_the_first_signal(
+    monkeypatch: pytest.MonkeyPatch, number: int, reason: str | None
+) -> None:
+    """Whether or not there was another reason to stop already."""
+    now = [100.0]
+    monkeypatch.setattr("trainyard.training.stop.time.monotonic", lambda: now[0])
+    stop = StopRequest(grace=30)
+    stop.reason = reason
+    assert stop.seconds_left() == math.inf
+    for passed in (0.0, 12.0, 40.0):
+        now[0] = 100.0 + passed
+        if passed < 40:
+            stop._on_signal(signal.SIGTERM if passed else number, None)
+        assert stop.seconds_left() == 30 - passed
+
+
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
     for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
-        stop = StopRequest.after(seconds, gone=gone)
+        stop = StopRequest.after(seconds, gone=gone, grace=30)
         stop.before_deadline(1.0)
         assert (stop.reason is not None) is asked
 

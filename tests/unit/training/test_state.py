@@ -66,3 +66,8 @@ def test_the_digest_takes_any_layout_and_type() -> None:
     assert digest({"m": matrix.T}) == digest({"m": matrix.T.contiguous()})
     assert digest({"scalar": torch.tensor(1.0)}) != digest({"scalar": torch.tensor(2.0)})
     assert digest({"empty": torch.empty(0, 3)}) != digest({"empty": torch.empty(0, 4)})
+
+
+def test_a_process_that_only_takes_part_hashes_nothing() -> None:
+    one, other = {"m": torch.tensor(1.0)}, {"m": torch.tensor(2.0)}
+    assert digest(one, hashed=False) == digest(other, hashed=False) != digest(one)

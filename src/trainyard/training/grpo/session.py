@@ -23,7 +23,7 @@ from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.grpo.questions import Questions
 from trainyard.training.grpo.reward import QUESTION_END, judge
-from trainyard.training.grpo.steps import Steps, stopped
+from trainyard.training.grpo.steps import Steps
 from trainyard.training.grpo.warm_start import warm_start
 from trainyard.training.hang import ended_when_hung
 from trainyard.training.hardware import hardware_facts, prepare_device
@@ -139,8 +139,7 @@ class _Session:
                 )
             if done is None:
                 fill(state.model, self._config.model, seed=self._config.training.seed, weights=weights)
-                saver.save(wait=True)
-                raise stopped(segment)
+                raise saver.stop()
             segment.event(
                 "warm_started", steps=done.steps, first_loss=done.first_loss, final_loss=done.final_loss
             )

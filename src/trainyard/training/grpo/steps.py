@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from trainyard.errors import StoppedError
-from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.run.records import RecordWriter, Row
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.hardware import memory_facts
@@ -144,19 +142,8 @@ class Steps:
         self._segment.listener.on_row(row)
 
     def _stop_if_asked(self) -> None:
-        stop, segment = self._segment.stop, self._segment
+        stop = self._segment.stop
         stop.before_deadline(1.5 * (self._slowest_step + self._saver.seconds))
         if stop.reason is None:
             return
-        self._saver.save(wait=True)
-        raise stopped(segment)
-
-
-def stopped(segment: Segment) -> StoppedError:
-    """What to raise after an early stop whose checkpoint is saved."""
-    step, steps, directory = segment.state.step, segment.length.steps, segment.directory
-    go_on = resume_command(directory.path, started_with=made_by())
-    return StoppedError(
-        f"Stopped at step {step} of {steps}: {segment.stop.reason}. "
-        f"{from_here(directory.checkpoint(step))} is whole.\nTo go on: {go_on}"
-    )
+        raise self._saver.stop()

@@ -1,0 +1,66 @@
+"""A run of commit 55e7cb4, before torch wrote all saves itself: it verifies, loads, resumes and is proven.
+
+`made_before/run.tar.gz` holds its directory, with the one checkpoint that it kept (`async_process`), and its
+texts. `scripts/train.py` made it in a clean tree.
+"""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.integration.planted.yard import script
+
+from trainyard.config.schema import Config
+from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.outside import parse_yaml
+from trainyard.run.records import read_rows
+
+MADE_BEFORE = Path(__file__).parent / "made_before" / "run.tar.gz"
+STEPS, MORE = 6, 9
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    with tarfile.open(MADE_BEFORE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)  # its configuration names its texts from there
+    return RunDirectory(tmp_path / "run")
+
+
+def test_it_verifies_and_holds_the_state_that_it_ended_with(run: RunDirectory) -> None:
+    from trainyard.training.stored_state import state_digests
+
+    checkpoint = run.checkpoint(STEPS)
+    assert verify_checkpoint(checkpoint).step == STEPS
+    assert state_digests(checkpoint) == read_run(run.run_file)["outcome"]["state_sha256"]
+
+
+def test_it_loads_into_the_state_of_today(run: RunDirectory) -> None:
+    from trainyard.training.checkpoint import load_checkpoint
+    from trainyard.training.model import build_model
+    from trainyard.training.optimizer import build_optimizer
+    from trainyard.training.state import TrainingState
+
+    config = Config.model_validate(parse_yaml(run.config_file.read_bytes(), "config.yaml"))
+    model = build_model(config.model.architecture, seed=0)
+    state = TrainingState(model, build_optimizer(model, config.training))
+    load_checkpoint(run.checkpoint(STEPS), state)
+    assert state.step == STEPS
+    assert state.digests() == read_run(run.run_file)["outcome"]["state_sha256"]
+
+
+def test_it_resumes(run: RunDirectory) -> None:
+    before = list(read_rows(run.metrics_file))
+    more = ["--set", f"training.max_steps={MORE}", "--resume", "auto"]
+    assert script("train").main(["--config", str(run.config_file), "--run-dir", str(run.path), *more]) == 0
+    assert list(read_rows(run.metrics_file))[:STEPS] == before
+    assert read_run(run.run_file)["outcome"]["steps"] == MORE
+    assert run.checkpoint_steps() == [MORE]
+
+
+def test_it_is_proven(run: RunDirectory) -> None:
+    store = ["--run-dir", str(run.path), "--run-number", "1", "--store", (run.path.parent / "store").as_uri()]
+    assert script("training_artifact_sync").main([*store, "--once"]) == 0
+    assert script("prove_run").main(store) == 0
