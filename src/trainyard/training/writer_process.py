@@ -16,7 +16,7 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan
@@ -27,7 +27,7 @@ from trainyard.training.staging import Copies, require_finite
 from trainyard.training.stop import children_shielded
 
 Result = TypeVar("Result")
-START_METHOD: Literal["spawn", "forkserver"] = "spawn"
+START_METHOD = "spawn"
 """Of `multiprocessing`: the process shares nothing with its trainer but what it is given."""
 _END_SECONDS = 10
 _NICENESS = 5
@@ -39,7 +39,7 @@ class WriterProcess:
 
     def __init__(self, memory: int) -> None:
         """Start it without waiting for it. `memory` is the descriptor of what it writes from."""
-        context = get_context(START_METHOD)
+        context: Any = get_context(START_METHOD)
         self._pipe, theirs = context.Pipe()
         resource_tracker.ensure_running()  # its start would take the shield away
         with children_shielded():
