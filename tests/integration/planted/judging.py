@@ -36,13 +36,13 @@ class Answer:
 
 def call(name: str, *arguments: str, within: Path) -> Answer:
     """Run `scripts/NAME.py`; `within` is the folder whose pipes are opened when it hangs."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = _stream(), _stream()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(within):
             code = command.exit_code_of(lambda: int(script(name).main(list(arguments))))
     except _TooLongError:
         code = HUNG
-    return Answer(int(code), out.getvalue() + err.getvalue())
+    return Answer(int(code), _written(out) + _written(err))
 
 
 def prove(yard: Yard, *more: str) -> Answer:
@@ -59,6 +59,17 @@ def verify(yard: Yard, *more: str, disk: bool = True) -> Answer:
 def restore(yard: Yard, *more: str) -> Answer:
     flags = ("--store", yard.store, "--run-number", "1", "--to", str(yard.path / "back"))
     return call("restore_artifact", *flags, *more, within=yard.path)
+
+
+def _stream() -> io.TextIOWrapper:
+    """What a process has in an ordinary locale: not every text can be written to it."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    content = stream.buffer
+    assert isinstance(content, io.BytesIO)
+    return content.getvalue().decode()
 
 
 @contextlib.contextmanager
