@@ -78,7 +78,7 @@ def labels_text(labels: Sequence[str]) -> str:
 def checked_store(url: str) -> str:
     """`url` if it can be a store. Raises ConfigError."""
     form = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?|file:///(?!.*%00)[^\s].*"
-    if not re.fullmatch(form, url):
+    if len(url) > 1000 or not re.fullmatch(form, url):
         raise ConfigError(f"{url[:140]!r} is no store such as s3://bucket/prefix or file:///folder")
     return url.rstrip("/")
 

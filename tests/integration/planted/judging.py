@@ -32,6 +32,8 @@ class Answer:
     code: int
     """The exit code, or HUNG."""
     said: str
+    out: str = ""
+    """What of it is on stdout."""
 
 
 def call(name: str, *arguments: str, within: Path) -> Answer:
@@ -42,7 +44,7 @@ def call(name: str, *arguments: str, within: Path) -> Answer:
             code = command.exit_code_of(lambda: int(script(name).main(list(arguments))))
     except _TooLongError:
         code = HUNG
-    return Answer(int(code), _written(out) + _written(err))
+    return Answer(int(code), _written(out) + _written(err), _written(out))
 
 
 def prove(yard: Yard, *more: str) -> Answer:

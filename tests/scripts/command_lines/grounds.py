@@ -148,9 +148,6 @@ def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str
     return words + last
 
 
-def has(name: str, flag: str) -> bool:
-    return any(option.flag == flag for option in options_of(name))
-
 
 def lay_out(path: Path) -> Grounds:
     """Train and store a tiny run, and make everything else that GOOD names."""

@@ -108,7 +108,7 @@ def addresses(option: Option, grounds: Grounds) -> Iterator[Value]:
     for text in ("nonsense", "http://a/b", "file://relative", "s3://", "s3://A_B/c", "file:///%00", "://", "s3:/bucket"):
         yield Value(text, text, Expected.REFUSED)
     yield Value("5,000 letters", "file:///" + "a/" * 2500, Expected.REFUSED)
-    yield Value("300 letters", "file:///" + "a" * 300, Expected.REFUSED)
+    yield Value("300 letters", "file:///" + "a" * 300)
     yield Value("a bucket of 5,000 letters", "s3://" + "a" * 5000, Expected.REFUSED)
     yield Value("a prefix of 5,000 letters", "s3://bucket/" + "a" * 5000, Expected.REFUSED)
     for name, path in odd_things(grounds):
@@ -127,10 +127,6 @@ def settings(option: Option, _: Grounds) -> Iterator[Value]:
         yield Value(f"{key}={text}", f"{key}={text}")
 
 
-def texts(option: Option, grounds: Grounds) -> Iterator[Value]:
-    yield Value("no UTF-8", RAW)
-    for text in ("", " ", "=", "-", "\n", "\x1b[31m", DIGITS, "a" * 5000, "inf", "{", "{}", "[]", "null", "[" * 5000, "../x", "१२"):
+def texts(_: Option, grounds: Grounds) -> Iterator[Value]:
+    for text in (RAW, "", "=", "two\nlines", "\x1b[31m", DIGITS, "[" * 5000, "../x", str(grounds.run)):
         yield Value(repr(text[:9]), text)
-    things = dict(odd_things(grounds))
-    for name in ("file", "folder", "pipe", "missing"):
-        yield Value(name, things[name])
