@@ -29,8 +29,12 @@ DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "doc
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--output", type=arguments.path, required=True, metavar="DIR", help="an empty or new folder")
-    parser.add_argument("--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout")
+    parser.add_argument(
+        "--output", type=arguments.path, required=True, metavar="DIR", help="an empty or new folder"
+    )
+    parser.add_argument(
+        "--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout"
+    )
     return parser.parse_args(argv)
 
 

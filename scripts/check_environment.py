@@ -44,7 +44,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--run-dir", type=arguments.path, default=Path("runs"), metavar="DIR", help="where it will write"
     )
     parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
-    parser.add_argument("--lock", type=arguments.path, default=LOCK, metavar="FILE", help="what must be installed")
+    parser.add_argument(
+        "--lock", type=arguments.path, default=LOCK, metavar="FILE", help="what must be installed"
+    )
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)
 

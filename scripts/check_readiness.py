@@ -44,7 +44,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
-    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
+    )
     parser.add_argument("--role", default="", metavar="ARN", help="what a step before this one assumed")
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="how that step ended")
     limit = f"time limit of all that the store is asked, {SECONDS:.0f}s"

@@ -24,7 +24,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3 or v1.2.3rc1")
     parser.add_argument("--branch", default="origin/main", help="that must hold it; default: origin/main")
-    parser.add_argument("--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout")
+    parser.add_argument(
+        "--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout"
+    )
     parser.add_argument("--notes", type=arguments.path, metavar="FILE", help="where the notes go")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)

@@ -31,9 +31,13 @@ RULES = Path(".github/comparison.yml")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--base", type=arguments.path, required=True, metavar="DIR", help="what is compared with")
+    parser.add_argument(
+        "--base", type=arguments.path, required=True, metavar="DIR", help="what is compared with"
+    )
     parser.add_argument("--head", type=arguments.path, required=True, metavar="DIR", help="what is judged")
-    parser.add_argument("--rules", type=arguments.path, metavar="FILE", help="default: .github/comparison.yml")
+    parser.add_argument(
+        "--rules", type=arguments.path, metavar="FILE", help="default: .github/comparison.yml"
+    )
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="the comparison as JSON")
     parser.add_argument("--github-summary", action="store_true", help="append it to the job summary")
     return parser.parse_args(argv)

@@ -18,18 +18,25 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from trainyard import arguments, command
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist")
-    parser.add_argument("--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist"
+    )
+    parser.add_argument(
+        "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"
+    )
     parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
-    parser.add_argument("--run-number", type=arguments.positive, required=True, metavar="N", help="its number there")
-    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help="of its lineage, from 1")
+    parser.add_argument(
+        "--run-number", type=arguments.positive, required=True, metavar="N", help="its number there"
+    )
+    parser.add_argument(
+        "--segment", type=arguments.positive, default=1, metavar="N", help="of its lineage, from 1"
+    )
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="look into the store")
     parser.add_argument("--may-begin", default="false", choices=("true", "false"), help="if nothing is found")
     parser.add_argument("--dry-run", action="store_true", help="say what is asked for, and fetch nothing")

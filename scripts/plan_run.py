@@ -21,7 +21,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard import arguments, command
@@ -38,7 +37,9 @@ TARGET = "where to train; default: what the repository is set up for, and here o
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--config", type=arguments.path, required=True, metavar="FILE", help="the configuration")
+    parser.add_argument(
+        "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+    )
     parser.add_argument("--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines")
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")

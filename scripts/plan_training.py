@@ -42,7 +42,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="processes on each machine; default: one a GPU",
     )
-    parser.add_argument("--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4")
+    parser.add_argument(
+        "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     return parser.parse_args(argv)
 

@@ -33,8 +33,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
-    parser.add_argument("--keep-last", type=arguments.positive, metavar="N", help="the newest N of each run stay")
-    parser.add_argument("--keep-every", type=arguments.positive, metavar="STEPS", help="those at multiples of STEPS stay")
+    parser.add_argument(
+        "--keep-last", type=arguments.positive, metavar="N", help="the newest N of each run stay"
+    )
+    parser.add_argument(
+        "--keep-every", type=arguments.positive, metavar="STEPS", help="those at multiples of STEPS stay"
+    )
     parser.add_argument(
         "--max-age", type=arguments.duration, metavar="TIME", help="what is older goes: 90d, 12h"
     )

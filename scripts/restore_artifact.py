@@ -18,7 +18,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
@@ -30,7 +29,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
     parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
     parser.add_argument("--to", type=arguments.path, required=True, help="the new run directory")
-    parser.add_argument("--public-key", type=arguments.path, help="PEM; the run must be signed with its private half")
+    parser.add_argument(
+        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+    )
     parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, write nothing")

@@ -32,8 +32,12 @@ IS_MAIN = os.environ.get("RANK", "0") == "0"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__, reads_config=True)
     parser.add_argument("--run-dir", type=arguments.path, help="default: runs/<run id>")
-    parser.add_argument("--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
+    parser.add_argument(
+        "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
+    )
+    parser.add_argument(
+        "--deadline", type=arguments.duration, metavar="DURATION", help="such as 8h, 25m, 90s"
+    )
     parser.add_argument(
         "--nproc-per-node", type=arguments.positive, metavar="N", help="processes on this machine"
     )

@@ -29,7 +29,9 @@ FORMATS = ("text", "json", "markdown", "html")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("runs", type=arguments.path, nargs="+", metavar="RUN_DIR", help="the directory of a run")
+    parser.add_argument(
+        "runs", type=arguments.path, nargs="+", metavar="RUN_DIR", help="the directory of a run"
+    )
     parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else text")
     parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="the same as --format json"

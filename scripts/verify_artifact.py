@@ -29,12 +29,18 @@ from trainyard.errors import ConfigError, ExitCode
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir")
+    parser.add_argument(
+        "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
+    )
     parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument("--seed", type=arguments.whole, help="draw the sample that this number draws; default: anew")
-    parser.add_argument("--public-key", type=arguments.path, help="PEM; the run must be signed with its private half")
+    parser.add_argument(
+        "--seed", type=arguments.whole, help="draw the sample that this number draws; default: anew"
+    )
+    parser.add_argument(
+        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+    )
     parser.add_argument(
         "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
     )

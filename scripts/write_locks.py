@@ -56,7 +56,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="only say whether the locks fit; asks no index")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
-    parser.add_argument("--root", type=arguments.path, default=ROOT, metavar="DIR", help="where the files are")
+    parser.add_argument(
+        "--root", type=arguments.path, default=ROOT, metavar="DIR", help="where the files are"
+    )
     parser.add_argument(
         "--uv", default=os.environ.get("UV", "uv"), metavar="PROGRAM", help="default: $UV, or uv"
     )

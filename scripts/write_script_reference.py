@@ -30,7 +30,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--root", type=arguments.path, default=_ROOT, metavar="DIR", help="default: this checkout")
+    parser.add_argument(
+        "--root", type=arguments.path, default=_ROOT, metavar="DIR", help="default: this checkout"
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if it is not current")
     choice.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")

@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainyard import arguments, command
 
@@ -26,8 +25,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--environment", default="", metavar="NAME", help="of the job, such as training")
     place.add_argument("--ref", default="", help="of a job without environment, such as refs/heads/main")
-    parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help="needed for the immutable form")
-    parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help="needed for the immutable form")
+    parser.add_argument(
+        "--owner-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
+    )
+    parser.add_argument(
+        "--repository-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
+    )
     parser.add_argument(
         "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"
     )

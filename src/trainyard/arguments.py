@@ -2,8 +2,8 @@
 
     text of an option --type--> value | ArgumentTypeError, which argparse answers with the option's name
 
-Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is opened
-here: of a path only its names are judged.
+Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is
+opened here: of a path only its names are judged.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def shown(text: str) -> str:
 
 
 def with_short_words(message: str, most: int) -> str:
-    """`message` with each word of more than `most` letters cut: a value that was given may have any length."""
+    """`message` with each word of more than `most` letters cut: a given value may have any length."""
     return re.sub(
         rf"\S{{{most + 1},}}", lambda word: f"{word[0][:MOST_SHOWN]}… ({len(word[0]):,} letters)", message
     )
@@ -99,7 +99,9 @@ def step_or_newest(value: str) -> int | None:
 def step_if_known(value: str) -> int | None:
     """A step's number; None for an empty text."""
     if value and step(value) is None:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not the number of a step; leave it empty if unknown")
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is not the number of a step; leave it empty if unknown"
+        )
     return step(value)
 
 
@@ -147,9 +149,7 @@ def seconds(value: str) -> float:
     """A time limit in seconds: above 0, and at most a day."""
     found = _decimal(value)
     if not 0 < found <= _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(
-            f"{shown(value)} is not a number of seconds above 0, at most a day"
-        )
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number of seconds above 0, at most a day")
     return found
 
 

@@ -57,7 +57,9 @@ def parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentP
     result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.register("type", None, arguments.text)  # of every option that names no type
     if reads_config:
-        result.add_argument("--config", type=arguments.path, required=True, metavar="FILE", help="the configuration")
+        result.add_argument(
+            "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+        )
         how = "change one value; may be repeated"
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     level = "how much to log on stderr, default info"

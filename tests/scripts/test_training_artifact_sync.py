@@ -262,7 +262,15 @@ def test_options_that_do_not_go_together_are_refused(
 
 
 def test_what_goes_on_behind_and_cannot_write_its_log_says_why(run: RunDirectory, folder: Path) -> None:
-    there = ("--run-dir", run.path, "--store", folder.as_uri(), "--follow", "--behind", run.path / "no" / "pid")
+    there = (
+        "--run-dir",
+        run.path,
+        "--store",
+        folder.as_uri(),
+        "--follow",
+        "--behind",
+        run.path / "no" / "pid",
+    )
     done = sync(*there)
     assert done.returncode == 2, done.stderr
     assert f"{run.path / 'no' / 'pid'}.log" in done.stderr

@@ -22,7 +22,23 @@ NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
     arguments.duration: (5e-324, 36500 * 86400),
 }
 """A type -> the least and the most that it may give."""
-NEVER = ("", " ", "inf", "-inf", "nan", "1e400", "-1", "+1", "१२", "٣", "0x10", "1_000", "7 ", " 7", "9" * 5000)
+NEVER = (
+    "",
+    " ",
+    "inf",
+    "-inf",
+    "nan",
+    "1e400",
+    "-1",
+    "+1",
+    "१२",
+    "٣",
+    "0x10",
+    "1_000",
+    "7 ",
+    " 7",
+    "9" * 5000,
+)
 """Wrong as a number of any kind."""
 every_number = pytest.mark.parametrize("read", NUMBERS, ids=lambda read: read.__name__)
 

@@ -3,11 +3,12 @@
 A store is opened by its URL here; adding a kind of store is one module and one line.
 """
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from trainyard.errors import ConfigError
 
@@ -106,7 +107,8 @@ def _bucket_of(url: str, rest: str) -> tuple[str, str]:
         )
     if len(prefix.encode(errors="surrogateescape")) > _PREFIX_BYTES:
         raise ConfigError(
-            f"{url[:_SHOWN]}…: a prefix of {len(prefix):,} letters; at most {_PREFIX_BYTES} leave room for names"
+            f"{url[:_SHOWN]}…: a prefix of {len(prefix):,} letters; "
+            f"at most {_PREFIX_BYTES} leave room for names"
         )
     return bucket, prefix.strip("/")
 
@@ -121,12 +123,12 @@ def _folder(url: str, rest: str) -> Path:
     path = rest.removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
-    if "\0" in (folder := unquote(path)):
+    encoded = unquote_to_bytes(path.encode(errors="surrogateescape"))  # names are bytes, of any encoding
+    if b"\0" in encoded:
         raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
-    encoded = folder.encode(errors="surrogateescape")
     if len(encoded) > _PATH_BYTES or any(len(name) > _NAME_BYTES for name in encoded.split(b"/")):
         raise ConfigError(
             f"{url[:_SHOWN]}…: no path of a folder: a name has at most {_NAME_BYTES} bytes, "
             f"and a store's path at most {_PATH_BYTES:,}"
         )
-    return Path(folder)
+    return Path(os.fsdecode(encoded))

@@ -67,7 +67,7 @@ def _open_special(path: Path) -> BinaryIO:
 
 
 def _resolved(path: Path) -> Path:
-    """The file that `path` leads to, which need not exist. Raises OSError for a loop of links and a folder."""
+    """The file that `path` leads to, or would. Raises OSError for a loop of links and for a folder."""
     try:
         found = path.resolve()
     except RuntimeError:

@@ -2,8 +2,8 @@
 
     runner.py CALLS ANSWERS [UID]     CALLS: JSON, a list of [script, word, ...]
 
-Surroundings are of a process: its locale, its streams, its user. With UID the calls are made twice: by whoever
-started it, so that everything is imported that another user may not read, and then by that user.
+Surroundings are of a process: its locale, its streams, its user. With UID the calls are made twice: by
+whoever started it, so that everything is imported that another user may not read, and then by that user.
 """
 
 import json

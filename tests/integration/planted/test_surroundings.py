@@ -1,8 +1,8 @@
 """What is ordinary around a finished run changes no verdict: places, names, languages, times, users, streams.
 
-Each of the commands is given the run in each of the surroundings. The answer is that of the plain ones by rule,
-or the same with a note where something could not be written; it is never a bug, and never a false red. What a
-process can only be born with (locale, streams, user) is tried with real processes, the rest in this one.
+Each of the commands is given the run in each of the surroundings. By rule the answer is the usual one, with a
+note where something could not be written; it is never a bug, and never a false red. Locale, streams and user
+are tried with real processes, which get them when they start; the rest in this one.
 """
 
 import json
@@ -23,7 +23,13 @@ from tests.integration.planted.yard import ROOT, Yard, make_all, plain
 NOBODY = 65534
 RAW = os.fsdecode(b"caf\xe9")
 """A name in Latin-1, which is no UTF-8."""
-COMMANDS = ("prove_run", "verify_artifact", "restore_artifact", "training_dashboard", "training_artifact_sync")
+COMMANDS = (
+    "prove_run",
+    "verify_artifact",
+    "restore_artifact",
+    "training_dashboard",
+    "training_artifact_sync",
+)
 RUNNER = "tests.integration.planted.runner"
 
 
@@ -222,7 +228,9 @@ def test_any_kind_of_checkout(yard: Yard, tmp_path: Path, make: Callable[[Path],
             git("worktree", "remove", "--force", str(target))
 
 
-def run_apart(yard: Yard, tmp_path: Path, *, closed: str = "", user: int | None = None, **variables: str) -> str:
+def run_apart(
+    yard: Yard, tmp_path: Path, *, closed: str = "", user: int | None = None, **variables: str
+) -> str:
     """Make every call in a process of its own; what that said. Fails where one is not "done"."""
     calls = [[name, *words_for(name, yard)] for name in COMMANDS]
     given, answered = tmp_path / "calls", tmp_path / "answers"
@@ -268,13 +276,9 @@ def test_closed_streams(yard: Yard, tmp_path: Path, closed: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_a_user_who_may_read_and_not_write(yard: Yard, tmp_path: Path) -> None:
-    open_the_way_to(tmp_path)
-    said = run_apart(yard, tmp_path, user=NOBODY)
+def test_a_user_who_may_read_and_not_write(made: Yard) -> None:
+    with tempfile.TemporaryDirectory() as name:  # not pytest's own, which is closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        said = run_apart(copied(made, folder / "yard"), folder, user=NOBODY)
     assert "proof.json was not written, and no report will show this proof" in said
-
-
-def open_the_way_to(folder: Path) -> None:
-    for path in (*folder.parents, folder):
-        if path.is_relative_to(Path("/tmp")) and path != Path("/tmp"):
-            path.chmod(0o755)

@@ -1,6 +1,5 @@
 """What is said where a store is not what its address promises: the thing is named for what it is."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +64,7 @@ def test_a_store_that_holds_other_things_holds_nothing_of_this_run(yard: Yard) -
 @pytest.mark.parametrize("content", [b"", b"{", b'{"run_id": 7}', b"\xff", b"[" * 5000])
 def test_a_garbled_claim_is_said_before_a_second_copy_is_stored(yard: Yard, content: bytes) -> None:
     (claim,) = yard.store_folder.glob("run-1/identity.json")
-    os.chmod(claim, 0o644)
+    claim.chmod(0o644)
     claim.write_bytes(content)
     before = sorted(yard.store_folder.rglob("*"))
     answer = ask("training_artifact_sync", yard.store, yard)

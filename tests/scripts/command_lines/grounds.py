@@ -136,7 +136,7 @@ def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str
     for option in options_of(name):
         if option.name in taken or not (option.is_owed or option.name in beside):
             continue
-        if option.kind is Kind.SWITCH or option.action.nargs == "*" and option.name not in beside:
+        if option.kind is Kind.SWITCH or (option.action.nargs == "*" and option.name not in beside):
             continue
         taken |= {option.name, *option.rivals}
         assert option.name in GOOD, f"say in GOOD of {__file__} what can be given for {option.shown}"
@@ -146,7 +146,6 @@ def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str
         else:
             last += words_of
     return words + last
-
 
 
 def lay_out(path: Path) -> Grounds:

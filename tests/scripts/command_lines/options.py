@@ -1,4 +1,4 @@
-"""Every option of every script, taken from the argument parsers themselves, and what kind of value it takes."""
+"""Every option of every script, taken from the argument parsers, and what kind of value it takes."""
 
 import argparse
 from collections.abc import Iterator

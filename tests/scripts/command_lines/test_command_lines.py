@@ -89,7 +89,7 @@ def test_no_value_of_an_option_is_answered_by_a_bug_a_hang_or_riddles(
 
 
 def ways(option: Option) -> list[list[str]]:
-    """What stands before the option: --dry-run, where there is one; and nothing, where files are in question."""
+    """What stands before the option: --dry-run, where there is one; and nothing, where it is a path."""
     is_dry = any(other.flag == "--dry-run" for other in options_of(option.script))
     if not is_dry:
         return [[]]

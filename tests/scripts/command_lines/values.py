@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 
 from tests.scripts.command_lines.grounds import GOOD, Grounds
 from tests.scripts.command_lines.options import Kind, Option
@@ -61,7 +62,13 @@ def numbers(option: Option, _: Grounds) -> Iterator[Value]:
 
 
 def choices(option: Option, _: Grounds) -> Iterator[Value]:
-    for text in ("nonsense", DIGITS, RAW, " ", "" if not option.action.choices or "" not in option.action.choices else "x"):
+    for text in (
+        "nonsense",
+        DIGITS,
+        RAW,
+        " ",
+        "" if not option.action.choices or "" not in option.action.choices else "x",
+    ):
         yield Value(text[:8] or "empty", text, Expected.REFUSED)
 
 
@@ -84,7 +91,18 @@ def odd_things(grounds: Grounds) -> Iterator[tuple[str, str]]:
     os.mkfifo(odd / "pipe")
     (odd / "dangling").symlink_to("nowhere")
     (odd / "loop").symlink_to("loop")
-    names = ("file", "folder", "pipe", "dangling", "loop", "missing", RAW, "file/below", "missing/below", "pipe/x")
+    names = (
+        "file",
+        "folder",
+        "pipe",
+        "dangling",
+        "loop",
+        "missing",
+        RAW,
+        "file/below",
+        "missing/below",
+        "pipe/x",
+    )
     yield from ((name, str(odd / name)) for name in names)
     yield "/dev/null", os.devnull
     yield "the root", "/"
@@ -94,18 +112,27 @@ def copied(option: Option, grounds: Grounds) -> str:
     """What is right, at a path that is no UTF-8."""
     there = grounds.path / RAW / str(id(option))
     there.parent.mkdir(exist_ok=True)
-    good = GOOD.get(option.name, GOOD["output"])(grounds)
+    good = Path(GOOD.get(option.name, GOOD["output"])(grounds))
     if os.path.lexists(there):
         shutil.rmtree(there) if there.is_dir() else there.unlink()
-    if os.path.isdir(good):
+    if good.is_dir():
         shutil.copytree(good, there, dirs_exist_ok=True)
-    elif os.path.isfile(good):
+    elif good.is_file():
         shutil.copy(good, there)
     return str(there)
 
 
 def addresses(option: Option, grounds: Grounds) -> Iterator[Value]:
-    for text in ("nonsense", "http://a/b", "file://relative", "s3://", "s3://A_B/c", "file:///%00", "://", "s3:/bucket"):
+    for text in (
+        "nonsense",
+        "http://a/b",
+        "file://relative",
+        "s3://",
+        "s3://A_B/c",
+        "file:///%00",
+        "://",
+        "s3:/bucket",
+    ):
         yield Value(text, text, Expected.REFUSED)
     yield Value("5,000 letters", "file:///" + "a/" * 2500, Expected.REFUSED)
     yield Value("300 letters", "file:///" + "a" * 300)
@@ -121,7 +148,21 @@ def settings(option: Option, _: Grounds) -> Iterator[Value]:
     for text in ("", "=", "=1", "key", " ", DIGITS, f"{'a' * 5000}=1", "a." * 5000 + "=1", f"{RAW}=1"):
         yield Value(text[:9] or "empty", text, Expected.REFUSED)
     deep, twice = "[" * 5000, "{a: &x [1], b: *x}"
-    for text in (DIGITS, f"-{DIGITS}", ".inf", ".nan", "1e400", "-1", "१२", "x", deep, twice, RAW, "&a [*a]", "!!python/object:x"):
+    for text in (
+        DIGITS,
+        f"-{DIGITS}",
+        ".inf",
+        ".nan",
+        "1e400",
+        "-1",
+        "१२",
+        "x",
+        deep,
+        twice,
+        RAW,
+        "&a [*a]",
+        "!!python/object:x",
+    ):
         yield Value(f"{key}={text[:9]}", f"{key}={text}", Expected.REFUSED)
     for text in ("", "0", "0x10", "1_000", "null"):
         yield Value(f"{key}={text}", f"{key}={text}")
