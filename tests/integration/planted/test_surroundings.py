@@ -237,9 +237,10 @@ def run_apart(
     closed: str = "",
     user: int | None = None,
     names: Sequence[str] = COMMANDS,
+    code: int = 0,
     **variables: str,
 ) -> str:
-    """Make every call in a process of its own; what that said. Fails where one is not "done"."""
+    """Make every call in a process of its own; what that said. Fails where one does not end with `code`."""
     calls = [[name, *words_for(name, yard)] for name in names]
     given, answered = tmp_path / "calls", tmp_path / "answers"
     given.write_text(json.dumps(calls))
@@ -257,7 +258,7 @@ def run_apart(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(answered.read_text()) == [0] * len(names), done.stderr
+    assert json.loads(answered.read_text()) == [code] * len(names), done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
 
@@ -288,5 +289,36 @@ def test_a_user_who_may_read_and_not_write(made: Yard) -> None:
     with tempfile.TemporaryDirectory() as name:  # not pytest's own, which is closed to other users
         folder = Path(name)
         folder.chmod(0o755)
-        said = run_apart(copied(made, folder / "yard"), folder, user=NOBODY, names=READERS)
-    assert "proof.json was not written, and no report will show this proof" in said
+        yard = copied(made, folder / "yard")
+        said = run_apart(yard, folder, user=NOBODY, names=READERS)
+        assert "proof.json was not written, and no report will show this proof" in said
+        (yard.run.path / "metrics.jsonl").chmod(0o000)
+        said = run_apart(yard, folder, user=NOBODY, names=["prove_run"], code=1)
+        assert "metrics.jsonl" in said
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_deep_record(path: Path) -> None:
+    path.unlink()
+    path.write_text("[" * 1_000_000)
+
+
+def a_link_in_a_circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "events.jsonl"])
+@pytest.mark.parametrize("plant", [a_pipe, a_deep_record, a_link_in_a_circle])
+def test_a_record_that_is_no_file_ends_a_proof_soon(
+    yard: Yard, name: str, plant: Callable[[Path], None]
+) -> None:
+    plant(yard.run.path / name)
+    answer = call("prove_run", *words_for("prove_run", yard), within=yard.path)
+    assert answer.code in (1, 2), answer.said
+    assert "Traceback" not in answer.said
+    assert name in answer.said

@@ -5,6 +5,7 @@ The options come from the parsers and the values from their kinds, so that a new
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.integration.planted.judging import HUNG, LIMIT_SECONDS, Answer, call
 from tests.integration.planted.yard import ROOT
 from tests.scripts.command_lines.grounds import GOOD, Grounds, lay_out, line_for
 from tests.scripts.command_lines.options import SCRIPTS, Kind, Option, options_of
-from tests.scripts.command_lines.values import Expected, Value, values_for
+from tests.scripts.command_lines.values import RAW, Expected, Value, values_for
 
 MOST_SAID = 4000
 """Letters of an answer that is no "done": nobody reads more of them."""
@@ -58,6 +59,8 @@ def surroundings(grounds: Grounds, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.chdir(grounds.path)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
+    for name in ("new", "odd", RAW):  # what grows
+        shutil.rmtree(grounds.path / name, ignore_errors=True)
     sys.unraisablehook = sys.__unraisablehook__
     for number, handler in handlers.items():
         signal.signal(number, handler)
