@@ -32,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--build-dir", type=arguments.path, metavar="DIR", help="default: see above")
     parser.add_argument(
-        "--jobs", type=arguments.positive, default=2, metavar="N", help="compilers at a time (default 2)"
+        "--jobs", type=arguments.processes, default=2, metavar="N", help="compilers at a time (default 2)"
     )
     parser.add_argument("--no-tests", action="store_true", help="build the library only; needs no GoogleTest")
     parser.add_argument(

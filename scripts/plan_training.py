@@ -38,7 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--nproc-per-node",
-        type=arguments.positive,
+        type=arguments.processes,
         metavar="N",
         help="processes on each machine; default: one a GPU",
     )

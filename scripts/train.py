@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--deadline", type=arguments.duration, metavar="DURATION", help="such as 8h, 25m, 90s"
     )
     parser.add_argument(
-        "--nproc-per-node", type=arguments.positive, metavar="N", help="processes on this machine"
+        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes on this machine"
     )
     parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")

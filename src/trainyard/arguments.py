@@ -18,6 +18,7 @@ _DIGITS = 18
 _NAME_BYTES, _PATH_BYTES = 255, 4095
 """Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0
+_MOST_PROCESSES = 1024
 _LEAST_RATE, _MOST_RATE = 0.001, 1e6
 _LONGEST_DAYS = 36500
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY_SECONDS}
@@ -116,6 +117,16 @@ def positive(value: str) -> int:
     """A whole number above 0."""
     if not (found := step(value)):
         raise argparse.ArgumentTypeError(f"{shown(value)} is not a whole number above 0")
+    return found
+
+
+def processes(value: str) -> int:
+    """How many processes of one machine: from 1 to 1,024."""
+    found = step(value) or 0
+    if not 0 < found <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is not a whole number above 0, at most {_MOST_PROCESSES:,}"
+        )
     return found
 
 

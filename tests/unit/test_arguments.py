@@ -14,6 +14,7 @@ from trainyard import arguments
 NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
     arguments.whole: (0, 10**18 - 1),
     arguments.positive: (1, 10**18 - 1),
+    arguments.processes: (1, 1024),
     arguments.amount: (0, 1e308),
     arguments.rate: (0.001, 1e6),
     arguments.share: (5e-324, 1),

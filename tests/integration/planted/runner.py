@@ -9,6 +9,7 @@ whoever started it, so that everything is imported that another user may not rea
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.integration.planted.yard import script
@@ -29,7 +30,11 @@ def main() -> None:
 
 
 def answers_of(calls: list[list[str]]) -> list[int]:
-    return [command.exit_code_of(lambda words=words: script(words[0]).main(words[1:])) for words in calls]
+    return [command.exit_code_of(partial(answer_of, words)) for words in calls]
+
+
+def answer_of(words: list[str]) -> int:
+    return int(script(words[0]).main(words[1:]))
 
 
 if __name__ == "__main__":

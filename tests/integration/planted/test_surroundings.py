@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -233,12 +234,12 @@ def test_any_kind_of_checkout(yard: Yard, tmp_path: Path, make: Callable[[Path],
 def run_apart(
     yard: Yard,
     tmp_path: Path,
+    variables: Mapping[str, str] = MappingProxyType({}),
     *,
     closed: str = "",
     user: int | None = None,
     names: Sequence[str] = COMMANDS,
     code: int = 0,
-    **variables: str,
 ) -> str:
     """Make every call in a process of its own; what that said. Fails where one does not end with `code`."""
     calls = [[name, *words_for(name, yard)] for name in names]
@@ -253,7 +254,7 @@ def run_apart(
         text=True,
         errors="replace",
         timeout=240,
-        env=environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"} | variables,
+        env=environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"} | dict(variables),
         cwd=yard.path,
         check=False,
     )
@@ -275,12 +276,12 @@ def run_apart(
 def test_any_language_with_names_that_are_no_utf_8(
     made: Yard, tmp_path: Path, language: dict[str, str]
 ) -> None:
-    run_apart(copied(made, tmp_path / RAW), tmp_path, **language)
+    run_apart(copied(made, tmp_path / RAW), tmp_path, language)
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "0<&-", "1>&- 2>&- 0<&-"])
 def test_closed_streams(yard: Yard, tmp_path: Path, closed: str) -> None:
-    run_apart(yard, tmp_path, closed=closed, TMPDIR="/nonexistent")
+    run_apart(yard, tmp_path, {"TMPDIR": "/nonexistent"}, closed=closed)
     assert (yard.run.report / "proof.json").is_file()
 
 
