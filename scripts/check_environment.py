@@ -40,13 +40,12 @@ RECORD_BYTES, ROW_BYTES = 1_000_000, 1_000  # of the records that a sync copies 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__, reads_config=True)
+    path = arguments.path
     parser.add_argument(
-        "--run-dir", type=arguments.path, default=Path("runs"), metavar="DIR", help="where it will write"
+        "--run-dir", type=path, default=Path("runs"), metavar="DIR", help="where it will write"
     )
     parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
-    parser.add_argument(
-        "--lock", type=arguments.path, default=LOCK, metavar="FILE", help="what must be installed"
-    )
+    parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="what must be installed")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)
 
