@@ -40,10 +40,8 @@ RECORD_BYTES, ROW_BYTES = 1_000_000, 1_000  # of the records that a sync copies 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__, reads_config=True)
-    path = arguments.path
-    parser.add_argument(
-        "--run-dir", type=path, default=Path("runs"), metavar="DIR", help="where it will write"
-    )
+    path, runs = arguments.path, Path("runs")
+    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="where it will write")
     parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
     parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="what must be installed")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
