@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ConfigError, TrainyardError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,8 +30,10 @@ INSTALL = (
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--build-dir", type=Path, metavar="DIR", help="default: see above")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="compilers at a time (default 2)")
+    parser.add_argument("--build-dir", type=arguments.path, metavar="DIR", help="default: see above")
+    parser.add_argument(
+        "--jobs", type=arguments.processes, default=2, metavar="N", help="compilers at a time (default 2)"
+    )
     parser.add_argument("--no-tests", action="store_true", help="build the library only; needs no GoogleTest")
     parser.add_argument(
         "--sanitize", action="store_true", help="with address and undefined behaviour checked"

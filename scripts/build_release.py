@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ConfigError
 
 HOUSE = Path(__file__).resolve().parent.parent
@@ -29,8 +29,12 @@ DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "doc
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="an empty or new folder")
-    parser.add_argument("--root", type=Path, default=HOUSE, metavar="DIR", help="default: this checkout")
+    parser.add_argument(
+        "--output", type=arguments.path, required=True, metavar="DIR", help="an empty or new folder"
+    )
+    parser.add_argument(
+        "--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout"
+    )
     return parser.parse_args(argv)
 
 
@@ -38,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.report.release import CHECKSUMS, checksums, write_archive
-    from trainyard.run.files import write_bytes_atomically
+    from trainyard.run.files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
         raise ConfigError(f"{args.output}: is not empty. A release is built into a folder of its own.")
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output)
     with tempfile.TemporaryDirectory(prefix="trainyard-release-") as work:
         source, built = Path(work) / "source", Path(work) / "built"
         moment = export(args.root, source)

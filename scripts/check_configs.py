@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
 
 HOUSE = Path(__file__).resolve().parent.parent
@@ -22,7 +22,9 @@ HOUSE = Path(__file__).resolve().parent.parent
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="default: those of configs/")
+    parser.add_argument(
+        "files", type=arguments.path, nargs="*", metavar="FILE", help="default: those of configs/"
+    )
     parser.add_argument("--json", action="store_true", help="print each file with its problems as JSON")
     return parser.parse_args(argv)
 

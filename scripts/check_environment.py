@@ -25,8 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
-from trainyard.errors import CheckFailedError, ConfigError
+from trainyard import arguments, command
+from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from trainyard.cluster.preflight import Facts, Memory, Room
@@ -40,11 +40,10 @@ RECORD_BYTES, ROW_BYTES = 1_000_000, 1_000  # of the records that a sync copies 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__, reads_config=True)
-    parser.add_argument(
-        "--run-dir", type=Path, default=Path("runs"), metavar="DIR", help="where it will write"
-    )
+    path, runs = arguments.path, Path("runs")
+    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="where it will write")
     parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
-    parser.add_argument("--lock", type=Path, default=LOCK, metavar="FILE", help="what must be installed")
+    parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="what must be installed")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)
 
@@ -52,10 +51,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
+    from trainyard.gateways import require_address
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.phase import PhaseDisplay
     from trainyard.terminal import shown
 
+    if args.store:
+        require_address(args.store)
     display = PhaseDisplay("environment")
     display.begin("asking the packages, the driver and torch")
     with shown(display):
@@ -94,11 +96,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     )
     from trainyard.cluster.preflight import Facts, Gpu
     from trainyard.gateways.nvidia import query_gpus
+    from trainyard.run.outside import read_named_text
 
-    try:
-        pins = read_pins(lock.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{lock}: {error.strerror}; --lock names the lock to compare with") from None
+    pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or has_nvidia_driver())
     torch, cuda, memory = ask_torch() if drives else read_torch()

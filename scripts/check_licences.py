@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
-from trainyard.errors import ConfigError, ExitCode
+from trainyard import arguments, command
+from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
     from trainyard.cluster.licences import Finding
@@ -33,7 +33,7 @@ LOCKS = [ROOT / "requirements-training.txt", ROOT / "requirements-development.tx
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument(
-        "locks", type=Path, nargs="*", default=LOCKS, metavar="LOCK", help="default: both locks"
+        "locks", type=arguments.path, nargs="*", default=LOCKS, metavar="LOCK", help="default: both locks"
     )
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)
@@ -58,11 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def pins_of(lock: Path) -> "tuple[Pin, ...]":
     from trainyard.cluster.lock import read_pins
+    from trainyard.run.outside import read_named_text
 
-    try:
-        return read_pins(lock.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{lock}: {error.strerror}; name a lock that make lock wrote") from None
+    return read_pins(read_named_text(lock, "name a lock that make lock wrote"))
 
 
 def summary(findings: "Sequence[Finding]") -> str:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, TrainyardError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -37,20 +37,25 @@ CALL_SECONDS, ATTEMPTS = 5.0, 2
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help="the configuration")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
     parser.add_argument(
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory; need not exist")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
+    )
     parser.add_argument("--role", default="", metavar="ARN", help="what a step before this one assumed")
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="how that step ended")
     limit = f"time limit of all that the store is asked, {SECONDS:.0f}s"
-    parser.add_argument("--timeout", type=command.duration, default=SECONDS, metavar="DURATION", help=limit)
+    parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
     parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.set and args.config is None:
+        parser.error("--set changes a value of a configuration: give --config, too")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError
 
 HOUSE = Path(__file__).resolve().parent.parent
@@ -24,8 +24,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3 or v1.2.3rc1")
     parser.add_argument("--branch", default="origin/main", help="that must hold it; default: origin/main")
-    parser.add_argument("--root", type=Path, default=HOUSE, metavar="DIR", help="default: this checkout")
-    parser.add_argument("--notes", type=Path, metavar="FILE", help="where the notes go")
+    parser.add_argument(
+        "--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout"
+    )
+    parser.add_argument("--notes", type=arguments.path, metavar="FILE", help="where the notes go")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 

@@ -21,17 +21,17 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ExitCode, ServiceError
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--store", required=True, help="s3://bucket/prefix")
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
     parser.add_argument(
         "--encryption", choices=("AES256", "aws:kms"), default="AES256", help="to mend with, and to expect"
     )
-    parser.add_argument("--call-seconds", type=command.seconds, default=30, help="time limit of a call, 30")
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a call, 30")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--fix", action="store_true", help="mend what is not as it should be")

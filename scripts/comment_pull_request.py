@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 
 _logger = logging.getLogger("trainyard.comment_pull_request")
@@ -26,8 +26,12 @@ _logger = logging.getLogger("trainyard.comment_pull_request")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--comparison", type=Path, required=True, metavar="FILE", help="the JSON of it")
-    parser.add_argument("--pull-request", type=int, required=True, metavar="N", help="its number")
+    parser.add_argument(
+        "--comparison", type=arguments.path, required=True, metavar="FILE", help="the JSON of it"
+    )
+    parser.add_argument(
+        "--pull-request", type=arguments.positive, required=True, metavar="N", help="its number"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, write nothing")
     return parser.parse_args(argv)
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
@@ -31,10 +31,14 @@ RULES = Path(".github/comparison.yml")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="what is compared with")
-    parser.add_argument("--head", type=Path, required=True, metavar="DIR", help="what is judged")
-    parser.add_argument("--rules", type=Path, metavar="FILE", help="default: .github/comparison.yml")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the comparison as JSON")
+    parser.add_argument(
+        "--base", type=arguments.path, required=True, metavar="DIR", help="what is compared with"
+    )
+    parser.add_argument("--head", type=arguments.path, required=True, metavar="DIR", help="what is judged")
+    parser.add_argument(
+        "--rules", type=arguments.path, metavar="FILE", help="default: .github/comparison.yml"
+    )
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="the comparison as JSON")
     parser.add_argument("--github-summary", action="store_true", help="append it to the job summary")
     return parser.parse_args(argv)
 
@@ -63,13 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def rules_of(args: argparse.Namespace) -> "Rules":
     from trainyard.report.change import read_rules
+    from trainyard.run.outside import read_named_text
 
     places = (args.rules, *(side / RULES for side in (args.base, args.head) if (side / RULES).is_file()))
     path = next((place for place in places if place), None)
-    try:
-        return read_rules(path.read_text(encoding="utf-8") if path else "", str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+    hint = "--rules names the file with the rules"
+    return read_rules(read_named_text(path, hint) if path else "", str(path))
 
 
 def compare(directories: tuple[Path, Path], rules: "Rules") -> "Comparison":

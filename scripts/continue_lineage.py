@@ -19,16 +19,26 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--plan", required=True, metavar="JSON", help="what scripts/plan_run.py resolved")
-    parser.add_argument("--exit-code", type=int, required=True, metavar="N", help="of scripts/train.py")
-    parser.add_argument("--step", default="", metavar="N", help="where it stood; empty is not known")
-    parser.add_argument("--stored", default="", metavar="true|false", help="whether the store holds it")
+    parser.add_argument(
+        "--exit-code", type=arguments.whole, required=True, metavar="N", help="of scripts/train.py"
+    )
+    parser.add_argument(
+        "--step",
+        type=arguments.step_if_known,
+        default="",
+        metavar="N",
+        help="where it stood; empty is not known",
+    )
+    parser.add_argument(
+        "--stored", default="", choices=("true", "false", ""), help="whether the store holds it"
+    )
     parser.add_argument("--manifest", default="", metavar="NAME", help="the manifest that was stored last")
     parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the lineage's thread in Slack")
     parser.add_argument("--dry-run", action="store_true", help="say what would be dispatched, and do not")
@@ -46,8 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.watch.lineage import dispatch_once
 
     plan = read_handover(args.plan)
-    step = command.step(args.step)
-    ended = Ended(plan.segment, args.exit_code, step, stored=args.stored == "true" and bool(args.manifest))
+    ended = Ended(
+        plan.segment, args.exit_code, args.step, stored=args.stored == "true" and bool(args.manifest)
+    )
     decision = next_segment(ended, most=plan.most_segments)
     if args.json:
         following = None if decision.next is None else json.loads(decision.next.to_text())

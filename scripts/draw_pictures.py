@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,12 +33,12 @@ BROWSER_SECONDS = 120
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument(
-        "--to", type=Path, default=ROOT / "docs" / "pictures", metavar="DIR", help="docs/pictures"
+        "--to", type=arguments.path, default=ROOT / "docs" / "pictures", metavar="DIR", help="docs/pictures"
     )
     parser.add_argument(
-        "--runs", type=Path, default=ROOT / "runs", metavar="DIR", help="where its run will be"
+        "--runs", type=arguments.path, default=ROOT / "runs", metavar="DIR", help="where its run will be"
     )
-    parser.add_argument("--seconds", type=command.duration, default=3600.0, metavar="DURATION", help="1h")
+    parser.add_argument("--seconds", type=arguments.duration, default=3600.0, metavar="DURATION", help="1h")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be run and written, do nothing"
     )
@@ -49,6 +49,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
+    from trainyard.run.files import make_folder
+
     words = args.command or ["make", "train"]
     if args.dry_run:
         print(f"{shlex.join(words)} → {args.to / 'terminal.svg'}, {args.to / 'report.png'}")
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(
             f"Chromium was not found ({', '.join(BROWSERS)}). Debian, Ubuntu: apt-get install chromium"
         )
-    args.to.mkdir(parents=True, exist_ok=True)
+    make_folder(args.to)
     draw_terminal(words, args.seconds, args.to / "terminal.svg")
     draw_report(browser, newest_report(args.runs), args.to / "report.png")
     return 0

@@ -17,10 +17,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 
 if TYPE_CHECKING:
     from trainyard.training.export import Export
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run")
+    parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
     parser.add_argument(
         "--step",
-        type=step,
+        type=arguments.step_or_newest,
         metavar="S|newest",
         help="the checkpoint; newest, the default, is the newest that verifies",
     )
     parser.add_argument(
-        "--to", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet"
+        "--to", type=arguments.path, required=True, metavar="DIR", help="a folder that does not exist yet"
     )
     parser.add_argument(
         "--format",
@@ -51,15 +50,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, and stop")
     parser.add_argument("--json", action="store_true", help="print what the folder holds as JSON")
     return parser.parse_args(argv)
-
-
-def step(text: str) -> int | None:
-    """A step's number; None for `newest`."""
-    if text == "newest":
-        return None
-    if (found := command.step(text)) is not None:
-        return found
-    raise argparse.ArgumentTypeError(f"{text[:80]!r} is neither a step nor newest")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,18 +19,25 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--run-dir", type=Path, required=True, help="the run's directory; need not exist")
-    parser.add_argument("--resume", required=True, help="auto, none, a manifest's address, or a checkpoint")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist"
+    )
+    parser.add_argument(
+        "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"
+    )
     parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
-    parser.add_argument("--run-number", type=int, required=True, metavar="N", help="its number there")
-    parser.add_argument("--segment", type=int, default=1, metavar="N", help="of its lineage, from 1")
+    parser.add_argument(
+        "--run-number", type=arguments.positive, required=True, metavar="N", help="its number there"
+    )
+    parser.add_argument(
+        "--segment", type=arguments.positive, default=1, metavar="N", help="of its lineage, from 1"
+    )
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="look into the store")
     parser.add_argument("--may-begin", default="false", choices=("true", "false"), help="if nothing is found")
     parser.add_argument("--dry-run", action="store_true", help="say what is asked for, and fetch nothing")
@@ -42,12 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
     from trainyard.artifacts.resumption import Resumption, Wanted, bring
-    from trainyard.gateways import open_store
+    from trainyard.gateways import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
     from trainyard.terminal import shown
 
+    require_address(args.store)
     display = PhaseDisplay("goes on")
     wanted = Wanted(
         *(RunDirectory(args.run_dir), args.run_dir.name, args.resume, args.store, args.run_number),

@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="the new folder")
+    parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
+    parser.add_argument("--to", type=arguments.path, required=True, metavar="DIR", help="the new folder")
     parser.add_argument("--dry-run", action="store_true", help="say what would be copied, and keep nothing")
     return parser.parse_args(argv)
 

@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ExitCode
 
 DEPTHS = ("listing", "sample", "full")
@@ -23,21 +23,18 @@ DEPTHS = ("listing", "sample", "full")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", help="only this run")
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", metavar="N", help="only this run")
     parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: by names and sizes")
     parser.add_argument(
         "--price-per-gb-month",
-        type=float,
+        type=arguments.amount,
         metavar="USD",
         help="of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1",
     )
-    parser.add_argument("--call-seconds", type=command.seconds, default=30, help="time limit of a read, 30")
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    args = parser.parse_args(argv)
-    if args.price_per_gb_month is not None and not 0 <= args.price_per_gb_month < float("inf"):
-        parser.error("--price-per-gb-month must be a number from 0 on")
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

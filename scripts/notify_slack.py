@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import TrainyardError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _logger = logging.getLogger("trainyard.notify_slack")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("moment", choices=MOMENTS, help="what to tell")
-    parser.add_argument("--run-dir", type=Path, required=True, help="need not exist yet")
+    parser.add_argument("--run-dir", type=arguments.path, required=True, help="need not exist yet")
     parser.add_argument("--lineage", metavar="NAME", help="what the run is called; default: its number")
     parser.add_argument("--segment", metavar="K/N", default="", help="which segment of how many")
     parser.add_argument("--reason", default="", help="why, where the record does not say")

@@ -21,10 +21,9 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -39,14 +38,16 @@ TARGET = "where to train; default: what the repository is set up for, and here o
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--config", required=True, metavar="FILE", help="the configuration")
+    parser.add_argument(
+        "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+    )
     parser.add_argument("--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines")
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
     parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|here", help=TARGET)
     parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
     parser.add_argument("--continues", default="", metavar="JSON", help="what the segment before handed on")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="keep the plan as JSON here")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="keep the plan as JSON here")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser.parse_args(argv)
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         asked = asked_by(args)
-        config = load_config(Path(args.config), asked.changes).config
+        config = load_config(args.config, asked.changes).config
         here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
         plan = resolve(asked, config, here, variables=os.environ)
         planned = plan_of(config, plan)
@@ -92,7 +93,7 @@ def asked_by(args: argparse.Namespace) -> "Asked":
     target = target_for(args.target, os.environ)
     words = tuple(args.overrides.split())
     only = args.only_plan == "true"
-    return Asked(args.config, words, args.epochs, args.resume or "auto", target, only)
+    return Asked(str(args.config), words, args.epochs, args.resume or "auto", target, only)
 
 
 def say_what_is_untold(plan: "RunPlan") -> str:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -34,28 +34,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )
     parser.add_argument(
-        "--num-nodes", type=command.positive, default=1, metavar="N", help="machines; default: 1"
+        "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
     )
     parser.add_argument(
         "--nproc-per-node",
-        type=command.positive,
+        type=arguments.processes,
         metavar="N",
         help="processes on each machine; default: one a GPU",
     )
-    parser.add_argument("--mfu", type=share, metavar="SHARE", help="share of the device's peak, such as 0.4")
+    parser.add_argument(
+        "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     return parser.parse_args(argv)
-
-
-def share(text: str) -> float:
-    """A number above 0 and up to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 0.4 (above 0, at most 1)")
-    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

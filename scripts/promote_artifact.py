@@ -21,7 +21,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
 
 DEPTHS = ("listing", "sample", "full")
@@ -29,15 +29,15 @@ DEPTHS = ("listing", "sample", "full")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", help="the run's number")
-    parser.add_argument("--step", help="a step, or newest")
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", metavar="N", help="the run's number")
+    parser.add_argument("--step", metavar="N|newest", help="a step, or newest")
     parser.add_argument("--withdraw", action="store_true", help="take the name back from what has it")
     parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
     parser.add_argument("--depth", choices=DEPTHS, default="full", help="how much to read back before, full")
     parser.add_argument("--by", help="who promotes; default: the actor of the workflow, else the user")
     parser.add_argument(
-        "--call-seconds", type=command.seconds, default=30, help="limit of a read or write, 30"
+        "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
     )
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, and change nothing")
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if number is None:
         raise ConfigError("--run-number auto: which run? Give its number")
     if args.step != "newest":
-        step = command.step(args.step)
+        step = arguments.step(args.step)
         if step is None:
             raise ConfigError(f"--step {args.step[:80]}: neither a step nor newest")
     require_name(args.name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceError, VerificationError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--run-dir", type=Path, required=True, help="the run's directory")
+    parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     depth = "how much is read back; default: full up to 10 GB, beyond that sample"

@@ -23,26 +23,30 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--run-number", help="this run")
+    which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
-    parser.add_argument("--keep-last", type=int, metavar="N", help="the newest N of each run stay")
-    parser.add_argument("--keep-every", type=int, metavar="STEPS", help="those at multiples of STEPS stay")
     parser.add_argument(
-        "--max-age", type=command.duration, metavar="TIME", help="what is older goes: 90d, 12h"
+        "--keep-last", type=arguments.positive, metavar="N", help="the newest N of each run stay"
+    )
+    parser.add_argument(
+        "--keep-every", type=arguments.positive, metavar="STEPS", help="those at multiples of STEPS stay"
+    )
+    parser.add_argument(
+        "--max-age", type=arguments.duration, metavar="TIME", help="what is older goes: 90d, 12h"
     )
     parser.add_argument("--even-promoted", action="store_true", help="promoted ones may go too")
     parser.add_argument("--even-parents", action="store_true", help="what other runs started from, too")
     parser.add_argument("--by", help="who removes; default: the actor of the workflow, else the user")
     parser.add_argument(
-        "--call-seconds", type=command.seconds, default=30, help="limit of a read or write, 30"
+        "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="remove what the plan names")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ServiceError
 
 SECONDS = 600
@@ -26,8 +26,12 @@ SECONDS = 600
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3; it must be on GitHub")
-    parser.add_argument("--dist", type=Path, required=True, metavar="DIR", help="what build_release.py wrote")
-    parser.add_argument("--notes", type=Path, required=True, metavar="FILE", help="what is said of it")
+    parser.add_argument(
+        "--dist", type=arguments.path, required=True, metavar="DIR", help="what build_release.py wrote"
+    )
+    parser.add_argument(
+        "--notes", type=arguments.path, required=True, metavar="FILE", help="what is said of it"
+    )
     parser.add_argument("--preliminary", choices=("true", "false"), default="false", help="a pre-release")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     return parser.parse_args(argv)

@@ -18,20 +18,21 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--store", required=True, help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", help="the run's number; not needed with a promoted name")
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
     parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
-    parser.add_argument("--to", type=Path, required=True, help="the new run directory")
-    parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
-    parser.add_argument("--call-seconds", type=command.seconds, default=30, help="time limit of a read, 30")
+    parser.add_argument("--to", type=arguments.path, required=True, help="the new run directory")
+    parser.add_argument(
+        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+    )
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, write nothing")
     return parser.parse_args(argv)

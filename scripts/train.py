@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import command
+from trainyard import arguments, command
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -31,15 +31,19 @@ IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__, reads_config=True)
-    parser.add_argument("--run-dir", type=Path, help="default: runs/<run id>")
-    parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
-    parser.add_argument("--deadline", type=command.duration, metavar="DURATION", help="such as 8h, 25m, 90s")
-    grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
-    parser.add_argument("--grace", type=command.duration, default="30s", metavar="DURATION", help=grace)
+    parser.add_argument("--run-dir", type=arguments.path, help="default: runs/<run id>")
     parser.add_argument(
-        "--nproc-per-node", type=command.positive, metavar="N", help="processes on this machine"
+        "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
     )
-    parser.add_argument("--profile", type=command.steps, metavar="STEPS", help="trace steps, such as 10-12")
+    parser.add_argument(
+        "--deadline", type=arguments.duration, metavar="DURATION", help="such as 8h, 25m, 90s"
+    )
+    grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
+    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    parser.add_argument(
+        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes on this machine"
+    )
+    parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)

@@ -20,9 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import command
+from trainyard import arguments, command
 
 Json = dict[str, Any]
+ENCRYPTIONS = ("AES256", "aws:kms", "none")
+FOLLOW = "beside the trainer, at the lowest priority: each checkpoint once it is whole, the rest at the end"
 
 
 def calculate_file_hash(file_path: str) -> str:
@@ -51,10 +53,67 @@ def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
     return bool(_files().object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    from trainyard.artifacts.sync_options import parse_sync_options as parse
+def _encryption(text: str) -> str:
+    if text in ENCRYPTIONS:
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text[:80]!r} is none of {', '.join(ENCRYPTIONS)}. Make a KMS key of your own the bucket's default key, "
+        "and ask for none"
+    )
 
-    return parse(command.parser(__doc__), argv, command.duration, seconds=command.seconds)
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
+    what.add_argument("--run-dir", type=arguments.path, help="the run's directory")
+    loose = "a checkpoint file or directory of no run directory"
+    what.add_argument("--checkpoint", type=arguments.path, help=loose)
+    metrics = "with --checkpoint: its metrics, JSON or JSON lines"
+    parser.add_argument("--metrics", type=arguments.path, help=metrics)
+    where.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    bucket = "short for --store s3://NAME"
+    where.add_argument("--s3-bucket", dest="store", metavar="NAME", type="s3://{}".format, help=bucket)
+    number = "N, or auto: the number it has, else a free one"
+    parser.add_argument("--run-number", default="auto", metavar="N|auto", help=number)
+    _add_ways(parser)
+    parser.add_argument("--encryption", type=_encryption, choices=ENCRYPTIONS, help="asked of S3")
+    checksums, of = ("CRC64NVME", "SHA256"), "S3's own, of files above 64 MiB: CRC64NVME"
+    parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
+    limit = "time limit of a read or write, 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    args = parser.parse_args(argv)
+    if (reason := _impossible(args)) is not None:
+        parser.error(reason)
+    return args
+
+
+def _add_ways(parser: argparse.ArgumentParser) -> None:
+    """One pass, or beside the trainer; and how."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="one pass; this is also the default")
+    how.add_argument("--follow", action="store_true", help=FOLLOW)
+    how.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
+    for flag, help_ in (
+        ("--silence", "with --follow: how long a run may write nothing, 30m"),
+        ("--outage", "with --follow: how long the store may be away, 30m"),
+    ):
+        parser.add_argument(flag, type=arguments.duration, default=1800.0, metavar="DURATION", help=help_)
+    behind = "with --follow: go on behind what starts it; process id in FILE, words in FILE.log"
+    parser.add_argument("--behind", type=arguments.path, metavar="FILE", help=behind)
+    rate = "with --follow: MB read a second, 200"
+    parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
+
+
+def _impossible(args: argparse.Namespace) -> str | None:
+    """What is wrong with options that fit the parser; None if nothing is."""
+    if args.checkpoint and not args.metrics:
+        return "--checkpoint needs --metrics, the metrics that belong to it"
+    if args.follow and args.checkpoint:
+        return "--follow needs --run-dir: a checkpoint alone does not go on"
+    if args.behind and not args.follow:
+        return "--behind needs --follow: everything else ends by itself"
+    return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

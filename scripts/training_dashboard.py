@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ FORMATS = ("text", "json", "markdown", "html")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR", help="the directory of a run")
+    parser.add_argument(
+        "runs", type=arguments.path, nargs="+", metavar="RUN_DIR", help="the directory of a run"
+    )
     parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else text")
     parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="the same as --format json"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     parser.add_argument("--write", action="store_true", help="write the reports into each run's report/")
     parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
     return parser.parse_args(argv)

@@ -22,21 +22,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--store", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", help="the run's number, or auto to look up the run in --run-dir")
-    parser.add_argument("--run-dir", type=Path, help="the run's directory")
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument(
+        "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
+    )
+    parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument("--seed", type=int, help="draw the sample that this number draws; default: anew")
-    parser.add_argument("--public-key", type=Path, help="PEM; the run must be signed with its private half")
     parser.add_argument(
-        "--call-seconds", type=command.seconds, default=30, help="limit of a read or write, 30"
+        "--seed", type=arguments.whole, help="draw the sample that this number draws; default: anew"
+    )
+    parser.add_argument(
+        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+    )
+    parser.add_argument(
+        "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
     parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
     parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
-    parser.add_argument("--again", type=command.amount, default=0, metavar="SECONDS", help=AGAIN)
+    parser.add_argument("--again", type=arguments.pause, default=0, metavar="SECONDS", help=AGAIN)
     parser.add_argument("--dry-run", action="store_true", help="say what is wrong, and change nothing")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     return parser.parse_args(argv)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ExitCode
 
 SCHEMA = Path("configs/training_configuration.schema.json")
@@ -24,7 +24,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
-    parser.add_argument("--root", type=Path, default=_ROOT, metavar="DIR", help="default: this checkout")
+    parser.add_argument(
+        "--root", type=arguments.path, default=_ROOT, metavar="DIR", help="default: this checkout"
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is not current")
     choice.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
@@ -64,9 +66,9 @@ def content_of(path: Path) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    from trainyard.run.files import write_bytes_atomically
+    from trainyard.run.files import make_folder, write_bytes_atomically
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_bytes_atomically(path, text.encode())
 
 

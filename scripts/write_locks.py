@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,10 +35,17 @@ class Lock:
     """Names of the locks that constrain it."""
 
     def inputs(self, root: Path) -> bytes:
-        return b"".join((root / f"requirements-{name}.in").read_bytes() for name in (self.name, *self.also))
+        names = (f"requirements-{name}.in" for name in (self.name, *self.also))
+        return "".join(text_of(root / name) for name in names).encode()
 
     def path(self, root: Path) -> Path:
         return root / f"requirements-{self.name}.txt"
+
+
+def text_of(path: Path) -> str:
+    from trainyard.run.outside import read_named_text
+
+    return read_named_text(path, "--root names the folder of the locks and of their .in files")
 
 
 LOCKS = (Lock("uv"), Lock("training"), Lock("development", also=("training",)))
@@ -49,7 +56,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="only say whether the locks fit; asks no index")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
-    parser.add_argument("--root", type=Path, default=ROOT, metavar="DIR", help="where the files are")
+    parser.add_argument(
+        "--root", type=arguments.path, default=ROOT, metavar="DIR", help="where the files are"
+    )
     parser.add_argument(
         "--uv", default=os.environ.get("UV", "uv"), metavar="PROGRAM", help="default: $UV, or uv"
     )
@@ -75,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check(root: Path) -> int:
     from trainyard.cluster.lock import fits_inputs
 
-    stale = [lock for lock in LOCKS if not fits_inputs(lock.path(root).read_text(), lock.inputs(root))]
+    stale = [lock for lock in LOCKS if not fits_inputs(text_of(lock.path(root)), lock.inputs(root))]
     if stale:
         names = ", ".join(lock.path(root).name for lock in stale)
         raise CheckFailedError(
@@ -89,7 +98,7 @@ def refuse_other_uv(uv: str, root: Path) -> None:
     """Another uv may write another form; the pinned one is part of the lock."""
     from trainyard.gateways.process import run_program
 
-    pinned = (root / "requirements-uv.in").read_text().strip().partition("==")[2]
+    pinned = text_of(root / "requirements-uv.in").strip().partition("==")[2]
     found = run_program([uv, "--version"], seconds=20).stdout.split()[1:2]
     if found != [pinned]:
         raise ConfigError(
@@ -112,7 +121,7 @@ def write(lock: Lock, line: list[str], root: Path) -> None:
     if not done.ok:
         raise ServiceError(f"uv could not resolve requirements-{lock.name}.in:\n{done.stderr.strip()}")
     path = lock.path(root)
-    write_bytes_atomically(path, with_input_digest(path.read_text(), lock.inputs(root)).encode())
+    write_bytes_atomically(path, with_input_digest(text_of(path), lock.inputs(root)).encode())
     command.announce("lock", f"{path.name} written", "ok")
 
 

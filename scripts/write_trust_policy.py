@@ -14,9 +14,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from trainyard import command
+from trainyard import arguments, command
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -26,14 +25,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--environment", default="", metavar="NAME", help="of the job, such as training")
     place.add_argument("--ref", default="", help="of a job without environment, such as refs/heads/main")
-    parser.add_argument("--owner-id", type=int, metavar="N", help="needed for the immutable form")
-    parser.add_argument("--repository-id", type=int, metavar="N", help="needed for the immutable form")
+    parser.add_argument(
+        "--owner-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
+    )
+    parser.add_argument(
+        "--repository-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
+    )
     parser.add_argument(
         "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"
     )
     parser.add_argument("--workflow", default="", metavar="FILE", help="also ask for this workflow on main")
     parser.add_argument("--partition", default="aws", help="aws, aws-cn or aws-us-gov; default: aws")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: stdout")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     return parser.parse_args(argv)
 
 

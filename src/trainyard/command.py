@@ -9,7 +9,6 @@ import errno
 import io
 import json
 import logging
-import math
 import os
 import re
 import signal
@@ -23,7 +22,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import NoReturn, TextIO, TypeVar
 
-from trainyard import terminal
+from trainyard import arguments, terminal
 from trainyard.errors import ConfigError, ExitCode, TrainyardError, WaitTimeoutError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -31,9 +30,11 @@ _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """No space left: the machine's trouble and no bug, wherever it is met."""
 _FLUSH_SECONDS = 3.0
-_DAY_SECONDS = 86400.0
-_STEP_DIGITS = 18
-_WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+_MOST_REPEATED = 120
+"""Letters of a word in a message of argparse."""
+_LONGEST_WORD = 1000
+"""Letters of a word in any other message: longer than every path that people use."""
+_WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """A name that leads to no such thing: whoever gave it is told."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 """What the machine may refuse at any file."""
@@ -41,71 +42,29 @@ _logger = logging.getLogger("trainyard")
 Answer = TypeVar("Answer")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is answered in short words: a value that argparse repeats may have any length."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(arguments.with_short_words(message, most=_MOST_REPEATED))
+
+
 def parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
 
     `reads_config` adds those of the scripts that work for a configuration.
     """
-    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.register("type", None, arguments.text)  # of every option that names no type
     if reads_config:
-        result.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
+        result.add_argument(
+            "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+        )
         how = "change one value; may be repeated"
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     level = "how much to log on stderr, default info"
     result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
     return result
-
-
-def duration(text: str) -> float:
-    """Seconds of `30d`, `8h`, `25m` or `90s`."""
-    seconds = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
-    try:
-        value = float(text[:-1]) * seconds if seconds else 0.0
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 8h, 25m or 90s")
-    return value
-
-
-def steps(text: str) -> range:
-    """The steps of `10` or `10-12`, both ends included; they are counted from 1."""
-    match = re.fullmatch(r"([1-9]\d{0,11})(?:-([1-9]\d{0,11}))?", text, re.ASCII)
-    chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-    if not chosen:
-        raise argparse.ArgumentTypeError(f"{text!r} are no steps such as 10 or 10-12, counted from 1")
-    return chosen
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) == int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """A time limit in seconds: above 0, and at most a day."""
-    value = amount(text)
-    if not 0 < value <= _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds above 0, at most a day")
-    return value
-
-
-def amount(text: str) -> float:
-    """A finite number from 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from 0")
-    return value
-
-
-def step(text: str) -> int | None:
-    """The step that `text` says in digits; None for any other text, as `newest`."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _STEP_DIGITS else None
 
 
 def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
@@ -204,9 +163,9 @@ def _go_behind(path: Path) -> None:
     The process id is in `path` before the first process ends, what is said goes into `path`.log.
     """
     reader, writer = os.pipe()
-    if os.fork():
+    if child := os.fork():
         os.close(writer)
-        os._exit(ExitCode.DONE if os.read(reader, 1) else ExitCode.BUG)
+        os._exit(ExitCode.DONE if os.read(reader, 1) else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os.setsid()
     with contextlib.suppress(OSError):  # Linux shares processors between sessions first (sched(7), autogroup)
         Path("/proc/self/autogroup").write_text("19")
@@ -320,7 +279,7 @@ def _answer_of(main: Callable[[], int]) -> int:
     except SystemExit as leaving:
         return int(leaving.code or 0)  # argparse has said it all: the help, or wrong usage
     except TrainyardError as error:
-        _say(f"{error}\n")
+        _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
         return error.exit_code
     except KeyboardInterrupt:
         _say("Interrupted.\n")

@@ -235,3 +235,43 @@ def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: P
         "run-42/checkpoint/latest.pt",
         "metrics/metrics-42.json",
     ]
+
+
+def test_a_bucket_is_short_for_a_store_and_times_have_units(script: ModuleType) -> None:
+    args = script.parse_args(["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--outage", "5m"])
+    assert (args.store, args.outage, args.silence, args.run_number) == ("s3://models", 300, 1800, "auto")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (["--checkpoint", "c"], "--checkpoint needs --metrics"),
+        (["--checkpoint", "c", "--metrics", "m", "--follow"], "--follow needs --run-dir"),
+        (["--run-dir", "r", "--max-rate", "0"], "megabytes per second from 0.001"),
+        (["--run-dir", "r", "--once", "--behind", "f"], "--behind needs --follow"),
+        (["--run-dir", "r", "--follow", "--once"], "not allowed with argument"),
+        (["--run-dir", "r", "--encryption", "arn:aws:kms:eu-west-1:1:key/2"], "the bucket's default key"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    script: ModuleType, line: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        script.parse_args(line)
+    assert stopped.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_what_goes_on_behind_and_cannot_write_its_log_says_why(run: RunDirectory, folder: Path) -> None:
+    there = (
+        "--run-dir",
+        run.path,
+        "--store",
+        folder.as_uri(),
+        "--follow",
+        "--behind",
+        run.path / "no" / "pid",
+    )
+    done = sync(*there)
+    assert done.returncode == 2, done.stderr
+    assert f"{run.path / 'no' / 'pid'}.log" in done.stderr

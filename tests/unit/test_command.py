@@ -1,6 +1,5 @@
 """What scripts share: exit codes, durations, the time that a job of CI has been going, one line a phase."""
 
-import argparse
 import errno
 import os
 import pty
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard import command, errors
-from trainyard.command import duration, exit_code_of, job_seconds, positive, steps
+from trainyard.command import exit_code_of, job_seconds
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 FRAME = """
@@ -267,20 +266,6 @@ def test_a_script_without_a_stdout_still_answers() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("8h", 28800), ("25m", 1500), ("90s", 90), ("1.5h", 5400), ("0.5s", 0.5), ("30d", 2592000)],
-)
-def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "8", "h", "8w", "8H", "-1h", "0s", "nanh", "infs", "1e999s", "8 hours"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a duration such as 8h, 25m or 90s"):
-        duration(text)
-
-
 ANNOUNCE = "command.configure_logging('info'); command.announce('stored', '5 of 5', {status!r}); return 0"
 
 
@@ -301,24 +286,6 @@ def on_a_terminal(body: str, **variables: str) -> str:
     finally:
         os.close(main)
     return shown.decode()
-
-
-@pytest.mark.parametrize(("text", "chosen"), [("10", [10]), ("10-12", [10, 11, 12]), ("1-1", [1])])
-def test_steps_are_one_or_a_range_with_both_ends(text: str, chosen: list[int]) -> None:
-    assert list(steps(text)) == chosen
-
-
-@pytest.mark.parametrize("text", ["", "0", "0-3", "5-4", "-3", "3-", "a", "1-2-3", "1.5", "٣", "10:12"])
-def test_what_are_no_steps_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="such as 10 or 10-12"):
-        steps(text)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "two", "", "\u0661"])
-def test_a_number_of_processes_is_whole_and_above_0(text: str) -> None:
-    assert positive("12") == 12
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number above 0"):
-        positive(text)
 
 
 @pytest.mark.parametrize(("status", "colour"), [("ok", 32), ("degraded", 33), ("failed", 31)])
@@ -377,18 +344,6 @@ def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_p
     while "ended\n" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.01)
     assert log.read_text() == "begun\nended\n"
-
-
-@pytest.mark.parametrize("text", ["inf", "nan", "-1", "0", "9" * 5000, "1e9", "x", ""])
-def test_a_time_limit_is_a_number_of_seconds_that_somebody_could_wait(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="not a number"):
-        command.seconds(text)
-    assert command.seconds("0.5") == 0.5
-
-
-@pytest.mark.parametrize(("text", "number"), [("7", 7), ("newest", None), ("9" * 5000, None), ("٣", None)])
-def test_a_step_is_told_from_a_name(text: str, number: int | None) -> None:
-    assert command.step(text) == number
 
 
 @pytest.mark.parametrize(

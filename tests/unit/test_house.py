@@ -22,7 +22,8 @@ PURE = {"config", "run", "errors"}
 MAY_IMPORT = {
     "": set(),
     "errors": set(),
-    "command": {"errors", "terminal"},
+    "arguments": set(),
+    "command": {"arguments", "errors", "terminal"},
     "terminal": set(),
     "config": {"errors"},
     "run": {"errors"},
@@ -53,7 +54,7 @@ ONLY_IN = {
 }
 MAY_TOUCH = {"src/trainyard/report/picture.py": {"rich"}}
 """Draws a picture with rich, and no line on a terminal."""
-SCRIPT_TOP = {"trainyard", "trainyard.command", "trainyard.errors"}
+SCRIPT_TOP = {"trainyard", "trainyard.arguments", "trainyard.command", "trainyard.errors"}
 HEAVY = {
     "torch",
     "numpy",

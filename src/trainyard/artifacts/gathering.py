@@ -6,12 +6,14 @@ Checkpoints and what trackers write (`tensorboard/`, W&B's folder in `logs/`) ar
 artifacts against the owner's storage, and refuses every further one when that is full. The store has them.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
+from trainyard.run.files import make_folder
 
 LARGEST_FILE = 32 << 20
 """Of a larger metrics.jsonl or events.jsonl the last rows are kept; any other larger file is left out."""
@@ -57,9 +59,9 @@ def gather_records(directory: RunDirectory, target: Path) -> Gathered:
 
     What the run does not have is passed over. Raises ConfigError when `target` exists.
     """
-    if target.exists():
+    if os.path.lexists(target):
         raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
-    target.mkdir(parents=True)
+    make_folder(target)
     gathered = Gathered(directory.path, target)
     for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
         gathered.put(path, _whole(path))

@@ -3,11 +3,12 @@
 `open_store` opens a store by its URL; adding a kind of store takes one module and one line here.
 """
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from trainyard.errors import ConfigError
 
@@ -19,6 +20,11 @@ CALL_SECONDS = 30.0
 """Default time limit of one read or write on the connection to a store."""
 _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX_BYTES = 700
+"""An object's key has 1,024 bytes in S3; below the prefix come the run and the names of its files."""
+_NAME_BYTES, _PATH_BYTES = 255, 3500
+"""A name's and a path's on Linux, which has 4,095 bytes, less what is stored below the folder."""
+_SHOWN = 80
 
 
 def no_pace(count: int) -> None:
@@ -41,21 +47,33 @@ def open_store(
     computes for multipart uploads: `CRC64NVME`, or `SHA256` (`gateways.s3.checksums`). `attempts` limits the
     attempts per call, below AWS_MAX_ATTEMPTS. Raises ConfigError for any other URL.
     """
-    match = _URL.fullmatch(url)
-    if match and match["scheme"] == "s3":
+    require_address(url)
+    scheme, _, rest = url.partition("://")
+    if scheme == "s3":
         from trainyard.gateways.s3 import S3Store
 
         return S3Store(
-            *_bucket_of(url, match["rest"]),
+            *_bucket_of(url, rest),
             encryption=encryption,
             call_seconds=call_seconds,
             pace=pace,
             checksum=checksum,
             attempts=attempts,
         )
-    if match and match["scheme"] == "file":
-        return _open_folder(url, match["rest"], pace)
-    raise ConfigError(f"{url or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder")
+    return _open_folder(url, rest, pace)
+
+
+def require_address(url: str) -> None:
+    """Raise ConfigError when `url` is no address of a store. Nothing is opened."""
+    match = _URL.fullmatch(url)
+    if match and match["scheme"] == "s3":
+        _bucket_of(url, match["rest"])
+    elif match and match["scheme"] == "file":
+        _folder(url, match["rest"])
+    else:
+        raise ConfigError(
+            f"{url[:_SHOWN] or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder"
+        )
 
 
 def folder_of(url: str) -> Path | None:
@@ -99,7 +117,13 @@ def _bucket_of(url: str, rest: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
-            f"{url}: {bucket or '(empty)'} is no name of a bucket (3 to 63 of a-z, 0-9, . and -)"
+            f"{url[:_SHOWN]}: {bucket[:_SHOWN] or '(empty)'} is no name of a bucket "
+            "(3 to 63 of a-z, 0-9, . and -)"
+        )
+    if len(prefix.encode(errors="surrogateescape")) > _PREFIX_BYTES:
+        raise ConfigError(
+            f"{url[:_SHOWN]}…: a prefix of {len(prefix):,} letters; "
+            f"at most {_PREFIX_BYTES} leave room for names"
         )
     return bucket, prefix.strip("/")
 
@@ -114,6 +138,12 @@ def _folder(url: str, rest: str) -> Path:
     path = rest.removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
-    if "\0" in (folder := unquote(path)):
+    encoded = unquote_to_bytes(path.encode(errors="surrogateescape"))  # names are bytes, of any encoding
+    if b"\0" in encoded:
         raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
-    return Path(folder)
+    if len(encoded) > _PATH_BYTES or any(len(name) > _NAME_BYTES for name in encoded.split(b"/")):
+        raise ConfigError(
+            f"{url[:_SHOWN]}…: no path of a folder: a name has at most {_NAME_BYTES} bytes, "
+            f"and a store's path at most {_PATH_BYTES:,}"
+        )
+    return Path(os.fsdecode(encoded))

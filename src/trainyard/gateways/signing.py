@@ -82,6 +82,8 @@ class KeyVerifier:
         from model_signing import verifying
 
         configuration: Any = verifying.Config
+        if public_key.exists() and not public_key.is_file():
+            raise ConfigError(f"--public-key {public_key}: is no regular file")
         try:
             self._configuration = configuration().use_elliptic_key_verifier(public_key=public_key)
         except OSError as error:
@@ -156,6 +158,8 @@ def _key_configuration(path: str, password: bytes | None) -> Any:
 
 def _text_of(file: str) -> str:
     """The key in a file. Raises ConfigError when it cannot be read."""
+    if Path(file).exists() and not Path(file).is_file():
+        raise ConfigError(f"{KEY_FILE}: {file} is no regular file")
     try:
         return Path(file).read_text(encoding="latin-1")
     except (OSError, ValueError) as error:

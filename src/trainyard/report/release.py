@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trainyard.errors import CheckFailedError, ConfigError, VerificationError
 from trainyard.run.files import sha256_of_file
+from trainyard.run.outside import read_named_text
 
 CHECKSUMS = "SHA256SUMS"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)", re.ASCII)
@@ -112,7 +113,4 @@ def _library_version(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+    return read_named_text(path, "name a folder that holds it")

@@ -7,7 +7,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import parse_json
 
 LABELS, STORE, WATCH, ROLE = (
     "TRAINYARD_RUNNER_LABELS",
@@ -51,8 +52,8 @@ ENVIRONMENTS = ("training", "watch", "release")
 def labels_of(text: str) -> tuple[str, ...]:
     """The labels of `gpu,h100` or of a JSON list, `self-hosted` first. Raises ConfigError."""
     try:
-        names = json.loads(text) if text.lstrip().startswith("[") else text.split(",")
-    except ValueError:
+        names = parse_json(text, "labels") if text.lstrip().startswith("[") else text.split(",")
+    except DamagedFileError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'{text[:80]!r} is no list of labels such as gpu,h100 or ["self-hosted","gpu"]')
@@ -76,7 +77,8 @@ def labels_text(labels: Sequence[str]) -> str:
 
 def checked_store(url: str) -> str:
     """`url` if it is a valid address of a store. Raises ConfigError."""
-    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?|file:///[^\s].*", url):
+    form = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?|file:///(?!.*%00)[^\s].*"
+    if len(url) > 1000 or not re.fullmatch(form, url):
         raise ConfigError(f"{url[:140]!r} is no store such as s3://bucket/prefix or file:///folder")
     return url.rstrip("/")
 

@@ -3,30 +3,36 @@
 It knows nothing of what is in the files.
 """
 
+import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainyard.errors import ConfigError
 from trainyard.run.progress import UNSEEN, Progress
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
+_READER_SECONDS, _READER_PAUSE = 3.0, 0.05
+"""How long a pipe may have no reader before a write to it is given up, and how often that is looked at."""
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content`: a reader, or a crash at any moment, sees the old file or the new one.
 
     A link stays one: the file it leads to is replaced. A device or a pipe is written to, never replaced.
+    Raises OSError where that cannot be, and where nobody reads the pipe.
     """
     if _is_special(path):
-        with path.open("wb", buffering=0) as device:
+        with _open_special(path) as device:
             _write_all(device, content)
         return
-    path = path.resolve()
+    path = _resolved(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -45,6 +51,32 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
+def _open_special(path: Path) -> BinaryIO:
+    """Open a device or a pipe for writing; a pipe that has no reader would be waited for without an end."""
+    for _ in range(round(_READER_SECONDS / _READER_PAUSE)):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            time.sleep(_READER_PAUSE)
+        else:
+            os.set_blocking(descriptor, True)
+            return os.fdopen(descriptor, "wb", buffering=0)
+    raise OSError(errno.ENXIO, "nobody reads from it", str(path))
+
+
+def _resolved(path: Path) -> Path:
+    """The file that `path` leads to, or would. Raises OSError for a loop of links and for a folder."""
+    try:
+        found = path.resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+    if found.is_dir():
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return found
+
+
 def _write_all(device: BinaryIO, content: bytes) -> None:
     view = memoryview(content)
     while view:
@@ -55,6 +87,16 @@ def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` as indented JSON, whole or not at all; a ? stands for what is no Unicode."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     write_bytes_atomically(path, text.encode(errors="replace"))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where they are not there. Raises ConfigError when it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"{path}: something else than a folder stands there. Name another place.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: the folder cannot be made ({error.strerror})") from None
 
 
 def sync_directory(path: Path) -> None:

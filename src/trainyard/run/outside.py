@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from trainyard.errors import DamagedFileError
+from trainyard.errors import ConfigError, DamagedFileError
 
 MOST_BYTES = 256 << 20
 """Of a JSON document: the manifest of a million objects has less."""
@@ -76,6 +76,14 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> byt
 def read_text(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> str:
     """The content of a regular file as UTF-8. Raises as `open_regular` does."""
     return decoded(read_bytes(path, most=most, links=links), str(path))
+
+
+def read_named_text(path: Path, hint: str) -> str:
+    """The text of a file that a command line names. Raises ConfigError, with `hint`: another can be named."""
+    try:
+        return read_text(path)
+    except (FileNotFoundError, DamagedFileError) as error:
+        raise ConfigError(f"{error}; {hint}") from None
 
 
 def read_json(path: Path, *, links: bool = True) -> Any:

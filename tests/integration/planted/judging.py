@@ -32,17 +32,19 @@ class Answer:
     code: int
     """The exit code, or HUNG."""
     said: str
+    out: str = ""
+    """What of it is on stdout."""
 
 
 def call(name: str, *arguments: str, within: Path) -> Answer:
     """Run `scripts/NAME.py`; `within` is the folder whose pipes are opened when it hangs."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = _stream(), _stream()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(within):
             code = command.exit_code_of(lambda: int(script(name).main(list(arguments))))
     except _TooLongError:
         code = HUNG
-    return Answer(int(code), out.getvalue() + err.getvalue())
+    return Answer(int(code), _written(out) + _written(err), _written(out))
 
 
 def prove(yard: Yard, *more: str) -> Answer:
@@ -64,6 +66,17 @@ def restore(yard: Yard, *more: str) -> Answer:
 def sync(yard: Yard) -> Answer:
     flags = ("--run-dir", str(yard.run.path), "--store", yard.store, "--run-number", "1", "--once")
     return call("training_artifact_sync", *flags, within=yard.path)
+
+
+def _stream() -> io.TextIOWrapper:
+    """What a process has in an ordinary locale: not every text can be written to it."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    content = stream.buffer
+    assert isinstance(content, io.BytesIO)
+    return content.getvalue().decode()
 
 
 @contextlib.contextmanager

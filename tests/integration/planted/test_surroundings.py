@@ -1,107 +1,301 @@
-"""What is ordinary around a finished run changes no verdict: places, languages, times, users, streams.
+"""What is ordinary around a finished run changes no verdict: places, names, languages, times, users, streams.
 
-Real processes, because that is what surroundings are of.
+Each of the commands is given the run in each of the surroundings. By rule the answer is the usual one, with a
+note where something could not be written; it is never a bug, and never a false red. Locale, streams and user
+are tried with real processes, which get them when they start; the rest in this one.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
-from tests.integration.planted.yard import ROOT, Yard
+from tests.integration.planted.judging import Answer, call
+from tests.integration.planted.yard import ROOT, Yard, make_all, plain
 
-AS_NOBODY = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-from tests.integration.planted.yard import script
-from trainyard import command
-main = script("prove_run").main
-main([*sys.argv[2:], "--dry-run"])  # imports what it needs, which may be root's alone
-os.setgid(65534)
-os.setuid(65534)
-sys.exit(command.exit_code_of(lambda: main(sys.argv[2:])))
-"""
-PROVE = ROOT / "scripts" / "prove_run.py"
+NOBODY = 65534
+RAW = os.fsdecode(b"caf\xe9")
+"""A name in Latin-1, which is no UTF-8."""
+COMMANDS = (
+    "prove_run",
+    "verify_artifact",
+    "restore_artifact",
+    "training_dashboard",
+    "training_artifact_sync",
+)
+READERS = ("prove_run", "verify_artifact", "training_dashboard", "training_artifact_sync")
+"""Those that have nothing to write into the run or, a second time, into the store."""
+RUNNER = "tests.integration.planted.runner"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Yard:
+    return make_all(tmp_path_factory.mktemp("surroundings"), kinds=(plain,))["plain"]
 
 
 @pytest.fixture
-def yard(yards: dict[str, Yard]) -> Iterator[Yard]:
-    copy = yards["plain"].copy_to(yards["plain"].path.parent / "copy of plain")
-    yield copy
-    shutil.rmtree(copy.path)
+def yard(made: Yard, tmp_path: Path) -> Yard:
+    """A real copy, which a command may write into."""
+    return copied(made, tmp_path / "yard")
 
 
-def run(
-    *arguments: str | Path, closed: str = "", cwd: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def copied(yard: Yard, target: Path) -> Yard:
+    shutil.copytree(yard.path, target)
+    return Yard(target)
+
+
+def words_for(name: str, yard: Yard) -> list[str]:
+    """The command line of a script on the run and its store."""
+    run, store = ["--run-dir", str(yard.run.path)], ["--store", yard.store]
+    return {
+        "prove_run": [*run, *store, "--json"],
+        "verify_artifact": [*run, *store, "--run-number", "1", "--depth", "full"],
+        "restore_artifact": [*store, "--run-number", "1", "--to", str(yard.path / f"back-{time.time_ns()}")],
+        "training_dashboard": [str(yard.run.path), "--format", "json"],
+        "training_artifact_sync": [*run, *store, "--once"],
+    }[name]
+
+
+def parts_of(answer: Answer) -> list[tuple[str, bool]]:
+    """What a proof says of each part."""
+    proof: dict[str, Any] = json.loads(answer.out)
+    return [(part["name"], part["holds"]) for part in proof["parts"]]
+
+
+def require_usual_answers(yard: Yard) -> None:
+    """Every command on the run, in the surroundings of now."""
+    stored = {path: path.stat().st_mtime_ns for path in yard.store_folder.rglob("*") if path.is_file()}
+    for name in COMMANDS:
+        answer = call(name, *words_for(name, yard), within=yard.path)
+        assert answer.code == 0, f"{name}: {answer.said}"
+        assert "Traceback" not in answer.said
+        if name == "prove_run":
+            assert [ok for _, ok in parts_of(answer)] == [True] * 4, answer.said
+    assert stored == {p: p.stat().st_mtime_ns for p in yard.store_folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o277], ids=oct)
+def test_any_mask_of_permissions(yard: Yard, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        require_usual_answers(yard)
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/St_Johns", "nonsense", ""])
+def test_any_time_zone(yard: Yard, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        require_usual_answers(yard)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("where", [".", "run", "run/checkpoints", "store", ".."])
+def test_a_relative_run_directory_from_any_working_directory(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(yard.path / where)
+    there = Path(os.path.relpath(yard.path))
+    for name in COMMANDS:
+        words = [word.replace(str(yard.run.path), str(there / "run")) for word in words_for(name, yard)]
+        answer = call(name, *words, within=yard.path)
+        assert answer.code == 0, f"{name}: {answer.said}"
+
+
+def test_a_working_directory_that_was_removed(
+    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    require_usual_answers(yard)
+
+
+@pytest.mark.parametrize("name", ["a folder, moved", "Straße", RAW, "%41%zz", "-x", "a" * 255, "#?&", "'"])
+def test_the_run_and_its_store_may_be_moved_to_any_name(made: Yard, tmp_path: Path, name: str) -> None:
+    require_usual_answers(copied(made, tmp_path / name))
+
+
+def test_a_run_directory_and_a_store_that_are_reached_by_links(yard: Yard, tmp_path: Path) -> None:
+    (tmp_path / "linked").mkdir()
+    for name in ("run", "store"):
+        (tmp_path / "linked" / name).symlink_to(yard.path / name)
+    require_usual_answers(Yard(tmp_path / "linked"))
+
+
+@pytest.mark.parametrize("home", [None, "", "/nonexistent", "/dev/null", "/proc"])
+def test_any_home_or_none(yard: Yard, monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    require_usual_answers(yard)
+
+
+@pytest.mark.parametrize("folder", ["/nonexistent", "/dev/null", "/proc", "/dev/full", ""])
+def test_no_room_for_temporary_files_there(yard: Yard, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    require_usual_answers(yard)
+
+
+@pytest.fixture
+def full_folder(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one page, which is taken."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(line, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    (folder / "taken").write_bytes(b"x" * 4096)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_folder_for_temporary_files(
+    yard: Yard, full_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(full_folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    require_usual_answers(yard)
+
+
+@pytest.mark.parametrize("path", ["", "/nonexistent"])
+def test_no_git_and_no_other_program(yard: Yard, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("PATH", path)
+    require_usual_answers(yard)
+
+
+def test_a_second_proof_and_a_second_sync_answer_alike(yard: Yard) -> None:
+    proofs = []
+    for _ in range(2):
+        require_usual_answers(yard)
+        proofs.append(json.loads((yard.run.report / "proof.json").read_bytes()) | {"time": 0})
+    assert proofs[0] == proofs[1]
+
+
+def a_worktree(target: Path) -> None:
+    git("worktree", "add", "--detach", str(target), "HEAD")
+
+
+def a_shallow_clone(target: Path) -> None:
+    git("clone", "--quiet", "--depth", "1", ROOT.as_uri(), str(target))
+
+
+def no_repository(target: Path) -> None:
+    for name in ("scripts", "src", "configs"):
+        shutil.copytree(ROOT / name, target / name)
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("make", [a_worktree, a_shallow_clone, no_repository])
+def test_any_kind_of_checkout(yard: Yard, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """The worktree has no branch: its HEAD is detached."""
+    from trainyard.gateways.git import git_facts
+
+    target = tmp_path / "checkout"
+    try:
+        make(target)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this copy is in no repository: {error.stderr!r}")
+    try:
+        facts = git_facts(target)
+        assert facts == ({} if make is no_repository else git_facts(target) | {"dirty": False})
+        script = target / "scripts" / "prove_run.py"
+        done = subprocess.run(
+            [sys.executable, str(script), *words_for("prove_run", yard)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(target / "src")},
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    finally:
+        if make is a_worktree:
+            git("worktree", "remove", "--force", str(target))
+
+
+def run_apart(
+    yard: Yard,
+    tmp_path: Path,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    *,
+    closed: str = "",
+    user: int | None = None,
+    names: Sequence[str] = COMMANDS,
+    code: int = 0,
+) -> str:
+    """Make every call in a process of its own; what that said. Fails where one does not end with `code`."""
+    calls = [[name, *words_for(name, yard)] for name in names]
+    given, answered = tmp_path / "calls", tmp_path / "answers"
+    given.write_text(json.dumps(calls))
     hidden = ("GITHUB_", "CI", "HOME", "LANG", "LC_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-    line = f'exec "$@" {closed}'
-    return subprocess.run(
-        ["/bin/sh", "-c", line, "sh", sys.executable, str(PROVE), *map(str, arguments)],
+    words = [sys.executable, "-m", RUNNER, str(given), str(answered), *([str(user)] if user else [])]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *words],
         capture_output=True,
         text=True,
         errors="replace",
         timeout=240,
-        env=environment | variables,
-        cwd=cwd,
+        env=environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"} | dict(variables),
+        cwd=yard.path,
         check=False,
     )
-
-
-def test_in_another_place_time_zone_language_and_without_a_home(yard: Yard, tmp_path: Path) -> None:
-    """Moved, named by a relative path, from a folder that is no repository, in Latin-5."""
-    moved = tmp_path / "a folder, moved"
-    shutil.copytree(yard.path, moved)
-    store = (moved / "store").as_uri()
-    done = run(
-        *("--run-dir", "run", "--store", store),
-        cwd=moved,
-        TZ="Pacific/Kiritimati",
-        LC_ALL="tr_TR.ISO8859-9",
-        PYTHONIOENCODING="iso8859-9",
-        PATH="/usr/bin:/bin",
-    )
     assert done.returncode == 0, done.stderr
+    assert json.loads(answered.read_text()) == [code] * len(names), done.stderr
     assert "Traceback" not in done.stderr
+    return done.stderr
 
 
-def test_with_no_room_for_temporary_files_and_closed_streams_twice(yard: Yard) -> None:
-    for closed in ("2>&-", "1>&- 2>&- 0<&-"):
-        done = run(
-            *("--run-dir", yard.run.path, "--store", yard.store),
-            closed=closed,
-            TMPDIR="/nonexistent",
-            LC_ALL="C",
-        )
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    "language",
+    [
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+        {"LC_ALL": "tr_TR.ISO8859-9", "PYTHONIOENCODING": "iso8859-9"},
+        {},
+    ],
+    ids=["C", "Latin-5", "none"],
+)
+def test_any_language_with_names_that_are_no_utf_8(
+    made: Yard, tmp_path: Path, language: dict[str, str]
+) -> None:
+    run_apart(copied(made, tmp_path / RAW), tmp_path, language)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&-", "1>&- 2>&- 0<&-"])
+def test_closed_streams(yard: Yard, tmp_path: Path, closed: str) -> None:
+    run_apart(yard, tmp_path, {"TMPDIR": "/nonexistent"}, closed=closed)
     assert (yard.run.report / "proof.json").is_file()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_by_a_user_who_may_read_and_not_write(yard: Yard, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(yard.path, copy)
-    for path in (*tmp_path.parents, tmp_path):
-        if path.is_relative_to(Path("/tmp")) and path != Path("/tmp"):
-            path.chmod(0o755)
-    arguments = ["--run-dir", str(copy / "run"), "--store", (copy / "store").as_uri()]
-
-    def prove() -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-c", AS_NOBODY, str(ROOT), *arguments]
-        return subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
-
-    done = prove()
-    assert done.returncode == 0, done.stderr
-    assert "proof.json was not written, and no report will show this proof" in done.stderr
-    (copy / "run" / "metrics.jsonl").chmod(0o000)
-    done = prove()
-    assert done.returncode == 1, done.stderr
-    assert "metrics.jsonl" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_user_who_may_read_and_not_write(made: Yard) -> None:
+    with tempfile.TemporaryDirectory() as name:  # not pytest's own, which is closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        yard = copied(made, folder / "yard")
+        said = run_apart(yard, folder, user=NOBODY, names=READERS)
+        assert "proof.json was not written, and no report will show this proof" in said
+        (yard.run.path / "metrics.jsonl").chmod(0o000)
+        said = run_apart(yard, folder, user=NOBODY, names=["prove_run"], code=1)
+        assert "metrics.jsonl" in said
 
 
 def a_pipe(path: Path) -> None:
@@ -121,17 +315,11 @@ def a_link_in_a_circle(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "events.jsonl"])
 @pytest.mark.parametrize("plant", [a_pipe, a_deep_record, a_link_in_a_circle])
-def test_a_process_ends_soon_and_with_a_no(yard: Yard, name: str, plant: Callable[[Path], None]) -> None:
+def test_a_record_that_is_no_file_ends_a_proof_soon(
+    yard: Yard, name: str, plant: Callable[[Path], None]
+) -> None:
     plant(yard.run.path / name)
-    done = run("--run-dir", yard.run.path, "--store", yard.store)
-    assert done.returncode in (1, 2), done.stderr
-    assert "Traceback" not in done.stderr
-    assert name in done.stderr
-
-
-def test_a_second_sync_and_a_second_proof_change_nothing(yard: Yard) -> None:
-    before = {path: path.stat().st_mtime_ns for path in yard.store_folder.rglob("*") if path.is_file()}
-    yard.sync()
-    assert before == {p: p.stat().st_mtime_ns for p in yard.store_folder.rglob("*") if p.is_file()}
-    for _ in range(2):
-        assert run("--run-dir", yard.run.path, "--store", yard.store).returncode == 0
+    answer = call("prove_run", *words_for("prove_run", yard), within=yard.path)
+    assert answer.code in (1, 2), answer.said
+    assert "Traceback" not in answer.said
+    assert name in answer.said

@@ -25,9 +25,18 @@ def refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
+        if (file := _file_in_the_way(path)) is not None:
+            raise ServiceError(f"The store cannot use {path}: {file} is a file and no folder.") from error
         room = f" ({_free(path)} free" + (f", the file has {_size(needed)})" if needed else ")")
         refusal = PermissionRefusedError if error.errno in _DENIED else ServiceError
         raise refusal(f"The store cannot use {path}: {error.strerror}{room}.") from error
+
+
+def _file_in_the_way(path: Path) -> Path | None:
+    """What stands where `path` has a folder; None where all of them are folders, or not there yet."""
+    with contextlib.suppress(OSError):
+        return next((each for each in path.parents if each.exists() and not each.is_dir()), None)
+    return None
 
 
 def _free(path: Path) -> str:

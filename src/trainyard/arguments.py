@@ -1,0 +1,177 @@
+"""The types of all command lines: each reads the text of one option, or says what is wrong with it.
+
+    text of an option --type--> value | ArgumentTypeError, which argparse answers with the option's name
+
+Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is
+opened here: of a path only its names are judged.
+"""
+
+import argparse
+import math
+import re
+from pathlib import Path
+
+MOST_SHOWN = 60
+"""Letters of a wrong value that are repeated to whoever wrote it."""
+_DIGITS = 18
+"""Of a whole number: what every counter and file name of ours can hold."""
+_NAME_BYTES, _PATH_BYTES = 255, 4095
+"""Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
+_DAY_SECONDS = 86400.0
+_MOST_PROCESSES = 1024
+_LEAST_RATE, _MOST_RATE = 0.001, 1e6
+_LONGEST_DAYS = 36500
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY_SECONDS}
+_DECIMAL = re.compile(r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])")
+_STEPS = re.compile(r"([1-9][0-9]{0,11})(?:-([1-9][0-9]{0,11}))?")
+
+
+def shown(text: str) -> str:
+    """`text` in quotes, the beginning of it where it is long."""
+    return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}… ({len(text):,} letters)"
+
+
+def with_short_words(message: str, most: int) -> str:
+    """`message` with each word of more than `most` letters cut: a given value may have any length."""
+    return re.sub(
+        rf"\S{{{most + 1},}}", lambda word: f"{word[0][:MOST_SHOWN]}… ({len(word[0]):,} letters)", message
+    )
+
+
+def text(value: str) -> str:
+    """Any text that can be written down. Every option without another type has this one."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not UTF-8") from None
+    return value
+
+
+def path(value: str) -> Path:
+    """A path as a name, of any bytes. An empty one, which would be the working directory, is refused."""
+    if not value:
+        raise argparse.ArgumentTypeError("the path is empty; write . for the working directory")
+    encoded = value.encode(errors="surrogateescape")
+    longest = max(len(name) for name in encoded.split(b"/"))
+    if longest > _NAME_BYTES:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}"
+        )
+    if len(encoded) > _PATH_BYTES:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened"
+        )
+    return Path(value)
+
+
+def duration(value: str) -> float:
+    """Seconds of `30d`, `8h`, `25m` or `90s`; at most a hundred years."""
+    match = _DURATION.fullmatch(value)
+    found = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 0 < found <= _LONGEST_DAYS * _DAY_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is not a duration such as 8h, 25m or 90s, at most {_LONGEST_DAYS}d"
+        )
+    return found
+
+
+def steps(value: str) -> range:
+    """The steps of `10` or `10-12`, both ends included; they are counted from 1."""
+    match = _STEPS.fullmatch(value)
+    chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not chosen:
+        raise argparse.ArgumentTypeError(f"{shown(value)} are no steps such as 10 or 10-12, counted from 1")
+    return chosen
+
+
+def step(value: str) -> int | None:
+    """The step that `value` says in digits; None for any other text, as `newest`."""
+    return int(value) if value.isascii() and value.isdecimal() and len(value) <= _DIGITS else None
+
+
+def step_or_newest(value: str) -> int | None:
+    """A step's number; None for `newest`."""
+    if value != "newest" and step(value) is None:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is neither a step nor newest")
+    return step(value)
+
+
+def step_if_known(value: str) -> int | None:
+    """A step's number; None for an empty text."""
+    if value and step(value) is None:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is not the number of a step; leave it empty if unknown"
+        )
+    return step(value)
+
+
+def whole(value: str) -> int:
+    """A whole number from 0."""
+    if (found := step(value)) is None:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a whole number from 0")
+    return found
+
+
+def positive(value: str) -> int:
+    """A whole number above 0."""
+    if not (found := step(value)):
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a whole number above 0")
+    return found
+
+
+def processes(value: str) -> int:
+    """How many processes of one machine: from 1 to 1,024."""
+    found = step(value) or 0
+    if not 0 < found <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is not a whole number above 0, at most {_MOST_PROCESSES:,}"
+        )
+    return found
+
+
+def amount(value: str) -> float:
+    """A finite number from 0."""
+    found = _decimal(value)
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number from 0")
+    return found
+
+
+def rate(value: str) -> float:
+    """Megabytes per second, from 0.001 to a million: less than that is no progress."""
+    found = _decimal(value)
+    if not _LEAST_RATE <= found <= _MOST_RATE:
+        raise argparse.ArgumentTypeError(
+            f"{shown(value)} is not a number of megabytes per second from {_LEAST_RATE} to {_MOST_RATE:,.0f}"
+        )
+    return found
+
+
+def share(value: str) -> float:
+    """A number above 0 and up to 1."""
+    found = _decimal(value)
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a share such as 0.4 (above 0, at most 1)")
+    return found
+
+
+def seconds(value: str) -> float:
+    """A time limit in seconds: above 0, and at most a day."""
+    found = _decimal(value)
+    if not 0 < found <= _DAY_SECONDS:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number of seconds above 0, at most a day")
+    return found
+
+
+def pause(value: str) -> float:
+    """Seconds to wait: from 0, and at most a day."""
+    found = _decimal(value)
+    if not 0 <= found <= _DAY_SECONDS:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number of seconds from 0, at most a day")
+    return found
+
+
+def _decimal(value: str) -> float:
+    """The number that `value` says in ASCII digits; "not a number" for every other text."""
+    return float(value) if _DECIMAL.fullmatch(value) else math.nan

@@ -1,0 +1,171 @@
+"""A folder that holds something right for every option that a script asks for: a stored run, files, folders.
+
+Whoever adds an option that is required, of a name that no other script has, adds a line to GOOD.
+"""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.integration.planted.yard import ROOT, make_all, plain
+from tests.scripts.command_lines.options import Kind, Option, options_of
+
+from trainyard.report.change import Comparison, Rules, Side
+
+_fresh = itertools.count()
+CONFIG = """
+model:
+  name: tiny
+  device: cpu
+  architecture: {hidden_size: 16, intermediate_size: 32, num_layers: 1, num_attention_heads: 2,
+                 num_key_value_heads: 2, max_position_embeddings: 32}
+training: {batch_size: 2, max_steps: 8}
+data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
+"""
+RULES = Rules("config.yaml", overrides=(), repeats=1, minutes=1)
+SEGMENT = {"lineage": "99", "number": 1, "run_number": 7, "commit": "a" * 40, "step": 0, "deaths": 0}
+PLAN = {"segment": {**SEGMENT, "thread": ""}, "inputs": {}, "ref": "main", "store": "", "most_segments": 9}
+FILES = {
+    "config.yaml": CONFIG,
+    "rules.yml": json.dumps(asdict(RULES)),
+    "comparison.json": json.dumps(Comparison(RULES, Side("base", ()), Side("head", ())).to_json()),
+    "lock.txt": f"numpy==1.0 \\\n    --hash=sha256:{'a' * 64}\n",
+    "notes.md": "Notes.\n",
+    "side/scripts/train.py": "",
+    "side/scripts/prepare_data.py": "",
+    "dist/a.whl": "a",
+    "dist/SHA256SUMS": f"{sha256(b'a').hexdigest()}  a.whl\n",
+}
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """The folder, in which every script is called."""
+
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        return self.path / "runs" / "run"
+
+    @property
+    def store(self) -> str:
+        return (self.path / "store").as_uri()
+
+    def new(self) -> Path:
+        """A path where nothing is yet."""
+        return self.path / "new" / str(next(_fresh))
+
+
+GOOD: dict[str, Callable[[Grounds], str]] = {
+    "account": lambda _: "123456789012",
+    "base": lambda grounds: str(grounds.path / "side"),
+    "comparison": lambda grounds: str(grounds.path / "comparison.json"),
+    "config": lambda grounds: str(grounds.path / "config.yaml"),
+    "dist": lambda grounds: str(grounds.path / "dist"),
+    "environment": lambda _: "training",
+    "exit_code": lambda _: "75",
+    "files": lambda grounds: str(grounds.path / "config.yaml"),
+    "head": lambda grounds: str(grounds.path / "side"),
+    "lock": lambda grounds: str(grounds.path / "lock.txt"),
+    "manifest": lambda _: "manifests/run-1-manifest.json",
+    "locks": lambda grounds: str(grounds.path / "lock.txt"),
+    "keep_last": lambda _: "2",
+    "checkpoint": lambda grounds: str(grounds.run / "checkpoints" / "step-00000008"),
+    "metrics": lambda grounds: str(grounds.run / "metrics.jsonl"),
+    "moment": lambda _: "started",
+    "name": lambda _: "best",
+    "notes": lambda grounds: str(grounds.path / "notes.md"),
+    "output": lambda grounds: str(grounds.new()),
+    "plan": lambda _: json.dumps(PLAN),
+    "public_key": lambda grounds: str(grounds.path / "key.pem"),
+    "pull_request": lambda _: "57",
+    "repository": lambda _: "me/lab",
+    "resume": lambda _: "auto",
+    "root": lambda grounds: str(grounds.path / "root"),
+    "rules": lambda grounds: str(grounds.path / "rules.yml"),
+    "run_dir": lambda grounds: str(grounds.run),
+    "run_number": lambda _: "1",
+    "runs": lambda grounds: str(grounds.run),
+    "step": lambda _: "8",
+    "store": lambda grounds: grounds.store,
+    "stored": lambda _: "true",
+    "tag": lambda _: "v0.1.0",
+    "to": lambda grounds: str(grounds.new()),
+}
+"""The name of an option -> what can be given for it."""
+BESIDE = {
+    "check_configs": ("files",),
+    "check_environment": ("lock", "run_dir"),
+    "check_licences": ("locks",),
+    "check_readiness": ("store",),
+    "check_release": ("root",),
+    "build_release": ("root",),
+    "compare_change": ("rules",),
+    "continue_lineage": ("step", "stored", "manifest"),
+    "draw_pictures": ("to", "runs"),
+    "promote_artifact": ("run_number", "step"),
+    "prove_run": ("store",),
+    "prune_artifacts": ("keep_last",),
+    "restore_artifact": ("run_number",),
+    "setup_github": ("repository",),
+    "train": ("run_dir",),
+    "training_artifact_sync": ("store",),
+    "verify_artifact": ("store", "run_number"),
+    "write_config_schema": ("root",),
+    "write_locks": ("root",),
+    "write_script_reference": ("root",),
+}
+"""A script -> the options that it is given although the parser does not ask for them."""
+WITH = {"checkpoint": ("metrics",), "metrics": ("checkpoint",)}
+"""What an option cannot stand without."""
+
+
+def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str = "") -> list[str]:
+    """The words that call `scripts/NAME.py` on what is right, but for `text` as the option that is tried."""
+    words = tried.words(text) if tried and tried.flag else []
+    last = tried.words(text) if tried and not tried.flag else []
+    taken = {tried.name} | set(tried.rivals) if tried else set()
+    beside = (*BESIDE.get(name, ()), *WITH.get(tried.name if tried else "", ()))
+    for option in options_of(name):
+        if option.name in taken or not (option.is_owed or option.name in beside):
+            continue
+        if option.kind is Kind.SWITCH or (option.action.nargs == "*" and option.name not in beside):
+            continue
+        taken |= {option.name, *option.rivals}
+        assert option.name in GOOD, f"say in GOOD of {__file__} what can be given for {option.shown}"
+        words_of = option.words(GOOD[option.name](grounds))
+        if option.flag:
+            words += words_of
+        else:
+            last += words_of
+    return words + last
+
+
+def lay_out(path: Path) -> Grounds:
+    """Train and store a tiny run, and make everything else that GOOD names."""
+    grounds = Grounds(path)
+    yard = make_all(path / "trained", kinds=(plain,))["plain"]
+    (path / "runs").mkdir()
+    yard.run.path.rename(grounds.run)
+    yard.store_folder.rename(path / "store")
+    for folder in ("new", "corpus", "dist", "side/scripts"):
+        (path / folder).mkdir(parents=True)
+    for name in ("a", "b"):
+        (path / "corpus" / f"{name}.txt").write_text(f"the {name} sat on the mat.\n" * 50)
+    for name, content in FILES.items():
+        (path / name).write_text(content)
+    public = generate_private_key(SECP256R1()).public_key()
+    (path / "key.pem").write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    for name in ("pyproject.toml", "CHANGELOG.md", "src/trainyard/__init__.py"):
+        (path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, path / "root" / name)
+    for file in ROOT.glob("requirements-*"):
+        shutil.copy(file, path / "root")
+    return grounds

@@ -1,0 +1,113 @@
+"""Every option of every script, taken from the argument parsers, and what kind of value it takes."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from unittest import mock
+
+from tests.integration.planted.yard import ROOT, script
+
+SCRIPTS = tuple(sorted(path.stem for path in (ROOT / "scripts").glob("*.py")))
+
+
+class Kind(Enum):
+    """What a value stands for; each has its own wrong ones."""
+
+    SWITCH = auto()
+    CHOICE = auto()
+    NUMBER = auto()
+    DURATION = auto()
+    PATH = auto()
+    ADDRESS = auto()
+    SETTING = auto()
+    TEXT = auto()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option or positional of one script."""
+
+    script: str
+    action: argparse.Action
+    rivals: frozenset[str] = frozenset()
+    """The names of those that it cannot stand beside."""
+    is_owed: bool = False
+    """The script asks for it, or for one of its rivals."""
+
+    @property
+    def name(self) -> str:
+        return self.action.dest
+
+    @property
+    def flag(self) -> str:
+        """`--run-dir`, or the name that the help gives to a positional."""
+        return self.action.option_strings[-1] if self.action.option_strings else ""
+
+    @property
+    def shown(self) -> str:
+        return self.flag or str(self.action.metavar or self.action.dest)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """An empty text is what it has when it is not given: workflows hand on what they do not have."""
+        return self.action.default == "" or self.kind in (Kind.TEXT, Kind.ADDRESS)
+
+    @property
+    def kind(self) -> Kind:
+        if self.action.nargs == 0:
+            return Kind.SWITCH
+        if self.action.choices:
+            return Kind.CHOICE
+        metavar = str(self.action.metavar or "")
+        for kind, sample, types in (
+            (Kind.PATH, "sample", Path),
+            (Kind.DURATION, "7s", float),
+            (Kind.NUMBER, "1", int | float | range),
+        ):
+            if isinstance(self._read(sample), types):
+                return kind
+        by_name = {"URL": Kind.ADDRESS, "KEY=VALUE": Kind.SETTING, "NAME=VALUE": Kind.SETTING}
+        return Kind.NUMBER if metavar[:2] in ("N", "N|") else by_name.get(metavar, Kind.TEXT)
+
+    def _read(self, sample: str) -> object:
+        if not callable(self.action.type):
+            return sample
+        try:
+            return self.action.type(sample)
+        except (ValueError, argparse.ArgumentTypeError):
+            return None
+
+    def words(self, value: str) -> list[str]:
+        """The option with a value that may begin with a dash."""
+        return [f"{self.flag}={value}"] if self.flag else ["--", value]
+
+
+class _Parser(Exception):  # noqa: N818 - carries a parser out of a script
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser that `scripts/NAME.py` makes."""
+
+    def caught(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        raise _Parser(parser)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", caught):
+        try:
+            script(name).parse_args([])
+        except _Parser as found:
+            return found.parser
+    raise AssertionError(f"scripts/{name}.py: parse_args has made no parser")
+
+
+def options_of(name: str) -> Iterator[Option]:
+    parser = parser_of(name)
+    groups = parser._mutually_exclusive_groups
+    for action in parser._actions:
+        mine = [group for group in groups if action in group._group_actions]
+        rivals = {other.dest for group in mine for other in group._group_actions} - {action.dest}
+        is_owed = action.required or any(group.required for group in mine)
+        yield Option(name, action, frozenset(rivals), is_owed)
