@@ -18,14 +18,18 @@ from trainyard.run.progress import UNSEEN, Progress
 @contextmanager
 def checkpoint_at_hand(
     path: Path, store: Store, run_number: int, step: int, progress: Progress = UNSEEN
-) -> Iterator[Path | None]:
-    """The checkpoint at `path`; a copy of the stored one where that is gone; None where there is no room."""
+) -> Iterator[Path]:
+    """The checkpoint at `path`, or a copy of the stored one where that is gone.
+
+    Raises OSError where there is no room for it, and what `fetch_checkpoint` raises.
+    """
     if path.exists():
         yield path
         return
     with TemporaryDirectory(prefix="trainyard-") as folder:
-        came = fetch_checkpoint(store, run_number, step, Path(folder), progress)
-        yield Path(folder) if came else None
+        if not fetch_checkpoint(store, run_number, step, Path(folder), progress):
+            raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
+        yield Path(folder)
 
 
 def fetch_checkpoint(
