@@ -57,8 +57,8 @@ def _encryption(text: str) -> str:
     if text in ENCRYPTIONS:
         return text
     raise argparse.ArgumentTypeError(
-        f"{text[:80]!r} is none of {', '.join(ENCRYPTIONS)}. Make a KMS key of your own the bucket's default key, "
-        "and ask for none"
+        f"{text[:80]!r} is none of {', '.join(ENCRYPTIONS)}. Make a KMS key of your own the bucket's "
+        "default key, and ask for none"
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from trainyard.artifacts.layout import READINESS
-from trainyard.command import duration as seconds_of
+from trainyard.arguments import duration as seconds_of
 from trainyard.config.load import load_config
 from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
 from trainyard.plan.target import PLACES

@@ -3,7 +3,7 @@
     weights and moments --fill, beside the next backward pass--> Copies --writer process--> files
 
 The memory is one anonymous block (`memfd_create`), pinned where the weights are on a GPU, and is kept from
-save to save. docs/decisions/0016 says why it is not torch's own shared memory. When to copy, and when the
+save to save. docs/decisions/0017 says why it is not torch's own shared memory. When to copy, and when the
 copy must be complete, is decided in `pending_save`.
 """
 
