@@ -1,4 +1,4 @@
-"""Causal attention over grouped heads: torch's fused kernel, or explicit matrix products where they are faster.
+"""Causal attention over grouped heads: torch's fused kernel, or explicit products where these are faster.
 
 The choice is a pure function of device, compilation and length, so that a resumed run makes the same choice.
 """
@@ -29,10 +29,10 @@ def unseen_keys(length: int) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Attention output `[batch, heads, seq, head_dim]`; each key and value head serves a group of query heads.
+    """Attention output `[batch, heads, seq, head_dim]`; a key and value head serves a group of query heads.
 
-    A query sees the keys up to its own, or those that the mask `visible` `[batch, 1, query, key]` selects. The
-    mask holds booleans, or floats that are added to the scores.
+    A query sees the keys up to its own, or those that the mask `visible` `[batch, 1, query, key]` selects.
+    The mask holds booleans, or floats that are added to the scores.
     """
     if is_written_out(q.device, q.shape[2]):
         return written_out_attention(q, k, v, visible)

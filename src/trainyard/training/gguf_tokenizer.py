@@ -1,6 +1,6 @@
 """Convert a run's tokenizer to the form that llama.cpp stores in a GGUF file, or refuse with the reason.
 
-    bytes                      gpt2: the 256 characters of byte-level tokenizers, and a merge that never applies
+    bytes                      gpt2: the 256 byte-level characters, and one merge that never applies
     tokenizer.json, byte level gpt2, if llama.cpp has the same pre-tokenizer
     tokenizer.json, Llama 2's  llama: pieces with scores in the order of the merges
 
@@ -45,7 +45,10 @@ class GgufTokenizer:
 
 
 def gguf_tokenizer(model: ModelConfig) -> GgufTokenizer:
-    """Convert the tokenizer of a run. Raises ConfigError when llama.cpp has none that gives the same tokens."""
+    """Convert the tokenizer of a run.
+
+    Raises ConfigError when llama.cpp has no tokenizer that gives the same tokens.
+    """
     eos = load_vocabulary(model).eos
     size = model.architecture.vocab_size
     if model.tokenizer is None:
@@ -63,8 +66,8 @@ def gguf_tokenizer(model: ModelConfig) -> GgufTokenizer:
     pre = _rule_of_cutting(value.get("pre_tokenizer")) if is_plain else None
     if pre is None:
         raise ConfigError(
-            f"model.tokenizer: {path} cuts text by a rule that is none of those this export knows of "
-            "llama.cpp (GPT-2, Llama 2, Llama 3, SmolLM), so a GGUF file would give other tokens. Export the "
+            f"model.tokenizer: {path} splits text by a rule that is none of the llama.cpp rules known here "
+            "(GPT-2, Llama 2, Llama 3, SmolLM), so a GGUF file would give other tokens. Export the "
             "weights alone with --no-tokenizer, or to safetensors. Nothing was written."
         )
     return _byte_level(value, pre, size=size, bos=bos, eos=eos)

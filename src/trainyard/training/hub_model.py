@@ -181,7 +181,7 @@ def _explained(model: HubModel) -> Iterator[None]:
 
 def _not_found(status: int, page: str) -> str:
     if status == 401 and os.environ.get("HF_TOKEN"):
-        return f"is not to be had with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
+        return f"cannot be read with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
     if status == 401:
         return f"does not exist, or is private (401): check {page}, and set HF_TOKEN if it is private"
     if status == 403:

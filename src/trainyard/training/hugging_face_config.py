@@ -1,7 +1,7 @@
 """Convert a Llama's `config.json` of Hugging Face to and from `model.architecture`.
 
-It reads the formats of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`), and writes the
-former, which both versions read. It handles no weights and no tokenizers.
+It reads the formats of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`), and writes
+the former, which both versions read. It handles no weights and no tokenizers.
 """
 
 from collections.abc import Mapping

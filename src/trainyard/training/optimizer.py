@@ -36,7 +36,7 @@ def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
 
 
 def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
-    """The learning rate of the 0-based `step`: linear warm-up, then cosine decay to the floor at the last step.
+    """The learning rate of the 0-based `step`: linear warm-up, then cosine decay until the last step.
 
     A run that is shorter than the warm-up warms up over its whole length.
     """

@@ -54,7 +54,7 @@ class Permutation:
 
 
 def _hashed(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
-    """Hash to numbers below `below`. `below` and the halves are at most 2^32; `key` is a factor and a summand."""
+    """Hash to numbers below `below`. It and the halves are at most 2^32; `key` is a factor and a summand."""
     product: Indices = half * key[0]
     product += key[1]
     product >>= _HALF_WORD

@@ -1,7 +1,7 @@
 """Describe what a run would do, without changing anything, for `--dry-run`.
 
-Data that is not prepared stays unprepared. The length of the run is then unknown, so the description says what
-would be prepared instead.
+Data that is not prepared stays unprepared. The length of the run is then unknown, so the description says
+what would be prepared instead.
 """
 
 from collections.abc import Callable

@@ -73,7 +73,7 @@ def _foreign(directory: RunDirectory, path: Path | None, newest: Callable[[], Pa
 
 
 def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]) -> Path | None:
-    """The newest checkpoint of the run. If it has none yet, the other run's checkpoint that it started from."""
+    """The newest checkpoint of the run; if it has none, the other run's checkpoint that it started from."""
     path = newest()
     if path is not None or not directory.run_file.exists():
         return path
@@ -126,7 +126,7 @@ def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
 
 
 def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume from a checkpoint: the model's shape, the data and its order."""
+    """The values that must be equal to resume: the model's shape, the data and its order."""
     shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
     return {
         **shape,

@@ -1,6 +1,6 @@
-"""One optimizer step: forward and backward passes × accumulation, finite check, clipping, AdamW.
+"""One optimizer step: forward and backward passes × accumulation, clipping, finite check, AdamW.
 
-    batch(step) -> this rank's sequences -> loss / all tokens -> gradients -> finite? -> clip -> weights
+    batch(step) -> this rank's sequences -> loss / all tokens -> gradients -> clip -> finite? -> weights
 
 It writes nothing. The loop completes and records the row that it returns.
 """

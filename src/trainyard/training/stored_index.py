@@ -1,4 +1,4 @@
-"""Read the index of a checkpoint (`.metadata`), which locates every tensor in the files, without running code.
+"""Read the index of a checkpoint (`.metadata`), which locates every tensor, without executing its pickle.
 
     .metadata --the classes of an index, no others--> Metadata --types, files, sizes--> resume, export, prove
 

@@ -146,7 +146,7 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
     for before, now in ((prepared.train, train), (prepared.validation, validation)):
         if before is not None and now is None:
             _logger.warning(
-                "%s: its content is no longer what was prepared, though its size is; preparing anew",
+                "%s: its content has changed since it was prepared, though not its size; preparing it again",
                 before.path,
             )
             return None

@@ -89,7 +89,7 @@ class ByteVocabulary:
         return bytes(token if token < self.size else 0xFF for token in tokens).decode("utf-8", "replace")
 
     def text_bytes(self, tokens: npt.NDArray[np.integer[Any]]) -> int:
-        """Count all tokens but separators; 0 if an id is above 255, because the vocabulary is then unknown."""
+        """Count all tokens but separators; 0 if an id is above 255: its bytes are then not known."""
         return int(np.count_nonzero(tokens)) if tokens.size and int(tokens.max()) < self.size else 0
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:

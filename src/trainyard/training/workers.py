@@ -18,7 +18,7 @@ _TORCHRUN_WAITS_SECONDS = 25
 
 
 def main() -> int:
-    """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal ended them."""
+    """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal came."""
     from torch.distributed.elastic.multiprocessing.api import SignalException, logger
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def build_policy(config: ModelConfig, *, seed: int, weights: WeightSource | None) -> "LlamaForCausalLM":
-    """Build the policy on the CPU. Without `weights` it gets the random weights that pretraining starts with."""
+    """Build the policy on the CPU. Without `weights` it gets the random weights of pretraining."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     end = end_of_answer(config)
