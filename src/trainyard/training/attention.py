@@ -1,6 +1,6 @@
-"""Causal attention over grouped heads: torch's fused kernel, or products written out where those are faster.
+"""Causal attention over grouped heads: torch's fused kernel, or explicit products where these are faster.
 
-Which of the two is a pure function of device, compilation and length, so that a resumed run takes the same.
+The choice is a pure function of device, compilation and length, so that a resumed run makes the same choice.
 """
 
 import torch
@@ -8,47 +8,47 @@ from torch import Tensor
 from torch.nn import functional
 
 LONGEST_WRITTEN_OUT = 512
-"""Tokens: beyond, the scores `[batch, heads, seq, seq]`, kept for the backward pass, cost too much."""
+"""In tokens. For longer sequences the scores `[batch, heads, seq, seq]`, kept for backward, cost too much."""
 
 
 def is_written_out(device: torch.device, length: int) -> bool:
-    """Whether products and a softmax are faster than the fused kernel: for the compiler, on a CPU.
+    """Whether explicit products and a softmax are faster than the fused kernel: only compiled, on a CPU.
 
-    The compiler makes one kernel of a written-out softmax and leaves the products to the matrix library; the
-    fused kernel is a black box to it (`docs/benchmarks.md` has both).
+    The compiler makes one kernel of an explicit softmax and leaves the products to the matrix library. It
+    cannot optimise the fused kernel (`docs/benchmarks.md` compares both).
     """
     return device.type == "cpu" and length <= LONGEST_WRITTEN_OUT and torch.compiler.is_compiling()
 
 
 def unseen_keys(length: int) -> Tensor:
-    """What is added to the scores `[query, key]`: 0 up to the query's own key, minus infinity beyond.
+    """The causal mask to add to the scores `[query, key]`: 0 up to the query's own key, then minus infinity.
 
-    As a table, because the compiler reads numbers much faster than truth values.
+    It holds floats because compiled code reads them much faster than booleans.
     """
     return torch.full((length, length), -torch.inf).triu(1)
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Mix of the values `[batch, heads, seq, head_dim]`; each key and value head serves a group of queries.
+    """Attention output `[batch, heads, seq, head_dim]`; a key and value head serves a group of query heads.
 
-    A query sees the keys up to its own, or those that `visible` `[batch, 1, query, key]` names; instead of
-    truth values it may hold what is added to the scores.
+    A query sees the keys up to its own, or those that the mask `visible` `[batch, 1, query, key]` selects.
+    The mask holds booleans, or floats that are added to the scores.
     """
     if is_written_out(q.device, q.shape[2]):
         return written_out_attention(q, k, v, visible)
     grouped = q.shape[1] != k.shape[1]
     if visible is not None:
-        # Of the kernels of GPUs, the memory-efficient one takes a mask, but no groups.
+        # On GPUs only the memory-efficient kernel takes a mask, and it does not support grouped heads.
         k, v = _ungrouped(q, k, v)
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
 
 def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
-    """The same as `causal_attention`, by products and a softmax.
+    """Compute `causal_attention` with explicit products and a softmax.
 
-    The shares are kept for the backward pass in the precision of the values, and nothing else of their size:
-    from float32 shares the compiler would rather compute the softmax of some layers again, which is slower.
+    Only the attention weights are kept for the backward pass, in the precision of the values. If they were
+    float32, the compiler would recompute the softmax of some layers, which is slower.
     """
     k, v = _ungrouped(q, k, v)
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
@@ -63,7 +63,7 @@ def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | Non
 
 
 def _ungrouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values with a head of their own for each of the queries'."""
+    """Repeat the key and value heads so that each query head has its own."""
     group = q.shape[1] // k.shape[1]
     if group == 1:
         return k, v

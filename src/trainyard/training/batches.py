@@ -1,10 +1,10 @@
 """Batches of token windows, a pure function of (seed, epoch, step).
 
-The corpus is cut into consecutive windows; each epoch visits them in another order (`order`). There is no
-state to save: the step number is the position. It knows no devices: a batch is the global one, and `share`
-says which part of it is whose.
+The corpus is divided into consecutive windows; each epoch visits them in another order (`order`). There is no
+state to save: the step number is the position. The module knows no devices: a batch is the global batch, and
+`share` divides it between processes.
 
-Where documents are kept apart, a token that begins one is marked: instead of its id stands the complement,
+When documents are kept apart, the first token of each is marked: its id is replaced by the bitwise complement
 `~id`, which is below zero. `packing` reads the marks.
 """
 
@@ -22,7 +22,7 @@ Places = npt.NDArray[np.int64]
 
 
 def window_count(tokens: int, sequence_length: int) -> int:
-    """How many windows `tokens` hold: one starts every `sequence_length` tokens and needs one token more."""
+    """The number of windows in `tokens`: one starts every `sequence_length` tokens and needs one more."""
     return max(0, (tokens - 1) // sequence_length)
 
 
@@ -38,9 +38,9 @@ class TokenBatches:
         seed: int,
         documents: Places | None = None,
     ) -> None:
-        """`batch_size` is the global batch: sequences an optimizer step.
+        """`batch_size` is the global batch: sequences per optimizer step.
 
-        `documents` are the places that begin one, rising; with them, these tokens are marked. Raises
+        `documents` are the positions of document starts, ascending; if given, these tokens are marked. Raises
         DataError when `tokens` have fewer windows than a batch.
         """
         self.windows = window_count(tokens.size, sequence_length)
@@ -51,7 +51,7 @@ class TokenBatches:
                 "Add data, or lower one of these or data.sequence_length."
             )
         self.steps_per_epoch = self.windows // batch_size
-        # A view `[windows, sequence_length + 1]` that copies nothing; a memory map stays one.
+        # A view `[windows, sequence_length + 1]` that copies nothing and keeps a memory map.
         every_start = sliding_window_view(tokens.view(np.ndarray), sequence_length + 1)
         self._windows = every_start[::sequence_length]
         self._batch_size, self._seed, self._documents = batch_size, seed, documents
@@ -68,16 +68,16 @@ class TokenBatches:
         return rows if self._documents is None else _marked(rows, chosen, self._documents)
 
     def position(self, _step: int) -> None:
-        """Nothing: the step says it all."""
+        """None, because the step number is the position."""
 
     def restore(self, _position: object) -> None:
-        """Nothing is to be restored."""
+        """There is nothing to restore."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """There is nothing to close."""
 
     def _windows_of(self, step: int) -> npt.NDArray[np.int64]:
-        """The windows `[batch]` of `step`. A block of steps is computed at once and kept until the next."""
+        """The windows `[batch]` of `step`. A block of steps is computed at once and cached until the next."""
         epoch, place = divmod(step, self.steps_per_epoch)
         block, row = divmod(place, self._steps_per_block)
         kept = self._block
@@ -108,7 +108,7 @@ def first_windows(
 
 
 def share(batch: np.ndarray, *, size: int, rank: int, of: int) -> list[np.ndarray]:
-    """The forward passes of process `rank` of `of`: `size` sequences each, dealt out in turn by rank."""
+    """The micro batches of process `rank` of `of`: `size` sequences each, assigned round-robin by rank."""
     return [batch[first : first + size] for first in range(0, len(batch), size)][rank::of]
 
 
@@ -118,14 +118,14 @@ def plain_ids(marked: np.ndarray) -> np.ndarray:
 
 
 def counted(batch: np.ndarray) -> int:
-    """How many targets of `[batch, seq + 1]` tokens count in the loss."""
+    """The number of targets in `[batch, seq + 1]` tokens that count in the loss."""
     return int(np.count_nonzero(batch[:, 1:] >= 0))
 
 
 def _marked(
     rows: npt.NDArray[np.int64], windows: npt.NDArray[np.int64], documents: Places
 ) -> npt.NDArray[np.int64]:
-    """`rows` `[window, length + 1]`, which are these windows, with the starts of documents marked."""
+    """Mark the document starts in `rows` `[window, length + 1]`, which hold the given `windows`."""
     starts = windows * (rows.shape[1] - 1)
     bounds = np.searchsorted(documents, np.stack((starts, starts + rows.shape[1])))
     for row, start, first, last in zip(rows, starts, *bounds, strict=True):

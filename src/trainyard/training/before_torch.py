@@ -1,6 +1,6 @@
-"""What a program does before it imports torch, which takes seconds and reads its environment once.
+"""Prepare a process before it imports torch, because that takes seconds and reads the environment once.
 
-before_torch ---> imports, building, loading: no garbage is looked for ---> started
+before_torch ---> imports, building, loading: garbage collection is off ---> started
 """
 
 import gc
@@ -12,10 +12,10 @@ from trainyard.training.torch_variables import set_torch_variables
 
 
 def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
-    """Set torch's variables, and begin to hash what `resume` goes on from; gives the SHA-256 of a file.
+    """Set torch's variables, and start to hash the checkpoint of `resume`; return a function for SHA-256.
 
-    Until `started`, no garbage is looked for: what imports make stays, and looking through all of it again
-    and again takes a seventh of their time.
+    Garbage collection is off until `started`. The objects from imports stay alive, and searching all of them
+    again and again takes a seventh of the import time.
     """
     set_torch_variables()
     gc.disable()
@@ -23,7 +23,7 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
 
 
 def started() -> None:
-    """Look for garbage again, if `before_torch` stopped that, and never in what there is by now."""
+    """Turn garbage collection on again if `before_torch` turned it off; it ignores all existing objects."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

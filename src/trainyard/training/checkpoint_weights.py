@@ -1,6 +1,6 @@
-"""The model's weights out of one of our own checkpoints; moments and position stay behind.
+"""Read the model's weights from one of our own checkpoints, without optimizer state and data position.
 
-Whether its files are whole is asked by the caller, first.
+The caller verifies the files of the checkpoint first.
 """
 
 import warnings
@@ -65,7 +65,7 @@ class CheckpointWeights:
         entry = self._tensors[name]
         tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
         with warnings.catch_warnings():
-            # Each process reads for itself, which is what was asked for.
+            # torch warns without a process group, but each process is meant to read by itself.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             try:
                 reader = IndexedReader(self.path, self._index)
@@ -78,5 +78,5 @@ class CheckpointWeights:
         yield from ()
 
     def digest(self) -> str:
-        """Of the manifest, which holds the digest of every file."""
+        """The SHA-256 of the manifest, which holds the digest of every file."""
         return sha256_of_file(self.path / MANIFEST_NAME)

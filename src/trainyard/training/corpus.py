@@ -1,8 +1,8 @@
-"""Which files the model learns from, in which order, and which of them are held out for validation.
+"""Choose the files of the training corpus, their order, and the ones held out for validation.
 
-A corpus is a list of files: the source code of the running interpreter's standard library, or what lies
-below a path of the configuration. The order and the split depend on the relative paths alone, so they are
-the same on every machine. This module opens no file; `documents` reads them.
+A corpus is a list of files: the source code of the running interpreter's standard library, or the files below
+a path of the configuration. The order and the split depend on the relative paths alone, so they are the same
+on every machine. This module opens no file; `documents` reads them.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ _FIXES = {
     OTHER_SUFFIX: " Convert PDF and Word documents to .txt first.",
 }
 SUFFIXES = (".txt", ".py", ".md", ".jsonl", ".parquet", ".bin")
-# Distributors (Debian, the official container images) leave the tests out, so the corpus does too: the same
-# Python version then gives the same tokens on more machines. The other names hold no library source.
+# Distributors (Debian, the official container images) leave the tests out. The corpus does too, so that the
+# same Python version gives the same tokens on more machines. The other folders hold no library source.
 _NOT_LIBRARY_FOLDERS = frozenset(
     ("test", "tests", "idle_test", "site-packages", "dist-packages", "lib-dynload", "__pycache__")
 )
@@ -40,12 +40,12 @@ class CorpusFile:
 
     path: Path
     relative: str
-    """To the corpus' root, with forward slashes: decides the place in the order and the split."""
+    """The path relative to the corpus' root, with forward slashes. It determines the order and the split."""
     size: int
-    """Bytes."""
+    """In bytes."""
     modified_ns: int
     index: Path | None = None
-    """The `.idx` file beside a `.bin` file of Megatron's."""
+    """The `.idx` file beside a Megatron `.bin` file."""
 
     @property
     def suffix(self) -> str:
@@ -57,17 +57,17 @@ class Corpus:
     """The files of one source of data, sorted by relative path."""
 
     name: str
-    """What people call it."""
+    """The name shown to people."""
     files: tuple[CorpusFile, ...]
 
 
 def standard_library(root: Path | None = None) -> Corpus:
     """The `.py` files of the running interpreter's standard library, without tests and installed packages.
 
-    `root` is the library's folder where it is not the running interpreter's. Raises DataError when it has no
-    source, as in an interpreter that carries its library as bytecode or in an archive.
+    `root` overrides the library's folder. Raises DataError when it has no source files, as in an interpreter
+    that ships its library as bytecode or in an archive.
     """
-    skips = SkipTally()  # an empty module of the library is nothing to tell people about
+    skips = SkipTally()  # empty modules of the library are not worth reporting
     root = (root or Path(sysconfig.get_path("stdlib"))).resolve()
     paths = _paths_below(root, is_pruned=_is_not_library, skips=skips)
     files = _corpus_files(root, (p for p in paths if _is_library_source(p, root)), skips)
@@ -80,9 +80,9 @@ def standard_library(root: Path | None = None) -> Corpus:
 
 
 def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
-    """The usable files at `path`, a file or a folder that is searched with all its subfolders.
+    """Find the usable files at `path`, which is a file or a folder that is searched recursively.
 
-    A Megatron dataset is its `.bin` file, which may be named without the suffix or by its index.
+    A Megatron dataset counts as its `.bin` file; `path` may name it without the suffix or by its index.
     `key` (`data.train_path`) is for messages. Folders in `without` and names with a leading dot are left
     out. Links are followed, each folder once. Raises DataError when `path` is missing or has no usable
     file.
@@ -109,7 +109,7 @@ def _of_megatron(path: Path) -> Path:
 
 
 def nothing_usable(key: str, path: Path | str, skips: SkipTally) -> str:
-    """The message for a path where nothing is left to read."""
+    """The message for a path without usable files."""
     reasons = [skipped.reason for skipped in skips.summary()]
     fix = next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
     return f"{key}: {path} has no usable data.{passed_over(skips.summary())}{fix} {_advice(key)}"
@@ -120,8 +120,8 @@ def hold_out(
 ) -> tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]]:
     """Split into training and validation files by a hash of each relative path.
 
-    About `fraction` of the files are held out, the same ones on every machine. None are when one of the two
-    sides would be empty.
+    About `fraction` of the files are held out, the same ones on every machine. No file is held out when one
+    of the two sides would be empty.
     """
     held_out = tuple(file for file in files if _place(file.relative) < fraction)
     rest = tuple(file for file in files if _place(file.relative) >= fraction)
@@ -129,7 +129,7 @@ def hold_out(
 
 
 def _place(relative: str) -> float:
-    """An even spread of the paths over [0, 1)."""
+    """Map a path to [0, 1), with all paths evenly distributed."""
     return int.from_bytes(hashlib.sha256(os.fsencode(relative)).digest()[:6], "big") / 2**48
 
 
@@ -141,7 +141,7 @@ def _advice(key: str) -> str:
 
 
 def _paths_below(root: Path, *, is_pruned: Callable[[Path], bool], skips: SkipTally) -> Iterator[Path]:
-    """The path of everything below `root` that is no folder, in a fixed order, no folder entered twice."""
+    """Yield all paths below `root` that are not folders, in a fixed order; enter no folder twice."""
 
     def unreadable(error: OSError) -> None:
         skips.add("unreadable folders", str(error.filename))
@@ -179,7 +179,7 @@ def _is_library_source(path: Path, root: Path) -> bool:
 
 
 def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTally) -> tuple[CorpusFile, ...]:
-    """Those of `paths` that are files with content and a known suffix, sorted; the others are counted."""
+    """The non-empty files of `paths` with a known suffix, sorted; the others are counted in `skips`."""
     files = []
     for path in paths:
         relative = path.relative_to(root).as_posix()
@@ -198,7 +198,7 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """None for what cannot be read as a file, such as a dangling link or a pipe."""
+    """The status of a regular file; None for anything else, such as a dangling link or a pipe."""
     try:
         status = path.stat()
     except OSError:

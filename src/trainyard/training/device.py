@@ -1,6 +1,6 @@
-"""What torch can compute on here: its version, the CUDA it was built for, the GPUs it can use.
+"""Ask torch for its version, the CUDA release it was built for, and the GPUs it can use.
 
-It judges nothing; `cluster.preflight` does.
+`cluster.preflight` judges these facts.
 """
 
 import warnings
@@ -11,18 +11,18 @@ import torch
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The installed torch and what it finds."""
+    """The installed torch and the GPUs it can use."""
 
     version: str
-    """Without the local part: `2.13.0`, not `2.13.0+cu130`."""
+    """The version without the local part: `2.13.0`, not `2.13.0+cu130`."""
     cuda: str | None
-    """The CUDA release it was built for, for example `13.0`; None for a build that knows only the CPU."""
+    """The CUDA release it was built for, such as `13.0`; None for a CPU build."""
     gpu_memory_bytes: tuple[int, ...]
     """The memory of each GPU that torch can use, in torch's order."""
 
 
 def torch_facts() -> TorchFacts:
-    """Ask torch. A driver that is too old means no GPUs, without torch's own warning about it."""
+    """Ask torch. A driver that is too old counts as no GPUs; torch's own warning about it is suppressed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         usable = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,6 +1,6 @@
-"""Where documents begin among tokens: noted while text is encoded, found in files that were encoded before.
+"""Find the document starts among tokens: record them while encoding text, or search pre-tokenised files.
 
-It is asked only where documents are kept apart (`data.packing`).
+It is used only when documents are kept apart (`data.packing`).
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from trainyard.training.vocabulary import TokenArray, Vocabulary
 
 
 def encoded(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
-    """The tokens of each piece, and whether a document begins with them.
+    """Yield the tokens of each piece, and whether a document begins with them.
 
-    There is one array of tokens a piece, but the vocabulary may read pieces ahead of the arrays it gives.
+    There is one array of tokens per piece, but the vocabulary may read pieces ahead of the arrays it yields.
     """
     begins: deque[bool] = deque()
 
@@ -38,9 +38,10 @@ def encoded(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[T
 
 
 def starts_in(plan: Preparation, file: CorpusFile, portion: Portion = WHOLE) -> Iterator[Places]:
-    """The places of a `.bin` file that begin a document, rising, in parts; `portion` counts from its start.
+    """Yield the positions of document starts in a `.bin` file, ascending, in parts.
 
-    Raises ConfigError when nothing tells them.
+    With a `portion`, positions count from the start of the portion. Raises ConfigError when the starts cannot
+    be determined.
     """
     if portion.is_whole:
         yield from _starts_of_file(plan, file)
@@ -48,7 +49,7 @@ def starts_in(plan: Preparation, file: CorpusFile, portion: Portion = WHOLE) -> 
     dtype = read_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
     first, end = portion.span(file.size // np.dtype(dtype).itemsize)
     if first < end:
-        yield np.zeros(1, np.int64)  # the rest of the document that the cut goes through
+        yield np.zeros(1, np.int64)  # the rest of a document that was cut
     for places in _starts_of_file(plan, file):
         yield places[(places > first) & (places < end)] - first
 
@@ -57,7 +58,7 @@ def _starts_of_file(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
     if file.index is not None:
         yield from read_index(file.index, file.path).document_starts()
         return
-    # Bare tokens of another vocabulary than bytes may be anything, unless their tokenizer is named.
+    # For tokens that are not bytes, the end-of-document token is only known if the tokenizer is configured.
     known = plan.vocabulary.digest != "bytes" or plan.vocab_size == plan.vocabulary.size
     if plan.vocabulary.eos is None or not known:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""The documents in a file, as UTF-8: a text file is one, a row of JSON lines or Parquet is one.
+"""Read the documents in a file as UTF-8. A text file is one document; so is a row of JSON lines or Parquet.
 
-A document arrives as pieces, so that a long text file is never in memory as a whole. What cannot be read
-(binary content, rows without text) is counted and named, never guessed at. It knows no tokens.
+A document arrives in pieces, so that a long text file is never in memory as a whole. Unreadable content
+(binary files, rows without text) is counted and named, never guessed. This module does not tokenise.
 """
 
 import codecs
@@ -15,7 +15,7 @@ from trainyard.training.portion import WHOLE, Portion
 from trainyard.training.skipped import SkipTally
 
 Piece = bytes | None
-"""Part of a document's text in UTF-8, cut between characters; None ends the document."""
+"""A part of a document's text in UTF-8, cut between characters; None ends the document."""
 _PIECE_BYTES = 1 << 20
 _PARQUET_ROWS = 1024
 
@@ -23,9 +23,9 @@ _PARQUET_ROWS = 1024
 def read_pieces(
     file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion = WHOLE
 ) -> Iterator[Piece]:
-    """The documents of `file` as pieces; `text_field` names the text in rows of JSON lines and Parquet.
+    """Read the documents of `file` in pieces; `text_field` names the text in JSON lines and Parquet rows.
 
-    With a `portion` only one side of the file's split is read.
+    A `portion` restricts reading to one side of the file's split.
     """
     if file.suffix == ".jsonl":
         return _json_lines(file, text_field, skips, portion)
@@ -51,7 +51,10 @@ def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piec
 
 
 def _place_to_cut(path: Path, cut: int, size: int) -> int:
-    """The first beginning of a line from `cut` on in the first half of what follows, else of a character."""
+    """Move `cut` forward to the start of a line, searched in the first half of the rest of the file.
+
+    When there is none, move it to the start of a character.
+    """
     with path.open("rb") as file:
         file.seek(cut - 1)  # the line may begin at `cut` itself
         text = file.read(min((size - cut) // 2 + 1, _PIECE_BYTES))
@@ -61,7 +64,10 @@ def _place_to_cut(path: Path, cut: int, size: int) -> int:
 
 
 def _text_problem(path: Path) -> str | None:
-    """Why `path` is not taken for text, or None. Read to the end first, so that no half file is learnt."""
+    """The reason why `path` is not text, or None.
+
+    Reads the whole file first, so that training never includes half a file.
+    """
     decoder, is_first = codecs.getincrementaldecoder("utf-8")(), True
     try:
         with path.open("rb") as file:
@@ -81,7 +87,7 @@ def _text_problem(path: Path) -> str | None:
 
 
 def _text_pieces(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """The text of `path`, or its bytes from `start` to `end`: cut at the end of lines or between characters.
+    """Yield the text of `path`, or its bytes from `start` to `end`, cut at line ends or between characters.
 
     A short text is one piece.
     """
@@ -102,7 +108,7 @@ def _text_pieces(path: Path, start: int = 0, end: int | None = None) -> Iterator
 
 
 def _character_end(text: bytes) -> int:
-    """Where the last character that is certainly whole ends in UTF-8 `text` that has at least two."""
+    """The end of the last certainly whole character in UTF-8 `text`, which has at least two characters."""
     cut = len(text) - 1
     while text[cut] & 0xC0 == 0x80 and cut > len(text) - 4:
         cut -= 1
@@ -129,7 +135,7 @@ def _row_count(path: Path) -> int:
 
 
 class _Place:
-    """Where a row stands, for the tally."""
+    """The file and line of a row, for the skip tally."""
 
     def __init__(self, name: str, number: int, skips: SkipTally) -> None:
         self._name, self._number, self._skips = name, number, skips
@@ -154,7 +160,7 @@ def _json_row(line: bytes, text_field: str, place: _Place) -> Iterator[Piece]:
 def _row_pieces(text: str, place: _Place) -> Iterator[Piece]:
     try:
         encoded = text.encode()
-    except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is no character
+    except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
         return place.skip("lines that are not UTF-8")
     if not encoded:
         return place.skip("rows with an empty text")

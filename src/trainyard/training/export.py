@@ -1,9 +1,9 @@
-"""A run's model in a folder: verified checkpoint in, safetensors and `config.json` or one GGUF file out.
+"""Export a run's model from a verified checkpoint to safetensors with `config.json`, or to one GGUF file.
 
     checkpoint --verify, tensor by tensor--> .NAME.tmp/ --fsync, rename--> NAME/
 
-No model is built and no moments are read. The tokenizer beside the weights is the run's own; that of a run on
-bytes maps each byte to its own number (`exported_tokenizer`). Nothing is uploaded.
+No model is built and no optimizer state is read. The run's tokenizer is written beside the weights; a run on
+bytes gets a byte tokenizer (`exported_tokenizer`). Nothing is uploaded.
 """
 
 import json
@@ -37,7 +37,7 @@ from trainyard.training.vocabulary import load_vocabulary
 from trainyard.training.weight_fit import parameters_of, require_fit
 
 SHARD_BYTES = 2 << 30
-"""A file of weights has at most so many bytes, or one tensor; one file is held in memory at a time."""
+"""The largest size of a file of weights, unless one tensor is larger. One file is in memory at a time."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Export:
-    """What is to be written; everything that could be wrong with it has been checked."""
+    """A checked plan of an export."""
 
     run_id: str
     step: int
@@ -61,9 +61,9 @@ class Export:
     eos: int | None
     """The token that ends a document."""
     dtype: str
-    """Type of the exported numbers, a key of DTYPES."""
+    """The type of the exported numbers, a key of DTYPES."""
     sizes: dict[str, int]
-    """Bytes of each tensor, in order of the model."""
+    """The bytes of each tensor, in the order of the model."""
     shards: tuple[Shard, ...]
     tokenizer: bool
     """Whether tokenizer files are written too."""
@@ -97,10 +97,10 @@ def plan_export(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = UNSEEN,
 ) -> Export:
-    """What exporting the checkpoint of `step` (None: the newest that verifies) would write.
+    """Plan the export of the checkpoint of `step` (None: the newest that verifies).
 
-    Raises ConfigError when the directory holds no run, the tokenizer is gone, or llama.cpp has none like it,
-    CheckpointError when there is no checkpoint that verifies.
+    Raises ConfigError when the directory holds no run, the tokenizer is missing, or llama.cpp has no
+    equivalent tokenizer; CheckpointError when no checkpoint verifies.
     """
     if not directory.config_file.is_file():
         raise ConfigError(f"{directory.path} is no run directory: {directory.config_file} does not exist")
@@ -149,7 +149,7 @@ def _of_step(directory: RunDirectory, step: int, digest_of: Callable[[Path], str
 
 
 def _shards(sizes: dict[str, int], limit: int) -> Iterator[Shard]:
-    """Tensors in order, a new file where one more would pass `limit` bytes."""
+    """Distribute the tensors in order; start a new file when the next tensor would exceed `limit` bytes."""
     groups: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -164,13 +164,13 @@ def _shards(sizes: dict[str, int], limit: int) -> Iterator[Shard]:
 
 
 def require_absent(target: Path) -> None:
-    """Raise ConfigError when `target` exists: an export replaces nothing."""
+    """Raise ConfigError when `target` exists, because an export replaces nothing."""
     if os.path.lexists(target):
         raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
 
 
 def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> tuple[ManifestFile, ...]:
-    """Write the folder `target`, whole or not at all; returns its files with their digests.
+    """Write the folder `target`, whole or not at all, and return its files with their digests.
 
     Raises ConfigError when it exists already, CheckpointError when it cannot be written.
     """
@@ -238,7 +238,7 @@ def _write_safetensors(export: Export, folder: Path, progress: Progress) -> None
 
 
 def _config(export: Export) -> dict[str, Any]:
-    """`config.json`, with where the weights come from; readers pass over what they do not know."""
+    """The content of `config.json` with the origin of the weights; readers ignore unknown keys."""
     return {
         **hugging_face_config(export.model.architecture),
         "torch_dtype": export.dtype,

@@ -1,6 +1,6 @@
-"""The tokenizer files beside exported weights: copies of the run's own, or one that maps bytes to themselves.
+"""Write the tokenizer files beside exported weights: copies of the run's own, or a byte tokenizer.
 
-What a token means to training is the affair of `vocabulary`.
+`vocabulary` defines what a token means in training.
 """
 
 import json
@@ -16,7 +16,7 @@ _PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_s
 
 
 def write_tokenizer(folder: Path, model: ModelConfig) -> None:
-    """Write what `transformers.AutoTokenizer` loads into `folder`."""
+    """Write the files that `transformers.AutoTokenizer` loads into `folder`."""
     if model.tokenizer is None:
         (folder / TOKENIZER_NAME).write_text(byte_tokenizer(), encoding="utf-8")
     else:
@@ -30,9 +30,10 @@ def write_tokenizer(folder: Path, model: ModelConfig) -> None:
 
 
 def byte_tokenizer() -> str:
-    """A tokenizer.json whose tokens are the bytes of UTF-8, each under its own number.
+    """A tokenizer.json whose tokens are the bytes of UTF-8; the id of each token is its byte.
 
-    The separator of documents, byte 0, is no special token in it: its sign would be taken for one in a text.
+    Byte 0, which separates documents, is not a special token: the tokenizer would then recognise the
+    character that stands for it in ordinary text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -44,7 +45,7 @@ def byte_tokenizer() -> str:
 
 
 def _signs() -> list[str]:
-    """The character that byte-level tokenizers write each byte as: itself where it is printable (GPT-2)."""
+    """The character that byte-level tokenizers (GPT-2) use for each byte: itself if it is printable."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)]

@@ -1,8 +1,7 @@
-"""Folders that are whole or absent: filled under a temporary name, made durable, renamed.
+"""Make folders that are either whole or absent: fill under a temporary name, fsync, rename.
 
-Several processes may make the same folder at once; the first to finish wins and the others take its work. A
-process that is killed leaves a temporary folder, which the next one removes. What is in the folder is the
-caller's affair.
+Several processes may make the same folder at once; the first to finish wins and the others use its folder. A
+killed process leaves a temporary folder, which the next one removes. The caller decides about the content.
 """
 
 import contextlib
@@ -22,9 +21,9 @@ _POLL_SECONDS = 0.1
 
 
 def make_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
-    """Make `path` from a temporary folder that `fill` is given; a folder there that is not whole is replaced.
+    """Let `fill` fill a temporary folder, then rename it to `path`; replace one there that is not whole.
 
-    Raises what `fill` raises, and OSError; nothing of a failed attempt stays.
+    Raises what `fill` raises, and OSError. A failed attempt leaves nothing behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
@@ -36,7 +35,7 @@ def make_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Pa
 
 
 def wait_for_maker(path: Path, *, seconds: float) -> None:
-    """Wait while a living process makes `path`; for at most `seconds` until one begins."""
+    """Wait while a living process makes `path`. Wait at most `seconds` for one to begin."""
     deadline = time.monotonic() + seconds
     while not path.exists() and (_is_being_made(path) or time.monotonic() < deadline):
         time.sleep(_POLL_SECONDS)
@@ -54,7 +53,7 @@ def _is_held(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path`, locked as long as this process works on it, and gone afterwards."""
+    """A temporary folder beside `path`, locked while this process works on it and removed afterwards."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         temporary.mkdir()
@@ -71,7 +70,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Whether this process now holds the lock of `folder`; the system releases it when a process dies."""
+    """Lock `folder` and yield whether that worked. The system releases the lock when the process dies."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -100,7 +99,10 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
-    """Rename, one process at a time: what one found broken, another may just have replaced."""
+    """Rename `temporary` to `path`, one process at a time.
+
+    Otherwise one process could find `path` broken and remove it just after another has replaced it.
+    """
     with _only_process_in(path.parent):
         _rename_or_take(temporary, path, is_whole)
 
@@ -129,7 +131,7 @@ def _rename_or_take(temporary: Path, path: Path, is_whole: Callable[[Path], bool
 
 
 def _set_aside(path: Path) -> None:
-    """Take a broken folder out of the way in one step, then remove it."""
+    """Move a broken folder away with one rename, then remove it."""
     broken = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     with contextlib.suppress(FileNotFoundError):  # another process was quicker
         path.rename(broken)

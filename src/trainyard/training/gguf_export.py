@@ -1,8 +1,8 @@
-"""A run's model as one GGUF file, which llama.cpp loads; written by the `gguf` package, tensor by tensor.
+"""Write a run's model as one GGUF file for llama.cpp, tensor by tensor, with the `gguf` package.
 
     model.layers.N.…  --names, rows of q and k interleaved-->  blk.N.attn_q  …
 
-It is the inverse of `gguf_weights`. Norms stay float32, as llama.cpp wants them.
+It is the inverse of `gguf_weights`. Norms stay float32, because llama.cpp requires that.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ GGUF_NAME = "weights.gguf"
 
 
 class Weights(Protocol):
-    """Where the tensors are read from."""
+    """The source of the tensors."""
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
@@ -33,7 +33,7 @@ class Weights(Protocol):
 
 
 def rows_by_pairs(weights: Floats, heads: int) -> Floats:
-    """The inverse of `rows_by_halves`: the order of rows that llama.cpp's rotary positions want."""
+    """Order the rows for llama.cpp's rotary positions. It is the inverse of `rows_by_halves`."""
     halves = weights.reshape(heads, 2, -1, *weights.shape[1:])
     return halves.swapaxes(1, 2).reshape(weights.shape)
 
@@ -51,7 +51,8 @@ def write_gguf(
 ) -> None:
     """Write the tensors `names` of `weights` to `path`, matrices in `dtype`.
 
-    `origin` are facts of the run, kept as `trainyard.*`. Without a tokenizer llama.cpp takes token ids only.
+    `origin` holds facts of the run, which are stored as `trainyard.*`. Without a tokenizer, llama.cpp takes
+    only token ids.
     """
     from gguf import GGUFWriter
 
@@ -131,7 +132,7 @@ def _add_tokenizer(writer: "GGUFWriter", model: ModelConfig, tokenizer: GgufToke
 
 def _announce(writer: "GGUFWriter", name: str, shape: tuple[int, ...], kind: "GGMLQuantizationType") -> None:
     width = 4 if kind.name == "F32" else 2
-    # With a kind given the type of numpy is only asked whether it is bytes.
+    # When a kind is given, gguf only checks whether the numpy type is a byte type.
     writer.add_tensor_info(name, shape, np.dtype(np.float32), int(np.prod(shape)) * width, kind)
 
 
@@ -153,12 +154,12 @@ def _stored(
         return values
     if kind.name == "F16":
         return values.astype(np.float16)
-    # numpy has no bfloat16: its bits, as two bytes a number.
+    # numpy has no bfloat16, so return the bits as two-byte integers.
     return torch.from_numpy(np.ascontiguousarray(values)).to(torch.bfloat16).view(torch.int16).numpy()
 
 
 def _divisors(shape: ArchitectureConfig) -> Floats | None:
-    """What llama.cpp divides the rotary frequencies by, where they are scaled."""
+    """The divisors that llama.cpp applies to the rotary frequencies; None when they are not scaled."""
     if shape.rope_scaling.rope_type == "default":
         return None
     plain = rotary_frequencies(shape.model_copy(update={"rope_scaling": RopeScalingConfig()}))

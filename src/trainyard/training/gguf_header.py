@@ -1,7 +1,8 @@
-"""The header of a GGUF file without the tokenizer in it.
+"""Read the header of a GGUF file without its tokenizer.
 
-`gguf.GGUFReader` makes objects of every token and merge, which takes many times as long as reading the
-weights; this reader passes over arrays. It is imported only where a file is opened, because gguf is slow to.
+`gguf.GGUFReader` makes an object of every token and merge, which takes many times as long as reading the
+weights. This reader skips arrays. The module is imported only when a file is opened, because importing gguf
+is slow.
 """
 
 import struct
@@ -15,7 +16,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class GgufHeader(GGUFReader):
-    """Scalars and strings of the metadata, and where the tensors lie; arrays have no contents."""
+    """Reads scalars and strings of the metadata and the locations of tensors; arrays have no contents."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         if raw_type != GGUFValueType.ARRAY or self.byte_order != "I":

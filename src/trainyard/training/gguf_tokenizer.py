@@ -1,11 +1,11 @@
-"""A run's tokenizer as llama.cpp keeps it in a GGUF file, or the reason why it cannot be.
+"""Convert a run's tokenizer to the form that llama.cpp stores in a GGUF file, or refuse with the reason.
 
-    bytes                      gpt2: the 256 signs of byte-level tokenizers, and no merge that ever applies
-    tokenizer.json, byte level gpt2, where llama.cpp has the same rule for cutting a text before merging
+    bytes                      gpt2: the 256 byte-level characters, and one merge that never applies
+    tokenizer.json, byte level gpt2, if llama.cpp has the same pre-tokenizer
     tokenizer.json, Llama 2's  llama: pieces with scores in the order of the merges
 
-llama.cpp knows rules of cutting by name (`tokenizer.ggml.pre`). A tokenizer with another rule is refused: it
-would load, and give other tokens than the model was trained on.
+llama.cpp has a fixed list of pre-tokenizers, which it knows by name (`tokenizer.ggml.pre`). A tokenizer with
+another pre-tokenizer is refused: it would load, but give other tokens than the model was trained on.
 """
 
 import json
@@ -38,14 +38,17 @@ class GgufTokenizer:
     merges: tuple[str, ...]
     scores: tuple[float, ...]
     bos: int | None
-    """The token that begins a text, where the tokenizer adds one by itself."""
+    """The token that begins a text; None unless the tokenizer adds one itself."""
     eos: int | None
     unknown: int | None
     prepends_space: bool
 
 
 def gguf_tokenizer(model: ModelConfig) -> GgufTokenizer:
-    """The tokenizer of a run. Raises ConfigError when llama.cpp has none that gives the same tokens."""
+    """Convert the tokenizer of a run.
+
+    Raises ConfigError when llama.cpp has no tokenizer that gives the same tokens.
+    """
     eos = load_vocabulary(model).eos
     size = model.architecture.vocab_size
     if model.tokenizer is None:
@@ -63,8 +66,8 @@ def gguf_tokenizer(model: ModelConfig) -> GgufTokenizer:
     pre = _rule_of_cutting(value.get("pre_tokenizer")) if is_plain else None
     if pre is None:
         raise ConfigError(
-            f"model.tokenizer: {path} cuts text by a rule that is none of those this export knows of "
-            "llama.cpp (GPT-2, Llama 2, Llama 3, SmolLM), so a GGUF file would give other tokens. Export the "
+            f"model.tokenizer: {path} splits text by a rule that is none of the llama.cpp rules known here "
+            "(GPT-2, Llama 2, Llama 3, SmolLM), so a GGUF file would give other tokens. Export the "
             "weights alone with --no-tokenizer, or to safetensors. Nothing was written."
         )
     return _byte_level(value, pre, size=size, bos=bos, eos=eos)
@@ -89,7 +92,7 @@ def _byte_level(
 
 
 def _pieces(value: Mapping[str, Any], *, size: int, bos: int | None, eos: int | None) -> GgufTokenizer:
-    """Llama 2's kind: of two pieces that may be joined, that of the earlier merge has the higher score."""
+    """Convert a tokenizer of Llama 2's kind. The result of an earlier merge gets a higher score."""
     tokens, types = _tokens(value, size)
     rank: dict[str, int] = {}
     for place, merge in enumerate(value["model"]["merges"]):
@@ -115,7 +118,7 @@ def _pieces(value: Mapping[str, Any], *, size: int, bos: int | None, eos: int | 
 
 
 def _tokens(value: Mapping[str, Any], size: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Every id of the model, those without a token as unused ones."""
+    """The token and type of every id of the model; ids without a token are of type unused."""
     tokens = [f"[PAD{number}]" for number in range(size)]
     types = [_UNUSED] * size
     for token, number in value["model"]["vocab"].items():
@@ -139,7 +142,7 @@ def _added_bos(path: str) -> int | None:
 
 
 def _is_llama_2(value: Mapping[str, Any]) -> bool:
-    """Spaces become ▁ and nothing else is done before merging."""
+    """Whether the tokenizer only replaces spaces by ▁ before merging."""
     replaced = [step["content"] for step in _steps(value.get("normalizer"), "Replace")]
     return value.get("pre_tokenizer") is None and replaced == [_SPACE]
 
@@ -153,7 +156,7 @@ def _steps(step: Mapping[str, Any] | None, kind: str) -> list[Mapping[str, Any]]
 
 
 def _rule_of_cutting(step: Mapping[str, Any] | None) -> str | None:
-    """What llama.cpp calls the rule of a pre-tokenizer; None for one that it may not have."""
+    """llama.cpp's name of a pre-tokenizer; None when no equivalent is known."""
     steps = [] if step is None else step["pretokenizers"] if step.get("type") == "Sequence" else [step]
     kinds = [each["type"] for each in steps]
     if not steps or kinds[-1] != "ByteLevel" or steps[-1].get("add_prefix_space"):

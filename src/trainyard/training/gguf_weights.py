@@ -1,8 +1,8 @@
-"""Weights in a GGUF file of the architecture `llama`, dequantised tensor by tensor.
+"""Read weights from a GGUF file of the architecture `llama`, and dequantise them tensor by tensor.
 
-    token_embd  blk.N.attn_q  …  --names, rows of q and k put back-->  model.embed_tokens  model.layers.N.…
+    token_embd  blk.N.attn_q  …  --names, rows of q and k reordered-->  model.embed_tokens  model.layers.N.…
 
-The tokenizer that such a file also carries is not read; `model.tokenizer` names one.
+The tokenizer in such a file is not read; `model.tokenizer` names one.
 """
 
 import json
@@ -46,9 +46,9 @@ _LAYER = {
 SCALING_KEY = "trainyard.rope_scaling"
 """`model.architecture.rope_scaling` as JSON in a file that we exported."""
 VOCABULARY_KEY = "trainyard.vocabulary"
-"""`bytes` in a file that was exported from a run on bytes."""
+"""Has the value `bytes` in a file that was exported from a run on bytes."""
 FREQUENCIES = "rope_freqs.weight"
-"""What the rotary frequencies are divided by: how llama.cpp's converter writes Llama 3's scaling."""
+"""The divisors of the rotary frequencies; llama.cpp's converter stores Llama 3's scaling this way."""
 
 
 def our_name(name: str) -> str:
@@ -69,10 +69,10 @@ def gguf_name(name: str) -> str:
 
 
 def rows_by_halves(weights: Floats, heads: int) -> Floats:
-    """Undo the order of rows `[heads × head_dim, width]` that llama.cpp gives to queries and keys.
+    """Undo llama.cpp's order of the rows `[heads × head_dim, width]` of queries and keys.
 
-    Its rotary positions turn neighbours (0, 1), (2, 3), …; ours and Hugging Face's turn row i with row
-    i + head_dim / 2. Its converter therefore interleaves the two halves of each head.
+    Its rotary positions rotate neighbouring rows (0, 1), (2, 3), …; ours and Hugging Face's rotate row i with
+    row i + head_dim / 2. Its converter therefore interleaves the two halves of each head.
     """
     pairs = weights.reshape(heads, -1, 2, *weights.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weights.shape)
@@ -112,7 +112,7 @@ class GgufWeights:
         }
 
     def architecture(self) -> dict[str, Any]:
-        """All of `model.architecture` that the header tells; sizes are those of the tensors."""
+        """The keys of `model.architecture` in the header; sizes are those of the tensors."""
         vocabulary, width = self.shape("model.embed_tokens.weight")
         found = {
             "vocab_size": vocabulary,
@@ -124,8 +124,8 @@ class GgufWeights:
         if self._scaling is not None:
             found["rope_scaling"] = self._scaling
         elif self._frequencies is not None:
-            # The divisors alone are stored. The other values are those of every Llama 3 with scaling, and
-            # `contradictions` compares what follows from them with the file.
+            # Only the divisors are stored. The other values are the same in every Llama 3 with scaling, and
+            # `contradictions` compares the resulting divisors with the file.
             factor = float(_frequency_divisors(self._frequencies).max())
             found["rope_scaling"] = {"rope_type": "llama3", "factor": factor}
         return found
@@ -149,7 +149,7 @@ class GgufWeights:
         yield from self._unreadable()
         turned = 2 * rotary_frequencies(architecture).numel()
         if (self._turned or turned) != turned:
-            yield f"the file turns {self._turned} numbers of a head by position, our model all {turned}"
+            yield f"the file rotates {self._turned} dimensions per head by position, our model all {turned}"
         plain = rotary_frequencies(architecture.model_copy(update={"rope_scaling": RopeScalingConfig()}))
         ours = plain / rotary_frequencies(architecture)
         theirs = (
@@ -163,7 +163,7 @@ class GgufWeights:
             )
 
     def _unreadable(self) -> Iterator[str]:
-        """Types of tensors for which there is no dequantisation, each tried on one row."""
+        """Yield the tensor types that cannot be dequantised; each type is tried on one row."""
         from gguf.quants import dequantize as dequantize_by_numpy
 
         examples = {tensor.tensor_type: tensor for tensor in self._tensors.values()}
@@ -178,7 +178,7 @@ class GgufWeights:
 
 
 def _dequantised(tensor: "ReaderTensor", *, tile_bytes: int = DEFAULT_TILE_BYTES) -> Floats:
-    """The values of a tensor in memory of their own, which the mapped file is not."""
+    """Dequantise a tensor into new memory, separate from the mapped file."""
     kind, threads = tensor.tensor_type.name, torch.get_num_threads()
     return dequantize(tensor.data, kind, tile_bytes=tile_bytes, threads=threads)
 
@@ -223,6 +223,6 @@ def _value(reader: "GGUFReader", key: str, default: Any = None) -> Any:
 
 
 def _other_scaling(reader: "GGUFReader") -> dict[str, Any]:
-    """A scaling of rotary positions by metadata (linear, yarn, …), which our model does not have."""
+    """A rotary scaling in the metadata (linear, yarn, …), which our model does not support."""
     kind = _value(reader, "rope.scaling.type", "none")
     return {} if kind == "none" else {"rope_scaling": {"rope_type": kind}}

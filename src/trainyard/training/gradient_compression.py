@@ -1,13 +1,13 @@
-"""Gradients exchanged as products of thin matrices: PowerSGD (arXiv:1905.13727), with error feedback.
+"""PowerSGD (arXiv:1905.13727): all-reduce gradients as products of thin matrices, with error feedback.
 
     M = gradient + error    P = sum of M Q, orthonormal    Q = mean of Mᵀ P    P Qᵀ    error = M - P Qᵀ
 
-Q and the errors are kept between steps, so they are part of the state; the errors differ from process to
-process. All of it belongs to parameters, not to DDP's buckets, which are others after a resume. It is for
-copies of a model: sharded gradients are not compressed.
+Q and the errors are kept between steps, so they are part of the checkpoint; each process has its own errors.
+They belong to parameters and not to DDP's buckets, because the buckets change after a resume. Only replicated
+models are supported: sharded gradients are not compressed.
 
-This is an option for slow networks, off unless `compute.gradient_compression` asks for it: the gradients that
-it gives are approximate. Nothing else depends on it.
+This is an option for slow networks, off unless `compute.gradient_compression` asks for it: its gradients are
+approximate. Nothing else depends on it.
 """
 
 import logging
@@ -27,36 +27,36 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Compression:
-    """How much is sent."""
+    """The rank of the compression and the ratio that it achieves."""
 
     rank: int
-    """Columns of the thin matrices, at most."""
+    """The largest number of columns of the thin matrices."""
     ratio: float
-    """Numbers of all gradients over numbers sent, those that are sent whole included."""
+    """Elements of all gradients divided by elements sent, including gradients that are sent whole."""
 
 
 def choose_rank(shapes: Sequence[tuple[int, ...]], ratio: float) -> Compression:
-    """The largest rank that compresses gradients of these shapes by at least `ratio`; rank 1 if none does."""
+    """Choose the largest rank that compresses gradients of these shapes by at least `ratio`; else rank 1."""
     total = sum(math.prod(shape) for shape in shapes)
     most = max((min(shape) for shape in shapes if len(shape) == 2), default=1)
-    # What is sent grows with the rank, so that the ranks that compress enough are the first ones.
+    # The amount sent grows with the rank, so the ranks that compress enough come first.
     enough = bisect_right(range(1, most + 1), total / ratio, key=lambda rank: _sent(shapes, rank))
     rank = max(1, enough)
     return Compression(rank, total / _sent(shapes, rank))
 
 
 def _sent(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
-    """Numbers that each process sends a step."""
+    """Elements that each process sends per step."""
     return sum(rank * sum(shape) if is_compressed(shape, rank) else math.prod(shape) for shape in shapes)
 
 
 def is_compressed(shape: tuple[int, ...], rank: int) -> bool:
-    """Whether the thin matrices of a gradient are fewer numbers than itself."""
+    """Whether the thin matrices of a gradient have fewer elements than the gradient itself."""
     return len(shape) == 2 and rank * sum(shape) < math.prod(shape)
 
 
 class CompressedExchange:
-    """The mean of the gradients over all processes, approximately."""
+    """Computes the approximate mean of the gradients over all processes."""
 
     def __init__(self, model: nn.Module, mesh: DeviceMesh, *, ratio: float, seed: int) -> None:
         self._group = mesh.get_group()
@@ -77,7 +77,8 @@ class CompressedExchange:
             name: torch.randn(p.shape[1], rank, generator=generator).to(p.device)
             for name, p in self._thin.items()
         }
-        # One error a process, in one tensor over all of them: a checkpoint keeps it like a sharded weight.
+        # Each process has its own error. One DTensor holds all of them, so that a checkpoint stores it like
+        # a sharded weight.
         self._errors = {
             name: DTensor.from_local(torch.zeros_like(p).unsqueeze(0), mesh, [Shard(0)], run_check=False)
             for name, p in self._thin.items()
@@ -85,13 +86,13 @@ class CompressedExchange:
         self._next: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live state by name; loading into it restores it."""
+        """The live state by name. Loading into these tensors restores the state."""
         factors = {f"factor.{name}": value for name, value in self._factors.items()}
         return {**factors, **{f"error.{name}": value for name, value in self._errors.items()}}
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Replace every gradient by the mean over all processes; the state stays until `commit`."""
+        """Replace every gradient by the mean over all processes. `commit` updates the state."""
         self._mean([_gradient(parameter) for parameter in self._whole])
         matrices = {n: _gradient(p) + self._errors[n].to_local()[0] for n, p in self._thin.items()}
         left = {name: matrix @ self._factors[name] for name, matrix in matrices.items()}
@@ -106,7 +107,7 @@ class CompressedExchange:
         self._next = factors, matrices
 
     def commit(self) -> None:
-        """Take over the state of the last exchange, once its gradients are used."""
+        """Update the state to that of the last exchange; call it when its gradients are used."""
         if self._next is None:
             return
         factors, errors = self._next

@@ -1,11 +1,11 @@
-"""What is done when a run stands still: every process leaves its stacks in `logs/`, then the run ends.
+"""End a run that hangs: every process writes its stacks to `logs/`, then the run ends.
 
     first to notice --> logs/hang-suspected --> all: logs/hang-rank-R.txt --> main: event, outcome --> exit 1
 
-The main thread may be stuck anywhere, in a collective too, and never come back: everything here happens in
-the watchdog's thread, and the process ends without asking the others. The main process removes
-`logs/hang-suspected` when all is on record, which tells the others to go. What the main thread is stuck in
-may be what the end needs too, such as a terminal that takes nothing: each part has seconds, no more.
+The main thread may be stuck anywhere, even in a collective, and never return. So everything here runs in the
+watchdog's thread, and the process ends without a collective. The main process removes `logs/hang-suspected`
+when everything is recorded; that tells the others to exit. Ending may need the same thing that the main
+thread is stuck in, such as a terminal that accepts no output. So each part has a time limit of seconds.
 """
 
 import faulthandler
@@ -35,13 +35,13 @@ from trainyard.training.world import collectives_wait_for_ever
 
 _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
-"""How long the main process waits for the stacks of the others."""
+"""The main process waits this long for the stacks of the others."""
 _RECORD_SECONDS = 10.0
-"""How long the others wait for the main process."""
+"""The others wait this long for the main process."""
 _PART_SECONDS = 3.0
-"""How long any part of the end may take before it goes on without it."""
+"""Each part of the end may take this long; then the next part begins."""
 _END_SECONDS = 25.0
-"""After this the process leaves, whatever keeps it from the rest; torchrun kills it a little later."""
+"""The process exits after this time even if parts are not done; torchrun would kill it a little later."""
 _POLL_SECONDS = 0.05
 
 
@@ -49,9 +49,10 @@ _POLL_SECONDS = 0.05
 def ended_when_hung(
     parts: Segment, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
 ) -> Iterator[None]:
-    """End all processes of the run, each by `leave`, when what is done inside stands still.
+    """End all processes of the run, each by `leave`, when the body hangs.
 
-    No collective gives up first: it would say that another process is gone, and leave no stacks.
+    Collectives have no time limit meanwhile. Otherwise a collective would fail first with a message that
+    another process is gone, and there would be no stacks.
     """
     alarm = Alarm(parts, recorder, leave=leave)
     parts.world.on_main(alarm.forget)
@@ -70,22 +71,22 @@ def ended_when_hung(
 
 
 def _leave_together(parts: Segment) -> None:
-    """Nobody ends before the others are done with what is watched: they would seem to be left alone."""
+    """Wait for all processes. One that exited earlier would look lost to the others, which still watch."""
     with parts.watchdog.slow_work():
         parts.world.wait()
 
 
 class Alarm:
-    """The end of a run that hangs."""
+    """Ends a run that hangs."""
 
     def __init__(self, parts: Segment, recorder: OutcomeRecorder, *, leave: Callable[[int], None]) -> None:
-        """`leave` is given the exit code, ends the process and does not return."""
+        """`leave` takes the exit code, ends the process and does not return."""
         self._parts, self._recorder, self._leave = parts, recorder, leave
         self._logs = parts.directory.logs
         self._sign = self._logs / "hang-suspected"
 
     def forget(self) -> None:
-        """Remove the sign of a run that was killed while it said why it ended."""
+        """Remove `hang-suspected` of an earlier segment that was killed while it ended."""
         self._sign.unlink(missing_ok=True)
 
     def called(self) -> bool:
@@ -93,7 +94,7 @@ class Alarm:
         return self._sign.exists()
 
     def ring(self, still: Standstill) -> None:
-        """Leave the stacks, put the hang on record, end the process with exit code 1."""
+        """Write the stacks, record the hang, and end the process with exit code 1."""
         last_resort = threading.Timer(_END_SECONDS, self._leave, (int(ExitCode.NO),))
         last_resort.daemon = True
         last_resort.start()
@@ -113,7 +114,7 @@ class Alarm:
         self._leave(int(ExitCode.NO))
 
     def _call_the_others(self, noticed: dict[str, Any]) -> None:
-        """Set the sign; where it is set, `noticed` becomes what it says: who noticed, after how long."""
+        """Write `hang-suspected`. If another process has written it, copy its facts into `noticed`."""
         try:
             if self.called():
                 noticed.update(json.loads(self._sign.read_bytes()))
@@ -123,7 +124,7 @@ class Alarm:
             _logger.warning("%s: %s", self._sign, error)
 
     def _leave_stacks(self, noticed: dict[str, Any]) -> None:
-        """The stacks of all threads; on a full disk, to stderr."""
+        """Write the stacks of all threads to the log; to stderr if the disk is full."""
         rank = self._parts.world.rank
         try:
             with self._stacks(rank).open("a", encoding="utf-8") as file:
@@ -160,7 +161,7 @@ class Alarm:
         return self._logs / f"hang-rank-{rank}.txt"
 
     def _stacks_left(self) -> list[Path]:
-        """The files that were written since the hang was noticed; those of earlier hangs are older."""
+        """The stack files written since the hang was noticed, without those of earlier hangs."""
         if not self._sign.exists():
             return []
         noticed = self._sign.stat().st_mtime_ns
@@ -169,7 +170,7 @@ class Alarm:
 
 
 def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
-    """What torch's flight recorder kept of the last collectives: NCCL's as its `fr_trace` reads it."""
+    """Write the last collectives from PyTorch's flight recorder; `fr_trace` reads the file of NCCL."""
     if not dist.is_initialized():
         return
     from torch._C import _distributed_c10d as c10d
@@ -183,7 +184,7 @@ def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
 
 
 def _in_time(part: Callable[[], None]) -> None:
-    """Do a part of the end in a thread of its own; go on when it is done, has failed or takes too long."""
+    """Run a part of the end in its own thread; return when it is done, has failed or takes too long."""
 
     def work() -> None:
         try:

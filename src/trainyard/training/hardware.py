@@ -1,6 +1,6 @@
-"""The device a run computes on: chosen, made deterministic, described for `run.json`.
+"""Choose the device of a run, make it deterministic, and describe it for `run.json`.
 
-Whether the machine is good enough is judged by `cluster.preflight`.
+`cluster.preflight` judges whether the machine is good enough.
 """
 
 import os
@@ -27,7 +27,7 @@ def prepare_device(config: Config) -> torch.device:
     torch.set_num_threads(config.compute.threads or max(1, (os.cpu_count() or 1) // neighbours))
     device = _own_device(config.model.device, neighbours)
     name = str(device)
-    # All processes of a machine see that one of them has no GPU, so that none waits for it.
+    # Every process of a machine checks for all of them, so that none waits for one without a GPU.
     if device.type == "cuda" and max(device.index or 0, neighbours - 1) >= torch.cuda.device_count():
         asked = f"{name} was asked for" if neighbours == 1 else f"{neighbours} processes want one each"
         raise ConfigError(
@@ -47,7 +47,7 @@ def prepare_device(config: Config) -> torch.device:
 
 
 def _own_device(name: str, neighbours: int) -> torch.device:
-    """The device that `name` means for this process; of several on a machine each has its own GPU."""
+    """The device that `name` means for this process. Each process of a machine gets its own GPU."""
     if name == "auto":
         name = "cuda:0" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -59,22 +59,22 @@ def _own_device(name: str, neighbours: int) -> torch.device:
 def _set_determinism(config: ComputeConfig) -> None:
     if config.compile:
         torch.use_deterministic_algorithms(config.deterministic)
-    else:  # the same without importing the compiler, which takes as long as a third of torch
+    else:  # the same, without importing the compiler, which takes a third as long as importing torch
         torch.set_deterministic_debug_mode("error" if config.deterministic else "default")
     torch.backends.cudnn.benchmark = not config.deterministic
-    # Filling fresh memory costs time and hides nothing here: no kernel of ours reads it before writing.
+    # Filling new memory takes time and is not needed: our kernels write memory before they read it.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = False) -> dict[str, Any]:
-    """The `hardware` of `run.json`; for `compiled` kernels of a CPU also how wide their vectors are."""
+    """The `hardware` of `run.json`; for `compiled` kernels on a CPU also their vector width."""
     facts: dict[str, Any] = {
         "device": str(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "world_size": world_size,
-        # Of this machine; null where no torchrun says it.
+        # The number of processes on this machine; null when torchrun does not give it.
         "local_world_size": _local_world_size(world_size),
         "platform": platform.platform(),
     }
@@ -93,9 +93,10 @@ def _local_world_size(world_size: int) -> int | None:
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:
-    """For a row of metrics, in bytes: of a GPU what is taken, by whomever, and torch's own peak.
+    """Memory figures in bytes for a row of metrics.
 
-    Without a GPU it is the most main memory that the process has had.
+    For a GPU: the memory in use by all programs, the total, and torch's own peak. Without a GPU: the peak
+    main memory of the process.
     """
     if device.type != "cuda":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,9 +1,9 @@
-"""A model on the Hugging Face Hub: its files in the local cache, at a commit that goes on record.
+"""Fetch the files of a model from the Hugging Face Hub into the local cache, at a commit that is recorded.
 
     owner/name[@revision] --huggingface_hub--> ~/.cache/huggingface/hub/…/snapshots/<commit>/
 
-Only config.json, the tokenizer and the safetensors files are fetched. HF_TOKEN, HF_ENDPOINT, HF_HOME and
-HF_HUB_OFFLINE are huggingface_hub's own. What the files mean is not known here.
+Only config.json, the tokenizer and the safetensors files are fetched. huggingface_hub itself reads HF_TOKEN,
+HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE. This module does not interpret the files.
 """
 
 import logging
@@ -33,7 +33,7 @@ _DESCRIPTION = (
 )
 _WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
 _IGNORED = ["*/*"]
-"""Other forms of the same weights lie in folders such as original/."""
+"""Folders such as original/ hold the same weights in other formats."""
 _OFFLINE = ("1", "ON", "YES", "TRUE")
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class HubModel:
 
     repository: str
     revision: str | None
-    """Commit, branch or tag; None is the newest commit."""
+    """A commit, branch or tag; None is the newest commit."""
 
     def __str__(self) -> str:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
@@ -59,7 +59,7 @@ class HubModel:
 
 
 def hub_model(path: str) -> HubModel | None:
-    """The model on the Hub that `path` names; None where it is, or can only be, a path on this machine."""
+    """The model on the Hub that `path` names; None when `path` is, or can only be, a local path."""
     match = _FORM.fullmatch(path)
     if match is None or path.endswith(_FILE_SUFFIXES) or Path(path).exists():
         return None
@@ -67,17 +67,17 @@ def hub_model(path: str) -> HubModel | None:
 
 
 def description_of(model: HubModel) -> tuple[Path, HubModel]:
-    """The folder with config.json and tokenizer, fetched if need be, and the model at the commit found.
+    """Return the folder with config.json and tokenizer, fetched if needed, and the model at its commit.
 
-    Raises ConfigError when the Hub has no such model, or not for this user, ServiceError when it cannot be
-    reached and nothing is in the cache.
+    Raises ConfigError when the Hub has no such model or refuses this user, ServiceError when the Hub cannot
+    be reached and the model is not in the cache.
     """
     folder = _fetched(model, _DESCRIPTION)
     return folder, HubModel(model.repository, folder.name)
 
 
 def weights_of(model: HubModel) -> Path:
-    """The folder with the weights too, fetched if need be. Raises what `description_of` raises."""
+    """Return the folder including the weights, fetched if needed. Raises what `description_of` raises."""
     if (cached := _cached(model)) is not None:
         return cached
     _logger.info("weights of %s: fetching from the Hugging Face Hub what is not in its cache", model)
@@ -94,7 +94,7 @@ def weights_of(model: HubModel) -> Path:
 
 
 def _cached(model: HubModel) -> Path | None:
-    """The folder of a commit whose weights are all in the cache."""
+    """The cached folder of a pinned commit; None unless all its weights are in the cache."""
     from huggingface_hub import errors, snapshot_download
 
     if not model.is_pinned:
@@ -128,7 +128,7 @@ def _fetched(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """In a log progress bars are noise; HF_HUB_DISABLE_PROGRESS_BARS of the user stays as it is."""
+    """Hide progress bars, which are noise in a log; respect the user's HF_HUB_DISABLE_PROGRESS_BARS."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -147,7 +147,7 @@ def _without_bars() -> Iterator[None]:
 
 @contextmanager
 def _explained(model: HubModel) -> Iterator[None]:
-    """What huggingface_hub raises, as errors that say what to do."""
+    """Convert the errors of huggingface_hub to errors that say what to do."""
     from huggingface_hub import errors
 
     page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{model.repository}"
@@ -175,13 +175,13 @@ def _explained(model: HubModel) -> Iterator[None]:
         if status in (401, 403):
             raise _refused(model, _not_found(status, page)) from None
         raise _unreachable(model, error) from None
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # of its HTTP client
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
         raise _unreachable(model, error) from None
 
 
 def _not_found(status: int, page: str) -> str:
     if status == 401 and os.environ.get("HF_TOKEN"):
-        return f"is not to be had with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
+        return f"cannot be read with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
     if status == 401:
         return f"does not exist, or is private (401): check {page}, and set HF_TOKEN if it is private"
     if status == 403:

@@ -1,7 +1,7 @@
-"""A dataset of the Hugging Face `datasets` library as texts in a fixed order, with a place to go on from.
+"""Stream the texts of a Hugging Face dataset in a fixed order, with a position to continue from.
 
-It is read while training and never kept: from the Hub at a commit that is on record, or from a local folder
-in a form that the library reads. What the texts become is the affair of `token_stream`.
+The texts are read during training and are not stored. They come from the Hub at a recorded commit, or from
+a local folder in a format that the `datasets` library reads. `token_stream` tokenises them.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from trainyard.errors import ConfigError, DataError, ServiceError
 from trainyard.run.files import sha256_of_file
 
 Place = dict[str, Any] | None
-"""Where to go on reading, as JSON; None is the beginning."""
+"""The position to continue reading from, as JSON; None is the beginning."""
 _SECONDS = 30.0
 _COMMIT_DIGITS = 40
 _KEY = "data.hugging_face"
@@ -26,7 +26,7 @@ _KEY = "data.hugging_face"
 
 @dataclass(frozen=True)
 class Origin:
-    """Which state of a dataset is read."""
+    """The dataset and the revision that is read."""
 
     dataset: str
     """Its name on the Hub, or a local folder."""
@@ -35,14 +35,14 @@ class Origin:
 
     @cached_property
     def content(self) -> str:
-        """What is the same wherever the same data is read: the commit, or a digest of all of the folder."""
+        """An identifier of the data: the dataset and its commit, or a digest of the local folder."""
         if self.revision is None:
             return _digest_of_folder(Path(self.dataset))
         return f"{self.dataset}@{self.revision}"
 
 
 def find_origin(config: HuggingFaceConfig) -> Origin:
-    """The commit that the dataset has now, or that `revision` means; a local folder has none.
+    """Resolve `revision`, or the newest revision, to a commit; a local folder has no commit.
 
     Raises ServiceError when the Hub cannot be reached, DataError when it has no such dataset or commit.
     """
@@ -70,7 +70,7 @@ def _newest_commit(dataset: str, revision: str | None) -> str:
 
 
 def _digest_of_folder(folder: Path) -> str:
-    """Over the name and the bytes of each file that is not hidden: a change anywhere is another dataset."""
+    """A digest of the name and content of each file that is not hidden, so that any change is noticed."""
     total = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         relative = path.relative_to(folder).as_posix()
@@ -85,7 +85,7 @@ class TextStream:
     def __init__(
         self, config: HuggingFaceConfig, split: str, *, revision: str | None, text_field: str
     ) -> None:
-        """Nothing but the list of files is read yet. Raises ServiceError and DataError."""
+        """Read only the list of files. Raises ServiceError and DataError."""
         import datasets
 
         assert config.dataset is not None
@@ -99,10 +99,10 @@ class TextStream:
         self._iterator = iter(self._rows)
 
     def read(self, place: Place, count: int) -> tuple[list[bytes], Place]:
-        """The texts, in UTF-8, of the next `count` rows from `place` on, and the place after them.
+        """Read the next `count` rows from `place` on: their texts in UTF-8, and the position after them.
 
-        Rows without a text are left out, so that fewer are given; the place is None at the end of the split.
-        Raises ServiceError when the Hub cannot be reached, DataError when no row has the field for the text.
+        Rows without a text are left out, so the list may be shorter. The position is None at the end of the
+        split. Raises ServiceError when the Hub cannot be reached, DataError when a row lacks the text field.
         """
         if place != self._place:
             self._rows.load_state_dict(place)
@@ -120,7 +120,7 @@ class TextStream:
         return texts, self._place
 
     def _text_of(self, row: dict[str, Any]) -> list[bytes]:
-        """The text in a list, which is empty where the row has none."""
+        """The text of the row in a list; an empty list when the row has no text."""
         if self._text_field not in row:
             raise DataError(
                 f"{self._name} ({self._split}): rows have no {self._text_field!r}, only "
@@ -129,13 +129,13 @@ class TextStream:
         text = row[self._text_field]
         try:
             return [text.encode()] if isinstance(text, str) and text else []
-        except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is no character
+        except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
             return []
 
 
 @contextmanager
 def _explained(dataset: str) -> Iterator[None]:
-    """What the libraries raise, as errors that say what to do."""
+    """Convert the errors of the libraries to errors that say what to do."""
     import datasets.exceptions
     import pyarrow
     from huggingface_hub import errors
@@ -146,7 +146,7 @@ def _explained(dataset: str) -> Iterator[None]:
         raise _unusable(dataset, error) from None
     except (datasets.exceptions.DatasetsError, ValueError, RuntimeError, pyarrow.ArrowException) as error:
         raise _unusable(dataset, error) from None
-    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # of its HTTP client
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
         raise _unreachable(dataset, error) from None
 
 

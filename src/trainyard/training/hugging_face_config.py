@@ -1,7 +1,7 @@
-"""A Llama's `config.json` as Hugging Face writes it, to and from `model.architecture`.
+"""Convert a Llama's `config.json` of Hugging Face to and from `model.architecture`.
 
-It knows the forms of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`), and writes the
-former, which both read. Weights and tokenizers are not its affair.
+It reads the formats of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`), and writes
+the former, which both versions read. It handles no weights and no tokenizers.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ CONFIG_NAME = "config.json"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The content of a `config.json`. Raises ConfigError when it is no Llama's."""
+    """Read a `config.json`. Raises ConfigError when it is not that of a Llama."""
     try:
         value = read_json(path)
     except (OSError, DamagedFileError) as error:
@@ -34,7 +34,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `model.architecture` that no shape shows; defaults are those of LlamaConfig."""
+    """The keys of `model.architecture` that tensor shapes do not show; defaults are those of LlamaConfig."""
     heads = config.get("num_attention_heads", 32)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {
@@ -63,7 +63,7 @@ def architecture_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _declared_scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `RopeScalingConfig` that have an effect; all there are of a kind that our model lacks."""
+    """The keys of `RopeScalingConfig` that have an effect; all keys for a kind that our model lacks."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "llama3":
         return {key: rope.get(key) for key in RopeScalingConfig.model_fields} | {"rope_type": kind}
@@ -73,7 +73,7 @@ def _declared_scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hugging_face_config(architecture: ArchitectureConfig) -> dict[str, Any]:
-    """The `config.json` that transformers builds the same model from."""
+    """The `config.json` from which transformers builds the same model."""
     scaling = architecture.rope_scaling
     return {
         "architectures": ["LlamaForCausalLM"],

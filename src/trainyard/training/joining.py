@@ -1,4 +1,4 @@
-"""The wait for the other processes of a run, which ends early when one of them failed before it came."""
+"""End the rendezvous early when another process of the run has failed before it joined."""
 
 import os
 import signal
@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from trainyard.errors import ExitCode
 
 _GRACE_SECONDS = 5.0
-"""For the others to come after all, once this process was told to end."""
+"""The others still have this long to join after this process was told to end."""
 
 
 @contextmanager
 def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
-    """End the process when what is done inside goes on for seconds after SIGTERM, or after `told` was true.
+    """End the process if the body still runs some seconds after SIGTERM, or after `told` was true.
 
-    torchrun sends it to all when one process fails. One that waits for that one in native code would run no
-    handler of Python's, and be killed after half a minute. It says nothing: the one that failed has.
+    torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
+    code would run no Python signal handler, and would be killed after half a minute. This process prints
+    nothing, because the failed process has printed its message.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""How long a run is: steps, epochs and tokens, from the configuration and the size of the data."""
+"""Compute the length of a run in steps, epochs and tokens from the configuration and the size of the data."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,16 +8,16 @@ from trainyard.config.schema import DataConfig, TrainingConfig
 
 @dataclass(frozen=True)
 class RunLength:
-    """What the run was asked to do."""
+    """The planned length of a run."""
 
     steps: int
     """Optimizer steps."""
     steps_per_epoch: int | None
     """None when the length of the data is not known."""
     epochs: float | None
-    """Passes over the training data that `steps` make; None likewise."""
+    """Passes over the training data in `steps`; None when the length of the data is not known."""
     samples_per_step: int
-    """Sequences an optimizer step: the global batch."""
+    """Sequences per optimizer step: the global batch."""
     tokens_per_step: int
 
     def epoch_of(self, step: int) -> int | None:
@@ -25,7 +25,7 @@ class RunLength:
         return None if self.steps_per_epoch is None else step // self.steps_per_epoch + 1
 
     def place_of(self, step: int) -> str:
-        """Where the batch of a step stands in the data, for people."""
+        """The position of a step's batch in the data, as text for people."""
         if self.steps_per_epoch is None:
             return f"batch {step} of the stream"
         return f"batch {step % self.steps_per_epoch} of epoch {self.epoch_of(step)}"
@@ -35,14 +35,17 @@ class RunLength:
 
 
 def global_batch(config: TrainingConfig, groups: int) -> int:
-    """Sequences an optimizer step, over all accumulated forward passes and groups with data of their own."""
+    """Sequences per optimizer step, over all accumulated forward passes and all groups with separate data."""
     return config.batch_size * config.gradient_accumulation_steps * groups
 
 
 def plan_length(
     training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int | None, groups: int
 ) -> RunLength:
-    """The earlier of `max_steps` and `epochs` ends the run; without known epochs, `max_steps` does."""
+    """Plan the length: the run ends at `max_steps` or after `epochs`, whichever comes first.
+
+    When the number of steps per epoch is not known, only `max_steps` counts.
+    """
     limits = [training.max_steps]
     if training.epochs is not None and steps_per_epoch is not None:
         limits.append(training.epochs * steps_per_epoch)

@@ -1,8 +1,8 @@
-"""The loss of a language model, in float32 whatever the precision of the logits.
+"""The loss of a language model, computed in float32 for logits of any precision.
 
-It goes over the logits a few rows at a time, forward and backward: beside the logits and their gradient, in
-their own precision, nothing of that size exists. In float32 they would take most of a step's memory where the
-vocabulary is large, and each pass over them would go to main memory.
+It processes a few rows of the logits at a time, forward and backward. So no other array is as large as the
+logits and their gradient, which keep their own precision. With a large vocabulary, float32 logits would take
+most of a step's memory, and each pass over them would go to main memory.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ROWS_BYTES = 1 << 21, 1 << 26
-"""Of the float32 copy of some rows, at most: what a cache of a CPU holds; what keeps a GPU busy."""
+"""The largest size of the float32 copy of rows: on a CPU it fits a cache, on a GPU it keeps the GPU busy."""
 
 
 def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy in nats, summed over the tokens; logits `[batch, seq, vocab]`, targets `[batch, seq]`.
+    """Cross-entropy in nats, summed over tokens; logits `[batch, seq, vocab]`, targets `[batch, seq]`.
 
     Targets below zero do not count.
     """
@@ -40,7 +40,7 @@ class _SummedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The share that each word was given, less one for the target; rows without a target have none."""
+        """The gradient: the softmax, less one at the target; zero for rows without a target."""
         logits, targets, logarithms = ctx.saved_tensors
         counted = torch.where(targets < 0, 0.0, gradients[0])[:, None]
         result = torch.empty_like(logits)
@@ -53,7 +53,7 @@ class _SummedLoss(torch.autograd.Function):
 
 
 def _rows(logits: Tensor) -> Iterator[slice]:
-    """As many rows at a time as `ROWS_BYTES` allows."""
+    """Yield slices of as many rows as `ROWS_BYTES` allows."""
     count, width = logits.shape
     at_once = max(1, ROWS_BYTES[logits.device.type != "cpu"] // (4 * width))
     for start in range(0, count, at_once):

@@ -1,12 +1,12 @@
-"""The index of a Megatron dataset: which sequences and documents the tokens of a `.bin` file are.
+"""Read the index of a Megatron dataset: the sequences and documents in the tokens of a `.bin` file.
 
-The format is Megatron-LM's `megatron/core/datasets/indexed_dataset.py`, all numbers little-endian:
+The format is that of Megatron-LM's `megatron/core/datasets/indexed_dataset.py`, all numbers little-endian:
 
     "MMIDIDX" 0 0 | version u64 = 1 | type of the tokens u8 | sequences u64 | document marks u64 |
     lengths in tokens i32 × sequences | byte offsets i64 × sequences | first sequences i64 × document marks
 
-There is one document mark more than documents; the last is the number of sequences. The tokens themselves
-are `token_files`'.
+There is one more document mark than documents; the last mark is the number of sequences. `token_files` reads
+the tokens themselves.
 """
 
 import struct
@@ -31,17 +31,17 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class MegatronIndex:
-    """An index that holds together by itself and fits its `.bin` file."""
+    """An index that is consistent and fits its `.bin` file."""
 
     dtype: str
-    """Of the tokens."""
+    """The type of the tokens."""
     lengths: npt.NDArray[np.int32]
-    """Tokens of each sequence."""
+    """The number of tokens of each sequence."""
     documents: npt.NDArray[np.int64]
-    """The first sequence of each document, and at the end the number of sequences."""
+    """The first sequence of each document, then the number of sequences."""
 
     def document_starts(self) -> Iterator[npt.NDArray[np.int64]]:
-        """The place of the first token of each document that has one, rising, in parts."""
+        """Yield the positions of the first tokens of all non-empty documents, ascending, in parts."""
         before = 0
         for first in range(0, self.documents.size - 1, _CHUNK):
             marks = self.documents[first : first + _CHUNK + 1]
@@ -52,15 +52,16 @@ class MegatronIndex:
 
 
 def index_beside(tokens: Path) -> Path | None:
-    """The index of the `.bin` file `tokens`, None if it has none."""
+    """The path of the index of the `.bin` file `tokens`; None if it has none."""
     path = tokens.with_suffix(SUFFIX)
     return path if path.is_file() else None
 
 
 def read_index(path: Path, tokens: Path) -> MegatronIndex:
-    """The index at `path` of the `.bin` file `tokens`; the tokens are not read.
+    """Read the index at `path` of the `.bin` file `tokens`, but not the tokens.
 
-    Raises DataError when it is damaged, holds no token ids or does not describe all of `tokens`.
+    Raises DataError when the index is damaged, has a type that is not for token ids, or does not describe
+    all of `tokens`.
     """
     dtype, sequences, marks = _header(path)
     content: np.memmap[Any, np.dtype[np.uint8]] = np.memmap(path, np.uint8, mode="r")
@@ -78,7 +79,7 @@ def read_index(path: Path, tokens: Path) -> MegatronIndex:
 
 
 def _header(path: Path) -> tuple[str, int, int]:
-    """The type of the tokens, the number of sequences and that of document marks."""
+    """Return the type of the tokens, the number of sequences and the number of document marks."""
     with path.open("rb") as file:
         head = file.read(_HEADER.size)
     if not head.startswith(_MAGIC):
@@ -98,15 +99,15 @@ def _header(path: Path) -> tuple[str, int, int]:
 
 
 def _check_documents(path: Path, documents: npt.NDArray[np.int64], sequences: int) -> None:
-    """The marks must lead from the first sequence to the last without a step back."""
+    """Check that the marks ascend from 0 to the number of sequences."""
     if not documents.size or documents[0] != 0 or documents[-1] != sequences or _falls(documents):
         raise _damaged(path, f"its documents are not its {sequences:,} sequences in order")
 
 
 def _check_sequences(path: Path, table: tuple[Any, Any], tokens: Path, *, width: int) -> None:
-    """Sequences must follow each other from the first byte of `tokens` to the last, as Megatron writes.
+    """Check that the sequences fill `tokens` from the first byte to the last in order, as Megatron writes.
 
-    A token has `width` bytes.
+    Each token has `width` bytes.
     """
     lengths, offsets = table
     end, size = 0, tokens.stat().st_size

@@ -18,9 +18,10 @@ from trainyard.training.placement import place
 
 
 def rotary_frequencies(architecture: ArchitectureConfig) -> Tensor:
-    """Radians a position `[head_dim / 2]` in float32 (arXiv:2104.09864), stretched by `rope_scaling`.
+    """Rotary frequencies in radians per position, `[head_dim / 2]`, float32 (arXiv:2104.09864).
 
-    The stretching is Llama 3.1's: slow turns are divided by `factor`, fast ones kept, those between blended.
+    `rope_scaling` is Llama 3.1's: it divides low frequencies by `factor`, keeps high ones and blends those
+    in between.
     """
     head_dim = architecture.hidden_size // architecture.num_attention_heads
     plain = architecture.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
@@ -41,14 +42,14 @@ def rotary_table(architecture: ArchitectureConfig) -> tuple[Tensor, Tensor]:
 
 
 def fixed_tables(architecture: ArchitectureConfig) -> dict[str, Tensor]:
-    """What a decoder looks up and nobody trains: rotary positions, and the keys that a query does not see."""
+    """The constant tables of a decoder: the rotary positions and the causal mask. They are not trained."""
     cosines, sines = rotary_table(architecture)
     length = min(architecture.max_position_embeddings, LONGEST_WRITTEN_OUT)
     return {"cosines": cosines, "sines": sines, "unseen": unseen_keys(length)}
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn the queries or keys `x` `[batch, heads, seq, head_dim]` by their positions."""
+    """Rotate the queries or keys `x` `[batch, heads, seq, head_dim]` by their positions."""
     first, second = x.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return (x * cosines + turned * sines).to(x.dtype)
@@ -68,7 +69,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | None = None) -> Tensor:
-        """`visible` says which query sees which key, as `causal_attention` takes it; without it, causal."""
+        """`visible` is the mask for `causal_attention`; None means a causal mask."""
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
         joined: Tensor = self.o_proj(causal_attention(q, k, v, visible).transpose(1, 2).flatten(2))
@@ -123,9 +124,9 @@ class Decoder(nn.Module):
     sines: Tensor
     unseen: Tensor
     run_layer: Callable[..., Tensor] = staticmethod(_run_layer)
-    """How a layer is applied; replaced where activations are computed again in the backward pass."""
+    """Applies one layer. Activation recomputation replaces it."""
     separates_documents = False
-    """Whether tokens are marked where a document begins, and documents are kept apart (`packing`)."""
+    """Whether the tokens mark document starts and documents are masked from each other (`packing`)."""
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -168,7 +169,7 @@ class Llama(nn.Module):
 
 
 def build_model(architecture: ArchitectureConfig, *, seed: int) -> Llama:
-    """A model on the CPU with random weights that are a pure function of shape and seed."""
+    """Build a model on the CPU with random weights, which are a pure function of shape and seed."""
     model = Llama(architecture)
     initialize(model, architecture, seed=seed)
     return model
@@ -178,8 +179,8 @@ def build_model(architecture: ArchitectureConfig, *, seed: int) -> Llama:
 def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> None:
     """Fill every parameter and table of `model`, sharded or not, one at a time.
 
-    Normal of `initializer_range`; the projections into the residual stream are smaller by the square root
-    of twice the number of layers (GPT-2, section 2.3).
+    Weights are normal with standard deviation `initializer_range`. For the projections into the residual
+    stream it is divided by the square root of twice the number of layers (GPT-2, section 2.3).
     """
     generator = torch.Generator().manual_seed(seed)
     residual = architecture.initializer_range / math.sqrt(2 * architecture.num_layers)
@@ -196,5 +197,5 @@ def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> 
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trained numbers; tied weights count once."""
+    """The number of trained parameters; tied weights count once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,12 +1,12 @@
-"""Quantised GGUF weights to float32: by the C++ kernels of `native/` where they are built, else by NumPy.
+"""Dequantise GGUF weights to float32, with the C++ kernels of `native/` if they are built, else with NumPy.
 
-The bits are the same either way, those of `gguf.quants.dequantize`; only the speed differs. Nothing is
-compiled here: `scripts/build_native.py` does that. Reading a GGUF file is left to the caller.
+Both give the same bits as `gguf.quants.dequantize`; only the speed differs. This module compiles nothing:
+`scripts/build_native.py` does, and the package works without the kernels. The caller reads the GGUF file.
 
 The kernels are an option: they speed up loading quantised weights, once at the start of a run that begins
-from such weights. Training itself does not use them, and the package works without them.
+from such weights. Training itself does not use them.
 
-The library is looked for in this order: `TRAINYARD_NATIVE_LIBRARY` (a path; `none` means NumPy), then
+The library is searched in this order: `TRAINYARD_NATIVE_LIBRARY` (a path; `none` means NumPy), then
 `native/build/` of the checkout.
 """
 
@@ -28,7 +28,7 @@ LIBRARY_VARIABLE = "TRAINYARD_NATIVE_LIBRARY"
 NATIVE_TYPES = (
     "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
 )  # fmt: skip
-"""Types that have a kernel; NumPy does the others."""
+"""Types that have a kernel; NumPy handles the others."""
 DEFAULT_TILE_BYTES = 4096
 _ABI_VERSION = 1
 _BUILD = Path(__file__).resolve().parents[3] / "native" / "build"
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Backend(StrEnum):
-    """What turns blocks into floats."""
+    """The implementation that converts blocks to floats."""
 
     AVX2 = "avx2"
     SCALAR = "scalar"
@@ -58,20 +58,20 @@ class _Options(ctypes.Structure):
 
 @dataclass(frozen=True)
 class _BlockType:
-    """A type of a GGUF file."""
+    """A tensor type of GGUF files."""
 
     name: str
     number: int
     elements: int
-    """Elements of one block."""
+    """Elements per block."""
     size: int
-    """Bytes of one block."""
+    """Bytes per block."""
 
 
 def backend() -> Backend:
-    """What `dequantize` uses unless it is told otherwise.
+    """The backend that `dequantize` uses by default.
 
-    Raises ConfigError when TRAINYARD_NATIVE_LIBRARY names something that is no such library.
+    Raises ConfigError when TRAINYARD_NATIVE_LIBRARY names a file that is not such a library.
     """
     library = _library()
     return Backend.NUMPY if library is None else _best(library)
@@ -86,18 +86,18 @@ def dequantize(
     using: Backend | None = None,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The float32 values of `data` (`[..., bytes of a row]`), whose GGUF type is `type_name` (`"Q8_0"`).
+    """Convert `data` (`[..., bytes per row]`) of the GGUF type `type_name` (such as `"Q8_0"`) to float32.
 
     Args:
         tile_bytes: Input bytes that a kernel handles at a time, rounded down to whole blocks, at least one.
-        threads: Most threads to use.
-        using: A certain backend instead of the fastest.
-        out: Where the values go instead of into new memory, whose first use costs more than the arithmetic:
-            float32, contiguous, of the result's shape. It is what is returned.
+        threads: The largest number of threads.
+        using: The backend; the default is the fastest.
+        out: Receives the values and is returned; float32, contiguous, of the result's shape. Without it new
+            memory is allocated, whose first use takes longer than the arithmetic.
 
     Raises:
-        DataError: a row is not whole blocks of the type, or nothing can dequantise the type.
-        ConfigError: `tile_bytes` or `threads` is below 1, or the backend that was asked for is not there.
+        DataError: a row is not a whole number of blocks, or no backend can dequantise the type.
+        ConfigError: `tile_bytes` or `threads` is below 1, or the requested backend is not available.
         ValueError: `out` does not fit.
     """
     _refuse_counts(tile_bytes, threads)
@@ -108,7 +108,7 @@ def dequantize(
     if library is None or kind.name not in NATIVE_TYPES:
         return _by_numpy(rows, kind, out)
     values = np.empty(_shape(rows, kind), np.float32) if out is None else out
-    tile = min(tile_bytes, max(rows.nbytes, 1))  # any Python integer, so that it fits a size_t
+    tile = min(tile_bytes, max(rows.nbytes, 1))  # `tile_bytes` may be too large for a size_t
     options = _Options(tile, threads, _INSTRUCTIONS[using or _best(library)])
     _by_kernel(library, rows, values, kind=kind, options=options)
     return values
@@ -133,7 +133,7 @@ def _block_type(name: str) -> _BlockType:
 
 
 def _rows(data: np.ndarray, kind: _BlockType) -> np.ndarray:
-    """The bytes of `data`, one contiguous array whose last axis is whole blocks."""
+    """The bytes of `data` as one contiguous array whose last axis is a whole number of blocks."""
     size = data.shape[-1] * data.itemsize if data.ndim else data.nbytes
     if data.ndim == 0 or size % kind.size:
         raise DataError(
@@ -167,10 +167,10 @@ def _by_kernel(
 def _by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
     import gguf
 
-    if not rows.size:  # gguf cannot shape an array of no rows
+    if not rows.size:  # gguf cannot reshape an array without rows
         return np.empty(_shape(rows, kind), np.float32) if out is None else out
     try:
-        with np.errstate(all="ignore"):  # infinite scales are data; the kernels do not warn of them either
+        with np.errstate(all="ignore"):  # infinite scales are valid; the kernels do not warn either
             values: np.ndarray = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(kind.number))
     except NotImplementedError as error:
         raise DataError(f"{kind.name} weights cannot be turned into floats by gguf: {error}") from error
@@ -195,7 +195,7 @@ def _library_for(using: Backend | None) -> ctypes.CDLL | None:
 
 
 def _library() -> ctypes.CDLL | None:
-    """The kernels, when they are built."""
+    """The library of kernels; None if it is not built."""
     asked = os.environ.get(LIBRARY_VARIABLE)
     if asked == "none":
         return None
@@ -219,7 +219,7 @@ def _asked_for(path: Path) -> ctypes.CDLL:
 
 @cache
 def _found(path: Path) -> ctypes.CDLL | None:
-    """The library at `path`; one of another time or machine is no reason to stop."""
+    """The library at `path`; None, with a warning, if it is of another version or machine."""
     try:
         return _opened(path)
     except OSError as error:
@@ -229,7 +229,10 @@ def _found(path: Path) -> ctypes.CDLL | None:
 
 @cache
 def _opened(path: Path) -> ctypes.CDLL:
-    """Load and declare the library. Raises OSError when it cannot be loaded or has another interface."""
+    """Load the library and declare its functions.
+
+    Raises OSError when it cannot be loaded or has another interface.
+    """
     library = ctypes.CDLL(str(path.resolve()))
     if not hasattr(library, "trainyard_abi_version"):
         raise OSError("it is another library")

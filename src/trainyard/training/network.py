@@ -1,8 +1,9 @@
-"""Puts on record that machines which have EFA or InfiniBand exchange by TCP, as NCCL's own log shows it.
+"""Record when machines with EFA or InfiniBand communicate over TCP, according to NCCL's own log.
 
     NCCL ──> logs/nccl-rank-R.log ──after the first step──> event `network_degraded`
 
-Only where a run spans several machines: with one, NCCL needs no network. It warns and never decides a run.
+It only applies to runs over several machines: on one machine, NCCL needs no network. It only warns and never
+fails a run.
 """
 
 import os
@@ -16,27 +17,27 @@ from trainyard.training.parts import Segment
 
 _LOG = "NCCL_DEBUG_FILE"
 _EFA_TYPES = re.compile(r"p(?:4de?|5e?n?|6-\w+)\.\w+")
-"""EC2's names of machines whose EFA has RDMA, which is what makes them worth their price."""
+"""EC2 instance types whose EFA supports RDMA, for which users pay."""
 _AMAZON = "0x1d0f"
 
 
 def keep_nccl_log(logs: Path, device: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have NCCL write its log into `logs`, unless somebody has told it what to log already.
+    """Make NCCL write its log into `logs`, unless the user has configured NCCL's log.
 
-    To be called before the process group is made.
+    Call it before the process group is created.
     """
     if device != "cuda" or not _several_machines(environment):
         return
     if "NCCL_DEBUG" in environment or _LOG in environment:
         return
-    make_run_folder(logs)  # without it NCCL would write to the terminal
+    make_run_folder(logs)  # if the folder is missing, NCCL writes to the terminal
     environment.update({"NCCL_DEBUG": "INFO", _LOG: _as_told(_log_path(logs, environment))})
 
 
 def record_fallback(
     segment: Segment, environment: Mapping[str, str] = os.environ, system: Path = Path("/sys")
 ) -> None:
-    """Put `network_degraded` on record if any process's log shows it; all processes call it together."""
+    """Record `network_degraded` if the log of any process shows it. All processes call it together."""
     if segment.device.type != "cuda" or not _several_machines(environment):
         return
     log = _log_path(segment.directory.logs, environment)
@@ -49,7 +50,7 @@ def record_fallback(
 
 
 def _own_fallback(log: Path, system: Path) -> str:
-    """What a log shows of this machine's fabric not being used; empty when it shows nothing."""
+    """The evidence in a log that this machine's fabric is not used; empty when there is none."""
     fabric = fabric_of(system)
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:
@@ -62,7 +63,7 @@ def _own_fallback(log: Path, system: Path) -> str:
 
 
 def fabric_of(system: Path) -> Fabric | None:
-    """The fabric that this machine has for sure, by its sysfs; None where it has none or nothing shows it."""
+    """The fabric that this machine certainly has according to sysfs; None if it has none or it is unclear."""
     if _EFA_TYPES.fullmatch(_text(system / "class/dmi/id/product_name")):
         return Fabric.EFA
     for device in sorted((system / "class/infiniband").glob("*")):
@@ -84,12 +85,12 @@ def _log_path(logs: Path, environment: Mapping[str, str]) -> Path:
 
 
 def _as_told(log: Path) -> str:
-    """The path as NCCL takes it, which has placeholders that begin with `%`."""
+    """Escape the path for NCCL, in which `%` begins a placeholder."""
     return str(log).replace("%", "%%")
 
 
 def _named(ranks: list[int]) -> str:
-    """`rank 3`, `ranks 0, 8` or `16 ranks`."""
+    """Text for ranks: `rank 3`, `ranks 0, 8` or `16 ranks`."""
     if len(ranks) > 4:
         return f"{len(ranks):,} ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,4 +1,4 @@
-"""AdamW with decay on matrices only, and the learning rate as a pure function of the step."""
+"""AdamW with weight decay on matrices only, and the learning rate as a pure function of the step."""
 
 import math
 
@@ -10,7 +10,7 @@ from trainyard.config.schema import TrainingConfig
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> AdamW:
-    """AdamW (arXiv:1711.05101) whose moments exist from the start: its state has one shape at every step."""
+    """Build AdamW (arXiv:1711.05101) with its moments, so that its state has the same shape at every step."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     groups = [
@@ -36,9 +36,9 @@ def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
 
 
 def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
-    """The rate of the 0-based `step`: linear warm-up, then a cosine down to its floor at the last step.
+    """The learning rate of the 0-based `step`: linear warm-up, then cosine decay until the last step.
 
-    A run shorter than the warm-up warms up over its whole length.
+    A run that is shorter than the warm-up warms up over its whole length.
     """
     warmup = min(config.warmup_steps, total_steps)
     if step < warmup:

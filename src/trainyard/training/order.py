@@ -1,7 +1,7 @@
-"""The order of samples: a keyed permutation, so that any place of any epoch is computed, never looked up.
+"""The order of samples: a keyed permutation that computes any position of any epoch directly.
 
-Nothing is stored and nothing is shuffled: seeking costs the same at every step, and memory does not grow with
-the corpus. It knows numbers only, neither tokens nor batches.
+Nothing is stored or shuffled in memory: seeking costs the same at every step, and memory does not grow with
+the corpus. The module handles indices only, neither tokens nor batches.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ _HALF_WORD = np.uint64(32)
 
 
 class Permutation:
-    """A pseudo-random bijection of range(size), decided by `seed` and `epoch` alone.
+    """A pseudo-random bijection of range(size), determined by `seed` and `epoch` alone.
 
-    A generalised Feistel network over pairs (low, high), low below the root of `size`, and cycle walking
-    where a value falls on one of the few pairs too many: both from J. Black and P. Rogaway, "Ciphers with
+    It is a generalised Feistel network over pairs (low, high), where low is below the root of `size`. Cycle
+    walking handles the few pairs beyond `size`. Both are from J. Black and P. Rogaway, "Ciphers with
     Arbitrary Finite Domains", CT-RSA 2002 (https://ia.cr/2001/012). The round function is strongly universal
     hashing (M. Dietzfelbinger, "Universal Hashing and k-wise Independent Random Variables via Integer
     Arithmetic without Primes", STACS 1996), mapped to its range as in D. Lemire, "Fast Random Integer
@@ -44,7 +44,7 @@ class Permutation:
         return values.astype(np.int64)
 
     def _network(self, values: Indices) -> Indices:
-        """A bijection of pairs: what is added to a half depends on the other, so it can be taken off."""
+        """A bijection of pairs. The term added to one half depends on the other half, so it is invertible."""
         high, low = np.divmod(values, self._lows)
         for first, second in self._keys:
             low = _sum_below(self._lows, low, _hashed(high, first, below=self._lows))
@@ -54,7 +54,7 @@ class Permutation:
 
 
 def _hashed(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
-    """Numbers below `below`, which is at most 2^32, as the halves are. `key` is a factor and a summand."""
+    """Hash to numbers below `below`. It and the halves are at most 2^32; `key` is a factor and a summand."""
     product: Indices = half * key[0]
     product += key[1]
     product >>= _HALF_WORD
@@ -64,7 +64,10 @@ def _hashed(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
 
 
 def _sum_below(limit: np.uint64, first: Indices, second: Indices) -> Indices:
-    """The sum modulo `limit` of two numbers below it; a difference below zero wraps around to the larger."""
+    """The sum modulo `limit` of two numbers below it.
+
+    If the sum is below `limit`, the unsigned difference wraps around and is larger, so the minimum is right.
+    """
     total = first + second
     result: Indices = np.minimum(total, total - limit)
     return result

@@ -1,9 +1,10 @@
-"""Several documents in one sample, kept apart: each attends to itself alone, from position 0 on.
+"""Keep several documents in one sample apart: each attends only to itself, and its positions start at 0.
 
-    marked tokens -> tokens, positions, which token sees which
+    marked tokens -> tokens, positions, attention mask
 
-A token that begins a document is marked by its complement (`batches`); a sample's first token begins one in
-any case. No token of a document is asked to foretell the first of the next: marked targets do not count.
+The first token of a document is marked by its bitwise complement (`batches`); the first token of a sample
+always starts a document. Marked targets do not count in the loss, so no token has to predict the first token
+of the next document.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ class Packed:
     tokens: Tensor
     """Ids `[batch, seq]`."""
     positions: Tensor
-    """Of each token in its document `[batch, seq]`."""
+    """The position of each token in its document, `[batch, seq]`."""
     visible: Tensor
-    """`[batch, 1, seq, seq]`: whether the query of the third axis sees the key of the last."""
+    """`[batch, 1, query, key]`: whether the query sees the key."""
 
 
 def unpacked(marked: Tensor) -> Packed:
-    """What the marks of `[batch, seq]` token ids say."""
+    """Convert marked token ids `[batch, seq]` to ids, positions and a mask."""
     begins = marked < 0
     places = torch.arange(marked.shape[1], device=marked.device)
     first = torch.where(begins, places, 0).cummax(dim=1).values

@@ -1,8 +1,7 @@
-"""A model put on the devices of the world, in one order: cut, recompute, compile, shard or copy.
+"""Put a model on the devices of the world: tensor parallelism, recomputation, compiling, then FSDP2 or DDP.
 
-Cutting is tensor parallelism (`tensor_parallel`), sharding FSDP2 (`fully_shard`) over a device mesh, copying
-DDP. What differs between them afterwards is in
-`Parallel`; the loop knows no strategy.
+Tensor parallelism is in `tensor_parallel`, FSDP2 is `fully_shard` over a device mesh. `Parallel` holds the
+differences between the strategies; the loop knows no strategy.
 """
 
 from collections.abc import Callable
@@ -43,7 +42,7 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
 }
-"""What selective recomputation keeps: the results that cost most to make again."""
+"""The operations whose results selective recomputation keeps, because they are the most expensive."""
 
 
 @dataclass(frozen=True)
@@ -51,29 +50,29 @@ class Parallel:
     """A model ready to train on this process's device."""
 
     model: Llama
-    """Holds the parameters under their plain names, sharded or whole."""
+    """Holds the parameters under their original names, sharded or whole."""
     forward: Callable[[Tensor], Tensor]
     """Token ids `[batch, seq]` to logits."""
     share: DataShare
-    """Which of the sequences are this process's."""
+    """This process's share of the sequences."""
     loss_scale: float
-    """What the loss is multiplied by: DDP and FSDP average gradients over processes, the loop sums them."""
+    """The factor of the loss; needed because DDP and FSDP average gradients, but the loop needs their sum."""
     autocast: bool
-    """Whether bfloat16 comes from autocast; sharding casts parameters itself."""
+    """Whether bfloat16 uses autocast; FSDP casts parameters itself."""
     compressed: CompressedExchange | None = None
-    """What exchanges the gradients where they are compressed."""
+    """Exchanges the gradients if they are compressed."""
 
     @property
     def settles(self) -> bool:
-        """Whether the first backward pass decides how later ones exchange gradients, to the bit.
+        """Whether the first backward pass changes the bits of later gradient exchanges.
 
-        DDP lays its buckets out anew after it, in the order in which gradients came. Where three or more are
-        added up, the place of a number decides the order of the addition.
+        DDP rebuilds its buckets after it, in the order in which gradients arrived. With three or more
+        processes, the position of a value in a bucket determines the order of summation.
         """
         return isinstance(self.forward, DistributedDataParallel) and self.share.world.size > 2
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
-        """Around one forward and backward pass: gradients are exchanged in the last one of a step only."""
+        """Wrap one forward and backward pass; gradients are exchanged only in the last one of a step."""
         if isinstance(self.forward, DistributedDataParallel) and not last:
             return self.forward.no_sync()
         if isinstance(self.model, FSDPModule):
@@ -82,7 +81,7 @@ class Parallel:
 
 
 def put_on_devices(config: Config, world: World, device: torch.device) -> Parallel:
-    """Build the model of `config` with its initial weights and spread it over the world."""
+    """Build the model of `config` with its initial weights and distribute it over the world."""
     compute, shape = config.compute, config.model.architecture
     if compute.strategy in ("fsdp", "hsdp"):
         return _sharded(config, world, device)
@@ -93,7 +92,7 @@ def put_on_devices(config: Config, world: World, device: torch.device) -> Parall
         forward = torch.compile(model)  # type: ignore[assignment]
     compressed = None
     if compute.gradient_compression == "powersgd" and world.size > 1:
-        # Every process makes the same weights of the same seed, so that nothing else need be exchanged.
+        # Every process makes the same weights from the same seed, so nothing else has to be exchanged.
         compressed = CompressedExchange(
             model,
             init_device_mesh(device.type, (world.size,)),
@@ -111,7 +110,10 @@ def put_on_devices(config: Config, world: World, device: torch.device) -> Parall
 
 
 def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
-    """FSDP2, layer by layer, then the rest; made empty, sharded, then filled: no process holds it whole."""
+    """Apply FSDP2 to each layer, then to the rest.
+
+    The model is created empty, sharded, and then filled, so that no process holds all of it.
+    """
     compute = config.compute
     with torch.device("meta"):
         model = Llama(config.model.architecture)
@@ -127,7 +129,7 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
         fully_shard,
         mesh=mesh["replicate", "shard"] if compute.strategy == "hsdp" else mesh["shard"],
         mp_policy=_precision(config),
-        # On a CPU everything is in its memory already.
+        # A model on a CPU is in main memory already.
         offload_policy=CPUOffloadPolicy()
         if compute.cpu_offload and device.type != "cpu"
         else OffloadPolicy(),
@@ -142,7 +144,7 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
 
 
 def _mesh(shape: MeshShape, compute: ComputeConfig, device: torch.device) -> DeviceMesh:
-    """Its dimensions are those that the configuration has; neighbours in rank cut matrices between them."""
+    """Build the mesh with the configured dimensions; neighbouring ranks form the tensor-parallel groups."""
     sizes = {"shard": shape.shards}
     if compute.strategy == "hsdp":
         sizes = {"replicate": shape.replicas, **sizes}
@@ -152,7 +154,7 @@ def _mesh(shape: MeshShape, compute: ComputeConfig, device: torch.device) -> Dev
 
 
 def _precision(config: Config) -> MixedPrecisionPolicy:
-    """Computation in `model.dtype`; gradients exchanged in `compute.reduce_dtype`."""
+    """The precision policy: compute in `model.dtype`, reduce gradients in `compute.reduce_dtype`."""
     if config.model.dtype == "float32":
         return MixedPrecisionPolicy()
     reduced = torch.bfloat16 if config.compute.reduce_dtype == "bfloat16" else torch.float32
@@ -160,7 +162,7 @@ def _precision(config: Config) -> MixedPrecisionPolicy:
 
 
 def _recompute(model: Llama, compute: ComputeConfig) -> None:
-    """Make the layers compute their activations again in the backward pass instead of keeping them."""
+    """Make the layers recompute their activations in the backward pass instead of keeping them."""
     if compute.activation_checkpointing == "none":
         return
     selective = partial(create_selective_checkpoint_contexts, _keep_the_dear)

@@ -1,4 +1,4 @@
-"""What a segment of a run works with, put together once: configuration, state, devices, data, watchers."""
+"""The objects that a segment of a run works with: configuration, state, devices, data, watchers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,19 +23,22 @@ from trainyard.training.world import World
 
 
 class Listener(Protocol):
-    """Whoever shows the run to people while it goes on."""
+    """Shows the run to people while it trains."""
 
     def on_row(self, row: Row) -> None: ...
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
-        """An event that is on record, or `working`, which is only shown: `what` is done, empty for steps."""
+        """Show a recorded event, or `working`, which is only shown.
+
+        The field `what` of `working` names the current work; it is empty while the run trains steps.
+        """
         ...
 
 
 def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:
-    """Tell people what is done now beside the steps ("loading the model"): it may take long.
+    """Show work other than the steps, such as "loading the model", because it may take long.
 
-    A log hears of it after `quiet_seconds`, if these are given.
+    A plain log shows it only after `quiet_seconds`, if given.
     """
     patience = {} if quiet_seconds is None else {"quiet_seconds": quiet_seconds}
     listener.on_event("working", {"what": what, **patience})
@@ -43,14 +46,14 @@ def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = No
 
 @dataclass(frozen=True)
 class Segment:
-    """What the saves and the records of a segment share, whatever is trained in it."""
+    """The objects that the saves and records of a segment share in every recipe."""
 
     config: Config
     directory: RunDirectory
     run_id: str
     length: RunLength
     fits: dict[str, Any]
-    """What a later configuration must agree with to resume."""
+    """The values that a later configuration must have in order to resume."""
     state: TrainingState
     device: torch.device
     world: World
@@ -60,10 +63,10 @@ class Segment:
     gpu_facts: Callable[[], dict[str, float]]
     """Utilization and temperature as metrics; empty when unknown."""
     watchdog: Watchdog
-    """Is told of every sign of life."""
+    """Receives a beat for every sign of progress."""
 
     def event(self, event: str, **fields: Any) -> None:
-        """Put an event on record and show it, once for all processes."""
+        """Record an event and show it. Only the main process does this."""
         if not self.world.is_main:
             return
         append_event(self.directory.events_file, event, **fields)
@@ -71,7 +74,7 @@ class Segment:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Show that `what` is done inside, in place of the steps."""
+        """Show `what` as the current work while the body runs."""
         show_work(self.listener, what)
         try:
             yield
@@ -81,13 +84,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Parts(Segment):
-    """A segment of pretraining: what its steps work with, too."""
+    """A segment of pretraining; adds the objects that its steps work with."""
 
     parallel: Parallel
     """The state's model on the devices of the world."""
     batches: Batches
     validation: Validation | None
     mfu: Callable[[float], float | None]
-    """The share of the peak of all devices that a speed in tokens per second is; None when not known."""
+    """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
     profile: StepProfile
-    """Records the steps that a trace was asked of."""
+    """Records the steps of which a trace was requested."""

@@ -1,7 +1,7 @@
-"""Which of the other processes of a run have ended, asked of the kernel.
+"""Ask the kernel which other processes of the run have ended.
 
-A collective of gloo notices a dead process by its connection. What waits elsewhere, in NCCL or for a lock,
-does not. The kernel knows the processes of this machine, and none of another.
+A gloo collective notices a dead process by its connection. A process that waits in NCCL or for a lock does
+not notice. The kernel only knows the processes of this machine.
 """
 
 import os
@@ -16,7 +16,10 @@ from trainyard.training.world import World
 
 @contextmanager
 def peers_watched(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
-    """Gives what tells, from any thread, the ranks of this machine that have ended. All processes call it."""
+    """Yield a function that returns the ranks of this machine that have ended; any thread may call it.
+
+    All processes must enter this together.
+    """
     places = world.gather((_machine(), os.getpid()))
     ended: set[int] = set()
     waiting = select.poll()
@@ -37,7 +40,7 @@ def peers_watched(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
 
 
 def _machine() -> str:
-    """Where a process id means the same process: one start of one machine, and one container."""
+    """Identify the scope in which a process id is unique: one boot of a machine and one container."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return socket.gethostname()

@@ -1,4 +1,4 @@
-"""Values put into a parameter that may be sharded: each process keeps its own part, and nothing is sent."""
+"""Copy values into a parameter that may be sharded: each process keeps its own shard, and nothing is sent."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 @torch.no_grad()
 def place(parameter: Tensor, values: Tensor) -> None:
-    """Copy the whole `values`, which every process has, into `parameter`."""
+    """Copy `values`, which every process has in whole, into `parameter`."""
     if not isinstance(parameter, DTensor):
         parameter.copy_(values)
         return
@@ -17,10 +17,10 @@ def place(parameter: Tensor, values: Tensor) -> None:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """The part of `tensor` that this process holds."""
+    """The shard of `tensor` that this process holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of `tensor`, gathered from all processes when it is sharded; each of them must call it."""
+    """The whole `tensor`, gathered from all processes if it is sharded. All processes must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

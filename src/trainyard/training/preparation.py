@@ -1,7 +1,7 @@
-"""What is to be prepared from which files, and where it will be: a plan that reads and writes no data.
+"""Plan the preparation of token files: the source files and the target folder. Reads and writes no data.
 
-The key stands for everything that decides the tokens, so a change of data or configuration prepares anew.
-Making the token files is the affair of `tokens`.
+The name of the target folder is a digest of everything that determines the tokens, so a change of data or
+configuration leads to a new preparation. `tokens` makes the token files.
 """
 
 import hashlib
@@ -32,25 +32,25 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is to be prepared, and where it will be: a plan."""
+    """A plan: the files to prepare and the target folder."""
 
     name: str
     train: tuple[CorpusFile, ...]
     validation: tuple[CorpusFile, ...]
     skipped: tuple[Skipped, ...]
-    """Among the files to train on, and among those that are held out of them."""
+    """Skipped among the training files, including those held out for validation."""
     directory: Path
     data: DataConfig
     vocab_size: int
     vocabulary: Vocabulary
     validation_skipped: tuple[Skipped, ...] = ()
-    """In data.validation_path."""
+    """Skipped in data.validation_path."""
     split: str | None = None
-    """How validation is held out of the files to train on, `files` or `within`; None: it is not."""
+    """How validation data is held out of the training files, `files` or `within`; None: it is not."""
 
     @property
     def portions(self) -> tuple[Portion, Portion]:
-        """What is read of each file to train on, and of each file to validate on."""
+        """The portions that are read of each training file and of each validation file."""
         if self.split != "within":
             return WHOLE, WHOLE
         fraction = self.data.validation_fraction
@@ -58,11 +58,11 @@ class Preparation:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return sum(file.size for file in set(self.train + self.validation))
 
     def to_json(self) -> dict[str, Any]:
-        """For `--dry-run`."""
+        """The plan as shown by `--dry-run`."""
         return {
             "name": self.name,
             "train_files": len(self.train),
@@ -74,15 +74,15 @@ class Preparation:
 
 
 def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
-    """The first of `plans`: what is prepared unless its validation part turns out to be too short."""
+    """The first of `plans`, which is used unless its validation part turns out to be too short."""
     return next(plans(data, model))
 
 
 def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
-    """Find the files and decide what is held out; nothing is read but the tokenizer, nothing is written.
+    """Find the files and decide what is held out. Reads only the tokenizer and writes nothing.
 
-    There are several with `data.validation_split: auto`, where whole files may leave too little to validate
-    on: how many tokens they have is only known once they are prepared. Raises DataError when a path is
+    `data.validation_split: auto` yields several plans, because held-out files may have too few tokens for
+    validation, and their number of tokens is only known after preparation. Raises DataError when a path is
     missing or has nothing to read, ConfigError when the tokenizer is unusable.
     """
     vocabulary = load_vocabulary(model)
@@ -120,7 +120,7 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
         if by_files.validation:
             yield by_files
         yield planned("within")
-        yield by_files  # a text that is too short to be split is trained on whole
+        yield by_files  # a text that is too short to split is used for training as a whole
 
 
 def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
@@ -161,7 +161,7 @@ def _key(
     parts: tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]],
     split: str | None,
 ) -> str:
-    """A digest of all that decides the tokens. A file counts as unchanged while its size and time are."""
+    """A digest of everything that determines the tokens. A file with unchanged size and time is unchanged."""
     files = [[_state(file) for file in part] for part in parts]
     facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
     if data.packing == "separate":
@@ -172,7 +172,7 @@ def _key(
 
 
 def _state(file: CorpusFile) -> tuple[str | int, ...]:
-    """What changes when somebody writes to a file or to the index beside it."""
+    """Values that change when somebody writes to a file or to the index beside it."""
     state = (str(file.path.absolute()), file.relative, file.size, file.modified_ns)
     if file.index is None:
         return state

@@ -1,7 +1,7 @@
-"""Data that is ready to train on, and `index.json`, which describes it in its folder.
+"""Prepared training data, and the `index.json` that describes it in its folder.
 
-The fingerprint is of the tokens themselves: the same data has it on every machine and under every path.
-Making the token files is the affair of `tokens`.
+The fingerprint is a digest of the tokens themselves, so the same data has the same fingerprint on every
+machine and under every path. `tokens` makes the token files.
 """
 
 import hashlib
@@ -29,29 +29,29 @@ class PreparedData:
     """Data that is ready to train on."""
 
     name: str
-    """What people call it."""
+    """The name shown to people."""
     fingerprint: str
     """SHA-256 over the tokens, lower-case hex."""
     train: TokenFile
     validation: TokenFile | None
     train_files: int
-    """That its tokens are of; what was passed over does not count."""
+    """The number of files that the training tokens come from; skipped files do not count."""
     validation_files: int
     skipped: tuple[Skipped, ...]
     seconds: float
-    """That preparing or finding it took."""
+    """The time to prepare or find the data."""
     reused: bool
-    """It was there from an earlier run."""
+    """Whether an earlier run had prepared it."""
     validation_split: str | None = None
-    """How validation was held out of the files to train on (data.validation_split); None: it was not."""
+    """How validation data was held out of the training files (data.validation_split); None: it was not."""
 
     @property
     def skipped_files(self) -> int:
-        """Whole files that were passed over, in training and validation data."""
+        """The number of whole files that were skipped in training and validation data."""
         return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
 
     def to_json(self) -> dict[str, Any]:
-        """The data's part of `run.json`; what is unknown is absent."""
+        """The data's part of `run.json`; unknown values are left out."""
         facts: dict[str, Any] = {
             "name": self.name,
             "fingerprint": self.fingerprint,
@@ -71,7 +71,7 @@ class PreparedData:
         }
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
-        """The training batches of a run. Raises DataError when there are too few tokens for one."""
+        """The training batches of a run. Raises DataError when there are too few tokens for one batch."""
         return TokenBatches(
             self.train.open(),
             sequence_length=sequence_length,
@@ -88,11 +88,11 @@ class PreparedData:
         return first_windows(self.validation.open(), length=length, count=count, documents=documents)
 
     def prompt(self, count: int) -> list[int]:
-        """The first of the validation tokens, else of those to train on."""
+        """The first `count` validation tokens, or training tokens when there is no validation data."""
         return [int(token) for token in (self.validation or self.train).open()[:count]]
 
     def pinned(self, config: Config) -> Config:
-        """`config` with how validation was held out, so that a resume does the same."""
+        """`config` with the validation split that was used, so that a resumed run uses the same one."""
         return config if self.validation_split is None else with_split(config, self.validation_split)
 
 
@@ -129,7 +129,7 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
 
 
 def read_prepared(directory: Path) -> PreparedData | None:
-    """What is prepared in `directory`; None if there is no index, it is torn, or a file has another size."""
+    """The data prepared in `directory`; None if the index is missing or damaged or a file size differs."""
     try:
         index = read_json_object(directory / INDEX_NAME)
         train = _token_file_of(index["train"], directory)
@@ -164,12 +164,12 @@ def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
 
 
 def _places(file: TokenFile) -> Places | None:
-    """Where the documents of `file` begin, memory-mapped; None where that is not looked at."""
+    """The starts of the documents of `file`, memory-mapped; None when they are not recorded."""
     return None if file.documents is None else file.documents.open().view(np.ndarray)
 
 
 def _identity(file: TokenFile) -> list[str | int]:
-    """What is the same wherever the tokens, and the documents where they count, are the same."""
+    """The values that identify the tokens, and the document starts where these are recorded."""
     identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
     if file.part_of is not None:
         identity += ["from", file.part_of[0]]

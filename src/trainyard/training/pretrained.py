@@ -1,10 +1,11 @@
-"""The model that weights belong to: architecture, tokenizer and name, taken from beside or inside them.
+"""Read architecture, tokenizer and name of a model from its weights or from the files beside them.
 
     folder, .safetensors, Hub: config.json | .gguf: its header | checkpoint: its run's config.yaml
-        --> Declared --> `load_config` lays it over the keys that are left open
+        --> Declared --> `load_config` uses it for the keys that are not set
 
 Every script that reads a configuration for training loads it through `load_with_weights`, so that plan,
-checks and training see the same model. No tensor is read; torch is imported for .gguf files and checkpoints.
+checks and training see the same model. No tensor is read. torch is imported only for .gguf files and
+checkpoints.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,16 +38,17 @@ _CORE = frozenset(
         "num_key_value_heads",
     )
 )
-"""Without these there is no model."""
+"""The keys without which no model can be built."""
 
 
 def load_with_weights(
     path: Path, overrides: Sequence[str], run_directory: Path | None = None
 ) -> LoadedConfig:
-    """The configuration, its open model keys taken from the weights of `model.path`.
+    """Load the configuration and take model keys that are not set from the weights of `model.path`.
 
-    A run in `run_directory` that was begun from the same weights says them, so that it goes on without the
-    weights and at the same commit. Raises what `load_config` and `description_of` raise.
+    If the run in `run_directory` was started from the same weights, its configuration supplies these keys, so
+    that it resumes without the weights and at the same commit. Raises what `load_config` and `description_of`
+    raise.
     """
 
     def declared(weights: str, open_keys: frozenset[str]) -> Declared | None:
@@ -59,7 +61,7 @@ def load_with_weights(
 
 
 def weights_place(path: str) -> Path:
-    """Where the weights of `model.path` lie; those of a model on the Hub are fetched."""
+    """The local path of the weights of `model.path`; weights on the Hub are fetched."""
     model = hub_model(path)
     return Path(path).expanduser() if model is None else weights_of(model)
 
@@ -72,7 +74,10 @@ def tokenizer_file(tokenizer: str) -> Path:
 
 
 def declared_by(path: str, open_keys: frozenset[str]) -> Declared | None:
-    """What the weights at `path` declare; None when nothing is asked, or they are gone and not needed."""
+    """Read the keys that the weights at `path` declare.
+
+    Returns None when no key is open, or when the weights are missing and not needed.
+    """
     model = hub_model(path)
     if model is not None:
         return None if model.is_pinned and not open_keys else _of_hub(model, open_keys)
@@ -88,11 +93,11 @@ def declared_by(path: str, open_keys: frozenset[str]) -> Declared | None:
     except ConfigError:
         if needed:
             raise
-        return None  # said when the weights are opened
+        return None  # opening the weights reports the error later
 
 
 def missing(path: str | Path) -> ConfigError:
-    """The error for weights that are not there."""
+    """The error for weights that do not exist."""
     return ConfigError(
         f"model.path: {path} does not exist. Put {FORMS} there, or start from random weights with "
         "--set model.path=null. Nothing was started."
@@ -189,7 +194,7 @@ def _begun(run_directory: Path | None) -> Config | None:
 
 
 def _same_weights(begun: ModelConfig, path: str) -> bool:
-    """Whether a run was begun from `path`, or from the commit that it named then."""
+    """Whether a run was started from `path`, or from the commit to which `path` was resolved then."""
     return begun.path == path or (begun.path or "").startswith(f"{path}@")
 
 
@@ -203,7 +208,7 @@ def _require_no_tokenizer(path: str, open_keys: frozenset[str]) -> None:
 
 
 def _flat(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    """By dotted key; the keys of a section in it too."""
+    """The values by dotted key, including the keys of nested sections."""
     values: dict[str, Any] = {}
     for key, value in architecture.items():
         if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""A trace of chosen steps by torch's profiler, of each process, as a Chrome trace for ui.perfetto.dev.
+"""Trace chosen steps of each process with torch's profiler, as a Chrome trace for ui.perfetto.dev.
 
-The steps that are recorded take longer and compute the same numbers.
+Recorded steps take longer but compute the same numbers.
 """
 
 import logging
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class StepProfile:
-    """Records from the first of `steps` (counted from 1) to the last, then writes the trace."""
+    """Records the `steps` (counted from 1), then writes the trace."""
 
     def __init__(self, steps: range, folder: Path, rank: int) -> None:
         self._steps = steps
@@ -27,7 +27,7 @@ class StepProfile:
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
-        """The work of one step, recorded if it was chosen."""
+        """Record the body, which is one step, if the step was chosen."""
         if step not in self._steps:
             yield
             return
@@ -39,11 +39,11 @@ class StepProfile:
         self._done = step
 
     def finished(self) -> bool:
-        """Whether the last chosen step was recorded and its trace waits to be written."""
+        """Whether the last chosen step was recorded and the trace is not written yet."""
         return self._profiler is not None and self._done == self._steps[-1]
 
     def write(self) -> range | None:
-        """Write the trace of what was recorded; returns its steps, None when no step was or none could be."""
+        """Write the trace and return its steps; None when no step was recorded or writing failed."""
         if self._profiler is None:
             return None
         self._profiler.stop()
@@ -55,21 +55,21 @@ class StepProfile:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(file))
-        except (OSError, RuntimeError) as error:  # a trace is not worth a run
+        except (OSError, RuntimeError) as error:  # a failed trace must not end the run
             _logger.warning("%s could not be written (%s); training goes on", file, error)
             return None
         return taken
 
 
 def trace_name(steps: range, rank: int) -> str:
-    """`profile-steps-10-12-rank-0.json.gz`."""
+    """The file name of a trace, such as `profile-steps-10-12-rank-0.json.gz`."""
     return f"profile-steps-{steps[0]}-{steps[-1]}-rank-{rank}.json.gz"
 
 
 def steps_ahead(steps: range, *, done: int, last: int) -> range:
-    """Those of `steps` that are left for a segment from step `done` + 1 on, which traces the rest.
+    """Those of `steps` that a segment starting at step `done` + 1 still has to trace.
 
-    Raises ConfigError when the run, which ends with step `last`, has not all of them.
+    Raises ConfigError when the run ends before the last of `steps`; `last` is the last step of the run.
     """
     if steps and steps[-1] > last:
         raise ConfigError(

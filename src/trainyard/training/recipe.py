@@ -1,7 +1,7 @@
-"""Which training a configuration asks for: pretraining on prepared tokens, or GRPO on generated questions.
+"""Choose the recipe of a configuration: pretraining on prepared tokens, or GRPO on generated questions.
 
-The recipes share the run directory and everything after it. They are `session`'s and `grpo`'s, and each is
-imported only where it is asked for: what the other one needs takes time to import.
+The recipes share the run directory and everything after it. `session` and `grpo` implement them. Each is
+imported only when it is needed, because its imports take time.
 """
 
 import os
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from trainyard.training.training_data import TrainingData
 
 RequestFor = Callable[[Any], "Request[Any]"]
-"""All of a request but the data, which is prepared last."""
+"""Makes the request from the data, which is prepared last."""
 
 
 def ready_data(config: Config, progress: Progress = UNSEEN) -> "TrainingData | Questions":
-    """What the recipe trains on, prepared where it has to be. Raises what `training_data` raises."""
+    """The training data of the recipe, prepared if needed. Raises what `training_data` raises."""
     if config.recipe == "grpo":
         from trainyard.training.grpo.questions import questions_of
 
@@ -35,7 +35,10 @@ def ready_data(config: Config, progress: Progress = UNSEEN) -> "TrainingData | Q
 
 
 class Trainer(Protocol):
-    """Trains until done and gives the outcome. Raises StoppedError after an early stop with a checkpoint."""
+    """Trains to the end and returns the outcome.
+
+    Raises StoppedError after an early stop with a checkpoint.
+    """
 
     def __call__(
         self, request: "Request[Any]", *, stop: "StopRequest", listener: "Listener"
@@ -43,7 +46,7 @@ class Trainer(Protocol):
 
 
 def trainer_of(config: Config) -> Trainer:
-    """What trains the recipe, with all that it needs imported."""
+    """Import and return the trainer of the recipe."""
     if config.recipe == "grpo":
         from trainyard.training.grpo.session import train_on_rewards
 
@@ -54,9 +57,9 @@ def trainer_of(config: Config) -> Trainer:
 
 
 def rehearse(config: Config, request_for: RequestFor, *, processes: int | None = None) -> dict[str, Any]:
-    """What `processes` would train, or what would be prepared first; nothing is changed.
+    """Describe what `processes` processes would train or prepare first, without changing anything.
 
-    Without a number they are those that torchrun has started, or this one.
+    The default for `processes` is the number that torchrun has started, or 1.
     """
     count = processes or int(os.environ.get("WORLD_SIZE", "1"))
     require_processes(config, count)

@@ -1,7 +1,7 @@
-"""What a run would do, told without changing anything: for `--dry-run`.
+"""Describe what a run would do, without changing anything, for `--dry-run`.
 
-Data that is not prepared yet is not prepared for it: how long the run is then follows from nothing, and what
-would be prepared is told instead.
+Data that is not prepared stays unprepared. The length of the run is then unknown, so the description says
+what would be prepared instead.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from trainyard.training.session import describe
 from trainyard.training.training_data import TrainingData, data_at_hand
 
 RequestFor = Callable[[TrainingData], Request]
-"""All of a request but the data, which is prepared last."""
+"""Makes the request from the data, which is prepared last."""
 
 
 def rehearse(config: Config, request_for: RequestFor, *, processes: int) -> dict[str, Any]:
-    """What `processes` would train, or, where the data comes first, `prepares`: what would be prepared."""
+    """Describe what `processes` processes would train, or under `prepares` what would be prepared first."""
     data = data_at_hand(config.data, config.model)
     if data is None:
         return {"prepares": plan_preparation(config.data, config.model).to_json()}

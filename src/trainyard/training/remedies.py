@@ -1,7 +1,7 @@
-"""What a training run can do about its failure: the advice and the settings that go into message and record.
+"""Choose the advice and settings for a failed training run, which go into its message and its record.
 
-One rule for each class of failure. What came from the configuration (numbers that are not finite, memory) is
-answered with other settings; everything else with what must be mended and the same command.
+There is one rule per class of failure. For failures caused by the configuration (values that are not finite,
+memory) the rule suggests other settings; for all others it names the fix and suggests the same command.
 """
 
 import re
@@ -20,21 +20,21 @@ from trainyard.run.records import read_rows
 from trainyard.training.retention import whole_steps
 
 _HIGHEST_RATE = 1e-3
-"""No rate above is proposed, however high the one that failed: a usual peak of small models."""
+"""The highest learning rate that is suggested, a usual peak rate of small models."""
 _DIVIDED_BY = 10
 _CPU_SIGNS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")
-"""In the messages of torch's allocator for main memory, which raises RuntimeError."""
+"""Parts of the messages of torch's allocator for main memory, which raises RuntimeError."""
 
 
 def failed(what: str, failure: Failure, directory: RunDirectory) -> TrainingFailedError:
-    """The error to raise: `what` happened, what to do about it, and the command for that."""
+    """Build the error: `what` happened, what to do about it, and the command."""
     error = TrainingFailedError(f"{what}\n{way_on(failure, directory)}")
     error.failure = failure
     return error
 
 
 def way_on(failure: Failure, directory: RunDirectory) -> str:
-    """The last line of a message: what to do, and the command that goes on or begins anew."""
+    """The last line of a message: what to do, and the command that resumes or starts again."""
     command = command_after(failure, directory.path, started_with=made_by())
     return f"{failure.mend or 'Once that is mended'}: {command}"
 
@@ -42,7 +42,10 @@ def way_on(failure: Failure, directory: RunDirectory) -> str:
 def not_finite(
     step: int, config: Config, directory: RunDirectory | None = None, *, key: str = "training.learning_rate"
 ) -> Failure:
-    """Of a loss, a gradient or a weight in `step`; `key` is the learning rate that was in force."""
+    """The failure of a loss, gradient or weight in `step` that is not finite.
+
+    `key` is the configuration key of the learning rate.
+    """
     section, name = key.split(".")
     rate = getattr(getattr(config, section), name)
     changes: dict[str, Any] = {key: _lower(rate)}
@@ -55,7 +58,10 @@ def not_finite(
 
 
 def out_of_memory(kind: Kind, step: int | None, config: Config, directory: RunDirectory) -> Failure:
-    """Smaller forward passes with the same global batch; where they are of one sequence, shorter ones."""
+    """Suggest smaller forward passes with the same global batch.
+
+    If a forward pass has one sequence already, suggest recomputing activations, then shorter sequences.
+    """
     training, steps = config.training, whole_steps(directory)
     size, accumulated = training.batch_size, training.gradient_accumulation_steps
     if size > 1:
@@ -70,14 +76,14 @@ def out_of_memory(kind: Kind, step: int | None, config: Config, directory: RunDi
         mend = "Recompute the activations in the backward pass instead of keeping them"
         changes = {"compute.activation_checkpointing": "full"}
         return Failure(kind, step, mend, changes, steps[-1] if steps else None)
-    # Another length makes other sequences: no checkpoint fits.
+    # Another sequence length changes the sequences, so no checkpoint fits.
     changes = {"data.sequence_length": max(1, config.data.sequence_length // 2)}
     return Failure(kind, step, "Train on shorter sequences", changes)
 
 
 @contextmanager
 def memory_explained(config: Config, directory: RunDirectory) -> Iterator[None]:
-    """Turn a lack of memory outside the steps, as of a model that is too large, into an error with advice."""
+    """Turn running out of memory outside the steps, such as for a model that is too large, into advice."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -89,7 +95,7 @@ def memory_explained(config: Config, directory: RunDirectory) -> Iterator[None]:
 
 
 def memory_kind(error: BaseException) -> Kind | None:
-    """Which memory ran out; None when `error` says no such thing."""
+    """The kind of memory that ran out; None when `error` is something else."""
     if isinstance(error, torch.OutOfMemoryError):
         return Kind.GPU_MEMORY
     if isinstance(error, MemoryError):
@@ -99,7 +105,7 @@ def memory_kind(error: BaseException) -> Kind | None:
 
 
 def words_of(kind: Kind, config: Config) -> str:
-    """`out of GPU memory with 16 sequences of 2,048 tokens a forward pass`."""
+    """Describe the failure, such as `out of GPU memory with 16 x 2,048 tokens per forward pass`."""
     memory = "GPU memory" if kind is Kind.GPU_MEMORY else "main memory"
     sequences, length = config.training.batch_size, config.data.sequence_length
     return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
@@ -114,19 +120,19 @@ def step_out_of_memory(
 
 
 def _line(error: BaseException) -> str:
-    """What the allocator says; of main memory how much more was asked for, which is all that it knows."""
+    """The allocator's message in one line; for main memory, the size of the failed allocation."""
     if asked := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
         return f"{int(asked[1]) / 1e9:.1f} GB more were asked for"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _lower(rate: float) -> float:
-    """A tenth, with one digit that counts."""
+    """A tenth of the rate, but at most the highest suggested one, with one significant digit."""
     return float(f"{min(rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
 
 
 def _good_checkpoint(directory: RunDirectory) -> int | None:
-    """The newest checkpoint, unless the loss had grown already: then its weights are spoilt, too."""
+    """The newest checkpoint; None if the loss had already grown, because its weights may then be bad too."""
     losses = [row["loss"] for row in read_rows(directory.metrics_file) if isinstance(row.get("loss"), float)]
     steps = whole_steps(directory)
     grown = len(losses) > 1 and losses[-1] > losses[0]

@@ -1,4 +1,4 @@
-"""What a run goes on from: nothing, the newest checkpoint that verifies, or the one that was named."""
+"""Choose the checkpoint to resume from: none, the newest that verifies, or the one that was named."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -37,11 +37,12 @@ def find_resume_point(
     record: bool = True,
     digest_of: Callable[[Path], str] = sha256_of_file,
 ) -> ResumePoint | None:
-    """The checkpoint that `resume` (`none`, `auto` or a checkpoint's directory) asks for; None starts at 0.
+    """Find the checkpoint for `resume` (`none`, `auto` or a checkpoint's directory); None starts at step 0.
 
-    Nothing is written but, with `record`, the events of checkpoints that `auto` passes over. Raises
-    ConfigError when the directory holds a run that what was asked for would mix with another, CheckpointError
-    when the named checkpoint does not verify, IncompatibleCheckpointError when the one found does not fit.
+    With `record`, events are written for the checkpoints that `auto` rejects; nothing else is written. Raises
+    ConfigError when the directory already holds a run and resuming would mix another one into it,
+    CheckpointError when the named checkpoint does not verify, IncompatibleCheckpointError when the checkpoint
+    does not fit the configuration.
     """
     if resume == "none":
         _require_unused(directory, "--resume none")
@@ -62,7 +63,7 @@ def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
 
 
 def _foreign(directory: RunDirectory, path: Path | None, newest: Callable[[], Path | None]) -> Path | None:
-    """Another run's checkpoint starts a run of its own; the same command again goes on with that one."""
+    """Start a new run from another run's checkpoint. When the command is repeated, resume that new run."""
     if path is not None and directory.run_file.exists():
         parent = read_run(directory.run_file).get("parent", {})
         if parent.get("manifest_sha256") == sha256_of_file(path / MANIFEST_NAME):
@@ -72,7 +73,7 @@ def _foreign(directory: RunDirectory, path: Path | None, newest: Callable[[], Pa
 
 
 def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]) -> Path | None:
-    """A run that started from another's checkpoint and has none of its own starts from that one again."""
+    """The newest checkpoint of the run; if it has none, the other run's checkpoint that it started from."""
     path = newest()
     if path is not None or not directory.run_file.exists():
         return path
@@ -125,7 +126,7 @@ def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
 
 
 def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """What decides the meaning of a checkpoint: the model's shape, the data and its order."""
+    """The values that must be equal to resume: the model's shape, the data and its order."""
     shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
     return {
         **shape,
@@ -138,9 +139,9 @@ def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> di
 
 
 def _of_data(data: DataConfig) -> dict[str, Any]:
-    """The packing and the order of a stream, where they are not the usual; by key, to be set back.
+    """The packing, if it is not the default, and the order of a stream, by configuration key.
 
-    Where a stream is read from does not count: its fingerprint is over what it holds.
+    The source of a stream does not count, because its fingerprint covers the content.
     """
     facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
     if data.hugging_face.dataset is not None:

@@ -1,6 +1,6 @@
-"""Which checkpoints of a run stay, and how those that do not are removed: the marker first.
+"""Choose which checkpoints of a run to keep, and remove the others, the marker first.
 
-A crash at any moment leaves whole checkpoints and leftovers that nobody takes for one.
+A crash at any moment leaves only whole checkpoints, and leftovers that are not mistaken for checkpoints.
 """
 
 import shutil
@@ -11,24 +11,24 @@ from trainyard.run.directory import RunDirectory
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint, its marker first: a crash in between leaves no half one that looks whole."""
+    """Remove a checkpoint, its marker first, so that after a crash no partial one looks whole."""
     (path / MANIFEST_NAME).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)
 
 
 def whole_steps(directory: RunDirectory) -> list[int]:
-    """Steps whose checkpoint has a manifest, oldest first; their bytes are not read."""
+    """The steps whose checkpoint has a manifest, oldest first. The files are not read."""
     return [s for s in directory.checkpoint_steps() if (directory.checkpoint(s) / MANIFEST_NAME).is_file()]
 
 
 def remove_old_checkpoints(
     directory: RunDirectory, keep_last: int, *, newest: int, keep_every: int | None = None
 ) -> list[int]:
-    """Remove all checkpoints up to step `newest` but those kept; returns the steps removed.
+    """Remove old checkpoints up to step `newest` and return the removed steps.
 
-    Kept are the last `keep_last` and every multiple of `keep_every`. Later ones, which a resume has passed
-    over as broken, do not count as kept.
+    It keeps the last `keep_last` and every multiple of `keep_every`. Checkpoints after `newest`, which a
+    resume has rejected as broken, do not count towards `keep_last`.
     """
     older = [step for step in whole_steps(directory) if step <= newest][:-keep_last]
     doomed = [step for step in older if keep_every is None or step % keep_every]
@@ -38,7 +38,7 @@ def remove_old_checkpoints(
 
 
 def remove_leftovers(directory: RunDirectory) -> None:
-    """Clear what killed saves left: temporary names, and directories that never got their manifest."""
+    """Remove the leftovers of killed saves: temporary directories, and those without a manifest."""
     for path in directory.checkpoints.glob(".step-*.tmp"):
         remove_checkpoint(path)
     for step in set(directory.checkpoint_steps()) - set(whole_steps(directory)):
@@ -46,9 +46,10 @@ def remove_leftovers(directory: RunDirectory) -> None:
 
 
 def set_aside_after(directory: RunDirectory, step: int) -> list[int]:
-    """Take the checkpoints after `step` out of the run: broken ones, or those of an abandoned future.
+    """Move the checkpoints after `step` out of the run, and return their steps.
 
-    They are kept under hidden names, neither resumed from nor stored any more. Returns their steps.
+    They are broken, or belong to steps that are trained again. They are kept under hidden names, from which
+    they are neither resumed nor stored.
     """
     later = [other for other in directory.checkpoint_steps() if other > step]
     for other in later:

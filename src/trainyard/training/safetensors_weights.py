@@ -1,6 +1,6 @@
-"""Weights in Hugging Face's safetensors: one file, or a folder of shards with its `config.json`.
+"""Read weights from Hugging Face's safetensors: one file, or a folder of shards with its `config.json`.
 
-Tensors are read from the mapped files one by one. What the names mean is the affair of `weight_fit`.
+Tensors are read from the mapped files one by one. `weight_fit` interprets their names.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -21,12 +21,12 @@ from trainyard.training.weight_source import digest_of_files
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 _FLOATS = {"F32", "F16", "BF16", "F64"}
-# Old exports of Llama carry the rotary table, which follows from the configuration.
+# Old exports of Llama contain the rotary table. It is ignored, because the configuration determines it.
 _DERIVED = ".rotary_emb.inv_freq"
 
 
 class SafetensorsWeights:
-    """A `.safetensors` file, or a folder as `save_pretrained` leaves it."""
+    """A `.safetensors` file, or a folder as written by `save_pretrained`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class SafetensorsWeights:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The shards that the index names, or the one file there is."""
+    """The shards that the index names, or the single file in the folder."""
     index = folder / INDEX_NAME
     if index.is_file():
         files = [folder / name for name in _indexed_files(index)]

@@ -28,7 +28,7 @@ def write_sample(
 ) -> str:
     """Continue `prompt` (token ids) by 300 characters; a pure function of weights, prompt and seed.
 
-    `context` is the longest input the model takes. The run's own random generators are not touched.
+    `context` is the longest input that the model takes. The run's own random generators are not used.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = list(prompt)

@@ -1,7 +1,7 @@
-"""How a segment of a run is opened: what was asked for, whether it is done already, and its first records.
+"""Open a segment of a run: its request, a check whether the run is already done, and its first records.
 
-The run's identity and configuration are written here, and the records of an abandoned future taken out.
-Training itself is `session`'s and `loop`'s.
+This module writes the run's identity and configuration, and removes the records of steps that are trained
+again. `session` and `loop` train.
 """
 
 import os
@@ -35,7 +35,7 @@ def _untold(_outcome: Mapping[str, Any]) -> None:
 
 
 class DataOnRecord(Protocol):
-    """What `run.json` says of the data, whatever the recipe trains on."""
+    """The facts about the data that `run.json` records, in every recipe."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -46,12 +46,12 @@ class DataOnRecord(Protocol):
 
 
 Data_co = TypeVar("Data_co", bound=DataOnRecord, default=TrainingData, covariant=True)
-"""What is trained on; without further word that of pretraining."""
+"""The type of the data; by default that of pretraining."""
 
 
 @dataclass(frozen=True)
 class Request(Generic[Data_co]):
-    """What the caller wants trained, and where."""
+    """A request to train: the configuration, the data and the run directory."""
 
     config: Config
     directory: RunDirectory
@@ -59,35 +59,35 @@ class Request(Generic[Data_co]):
     resume: str
     """`none`, `auto` or a checkpoint's directory."""
     run_id: str
-    """The identity of a new run; one that goes on keeps its own."""
+    """The identity of a new run; a resumed run keeps its own."""
     provenance: Mapping[str, Any]
     """Facts for `run.json` that only the caller knows: version, git, lock, CI, image."""
     gpu_facts: Callable[[], dict[str, float]] = dict
-    """GPU utilization and temperature, asked at each logged step."""
+    """Returns GPU utilization and temperature; called at each logged step."""
     flops_per_token: int | None = None
-    """Operations of the model to train on one token; None leaves `mfu` out of the metrics."""
+    """The model's floating-point operations to train on one token; None leaves `mfu` out of the metrics."""
     peak_flops: Callable[[str], float | None] = _no_peak
-    """The most FLOP/s of a device in the run's precision: `cpu`, or a GPU by the name its driver gives it."""
+    """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
     profile: range = range(0)
-    """The steps, counted from 1, to write a profiler's trace of."""
+    """The steps, counted from 1, of which a profiler trace is written."""
     on_outcome: Callable[[Mapping[str, Any]], None] = _untold
-    """Told by the main process how the run ended, once that is on record, whatever the end was."""
+    """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit
-    """Ends a process that hangs, from another thread, with the exit code it is given; does not return."""
+    """Ends a hanging process from another thread with the given exit code; does not return."""
     digest_of: Callable[[Path], str] = sha256_of_file
-    """The SHA-256 of a file of a checkpoint to go on from, as it is now; some are made ahead of time."""
+    """Returns the SHA-256 of a file of the checkpoint to resume from; some are computed in advance."""
 
     def pinned(self) -> "Request[Data_co]":
-        """The request with the exact data in its configuration, which is what goes on record."""
+        """The request with the exact data in its configuration, which is recorded."""
         return replace(self, config=self.data.pinned(self.config))
 
 
 def finished_before(
     request: Request[Any], length: RunLength, point: ResumePoint | None
 ) -> dict[str, Any] | None:
-    """The outcome of a run that has done all steps asked for and still has the checkpoint to show for it.
+    """The outcome of a run that has finished all requested steps and still has its last checkpoint.
 
-    Raises ConfigError when it did them with another configuration: "done" would then be the wrong answer.
+    Raises ConfigError when it finished them with another configuration, because "done" would then be wrong.
     """
     directory = request.directory
     if point is None or point.step < length.steps or not directory.run_file.exists():
@@ -115,7 +115,7 @@ def _require_steps_left(point: ResumePoint | None, length: RunLength) -> None:
 
 
 def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:
-    """Write `run.json` and `config.yaml`; a run that goes on keeps its id and its time of creation."""
+    """Write `run.json` and `config.yaml`; a resumed run keeps its id and its time of creation."""
     directory, config, data = request.directory, request.config, request.data
     kept: dict[str, Any] = {}
     if directory.run_file.exists():

@@ -1,6 +1,6 @@
-"""What was passed over while gathering data: a count for each reason and the first few names.
+"""Tally files and rows that were skipped while gathering data: a count per reason and the first few names.
 
-It decides nothing; the readers of files and rows report here, and errors and reports quote it.
+The readers of files and rows decide what to skip and report it here; errors and reports quote the tally.
 """
 
 import os
@@ -13,17 +13,17 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Skipped:
-    """One reason for passing something over."""
+    """The files or rows that were skipped for one reason."""
 
     reason: str
-    """What the things are, in the plural: `binary files`."""
+    """The skipped things in the plural, such as `binary files`."""
     count: int
     examples: tuple[str, ...]
     """The first few, by name; a row is `file:line`."""
 
     @property
     def is_of_files(self) -> bool:
-        """Whether it counts whole files, not rows in them."""
+        """Whether it counts whole files instead of rows."""
         return re.search(r"\bfiles\b", self.reason) is not None
 
     def __str__(self) -> str:
@@ -33,22 +33,22 @@ class Skipped:
 
 
 class SkipTally:
-    """Counts what is passed over, in the order of its first appearance."""
+    """Counts skipped files and rows; the reasons are in order of first appearance."""
 
     def __init__(self, known: Sequence[Skipped] = ()) -> None:
-        """`known` was counted before."""
+        """`known` are earlier counts to start from."""
         self._counts = {skipped.reason: skipped.count for skipped in known}
         self._examples = {skipped.reason: list(skipped.examples) for skipped in known}
 
     def add(self, reason: str, example: str) -> None:
-        """Count one more `reason`; `example` is kept while there are few."""
+        """Count one more for `reason`; keep `example` if there are few yet."""
         self._counts[reason] = self._counts.get(reason, 0) + 1
         examples = self._examples.setdefault(reason, [])
         if len(examples) < _EXAMPLES:
             examples.append(printable(example))
 
     def include(self, others: Sequence[Skipped]) -> None:
-        """Count what another tally counted, too."""
+        """Add the counts of another tally."""
         for other in others:
             self._counts[other.reason] = self._counts.get(other.reason, 0) + other.count
             examples = self._examples.setdefault(other.reason, [])
@@ -61,17 +61,17 @@ class SkipTally:
 
 
 def printable(name: str) -> str:
-    """`name` with the bytes that are no UTF-8 replaced, so that it can be printed and stored."""
+    """`name` with invalid UTF-8 bytes replaced, so that it can be printed and stored."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 def passed_over(skipped: tuple[Skipped, ...]) -> str:
-    """A sentence for the end of an error, or nothing."""
+    """A sentence about skipped files for the end of an error; empty if there are none."""
     return f" Passed over: {'; '.join(map(str, skipped))}." if skipped else ""
 
 
 def _singular(reason: str) -> str:
-    """`line that is not JSON` for `lines that are not JSON`."""
+    """The singular of a reason, such as `line that is not JSON` for `lines that are not JSON`."""
     return re.sub(r"\b(file|folder|line|row)s\b", r"\1", reason, count=1).replace(
         " that are ", " that is ", 1
     )

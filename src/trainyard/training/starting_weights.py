@@ -1,8 +1,8 @@
-"""The weights that a fresh run starts from: `model.path` opened, judged, and read into the model.
+"""Load the weights that a new run starts from: open `model.path`, check it, and read it into the model.
 
     .gguf | .safetensors | folder | Hub | checkpoint --> WeightSource --tensor by tensor--> parameters
 
-A run that is resumed does not come here: its weights are those of its checkpoint.
+A resumed run does not use this module; it takes its weights from its checkpoint.
 """
 
 from pathlib import Path
@@ -25,12 +25,12 @@ from trainyard.training.weight_source import WeightSource
 
 
 def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource | None:
-    """The weights of `model.path`, None for random ones; headers are read, tensors are not.
+    """Open the weights of `model.path`; None for random weights. Reads headers only, no tensors.
 
-    Quantised ones are dequantised `tile_bytes` at a time.
+    Quantised weights are dequantised `tile_bytes` at a time.
 
-    Raises ConfigError when the file is missing, of no known form or does not fit `model.architecture`, and
-    CheckpointError when it is a checkpoint that does not verify.
+    Raises ConfigError when the file is missing, has an unknown format or does not fit `model.architecture`,
+    and CheckpointError when it is a checkpoint that does not verify.
     """
     if model.path is None:
         return None
@@ -40,9 +40,9 @@ def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_
 
 
 def require_weights(config: Config, directory: RunDirectory, resume: str) -> None:
-    """Refuse a file that a new run cannot start from before its data is prepared, which may take hours.
+    """Refuse unusable starting weights before the data is prepared, because preparing may take hours.
 
-    Raises what `open_starting_weights` raises. A checkpoint is verified later: that reads all of it.
+    Raises what `open_starting_weights` raises. A checkpoint is verified later, because that reads all of it.
     """
     path = config.model.path
     fresh = resume == "none" or (resume == "auto" and not directory.run_file.exists())
@@ -51,7 +51,7 @@ def require_weights(config: Config, directory: RunDirectory, resume: str) -> Non
 
 
 def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource:
-    """The reader for the form of `path`."""
+    """Return the reader for the format of `path`."""
     if not path.exists():
         raise missing(path)
     if path.is_dir():
@@ -85,9 +85,10 @@ def _unknown(path: Path) -> ConfigError:
 
 
 def load_weights(model: nn.Module, source: WeightSource) -> None:
-    """Read every parameter of `model` from `source`, one at a time; a sharded one keeps its own part only.
+    """Read every parameter of `model` from `source`, one at a time; a sharded parameter keeps its own shard.
 
-    Raises ConfigError when a weight is not finite: the first loss would be blamed on the training.
+    Raises ConfigError when a weight is not finite. Otherwise the first loss would not be finite either, and
+    the training would be blamed for it.
     """
     for name, parameter in model.named_parameters():
         values = source.read(name)

@@ -1,8 +1,8 @@
-"""One optimizer step: forward and backward × accumulation, clip, refuse what is not finite, AdamW.
+"""One optimizer step: forward and backward passes × accumulation, clipping, finite check, AdamW.
 
-    batch(step) -> this rank's sequences -> loss / all tokens -> gradients -> finite? -> clip -> weights
+    batch(step) -> this rank's sequences -> loss / all tokens -> gradients -> clip -> finite? -> weights
 
-It writes nothing: the row it gives is the loop's to finish.
+It writes nothing. The loop completes and records the row that it returns.
 """
 
 import math
@@ -40,7 +40,10 @@ class TrainStep:
         self._shield = children_shielded if parts.config.compute.compile else nullcontext
 
     def settle(self) -> None:
-        """Let the exchange of gradients become what it stays: resumed, it adds as if it had gone on."""
+        """Run one dummy backward pass so that DDP's buckets are final before the first real step.
+
+        Otherwise a resumed run sums gradients in another order than an uninterrupted one.
+        """
         if not self._parts.parallel.settles:
             return
         config = self._parts.config
@@ -52,7 +55,11 @@ class TrainStep:
         self._state.optimizer.zero_grad(set_to_none=True)
 
     def run(self) -> Row:
-        """Train one step. Raises TrainingFailedError, the weights unchanged, when it is not finite."""
+        """Train one step.
+
+        Raises TrainingFailedError when the loss or the gradient norm is not finite; the weights are then
+        unchanged.
+        """
         self._clock.begin()
         with self._shield(), peers_expected():
             loss = self._forward_backward()
@@ -80,14 +87,17 @@ class TrainStep:
         }
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of validation tokens, computed as those of training are."""
+        """Compute the logits of validation tokens in the same way as in training."""
         self._parts.watchdog.beat()
         with self._shield(), self._autocast:
             logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
         return logits
 
     def _forward_backward(self) -> float:
-        """Gradients of the mean loss over all targets of the step, however it is cut into forward passes."""
+        """Compute the gradients of the mean loss over all targets of the step.
+
+        They do not depend on the number of forward passes that the step is divided into.
+        """
         parallel, groups = self._parts.parallel, self._parts.parallel.share
         batch = self._batch()
         tokens = max(1, counted(batch))
@@ -110,13 +120,16 @@ class TrainStep:
         return mean
 
     def _batch(self) -> np.ndarray:
-        """The global batch of the step. A stream may have to wait for the network, with more patience."""
+        """The global batch of the step. A stream may wait for the network, so it counts as slow work."""
         batches = self._parts.batches
         with self._parts.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
             return batches.batch(self._state.step)
 
     def _loss(self, sequences: Tensor) -> Tensor:
-        """The summed loss of `[batch, seq + 1]` tokens; no name keeps the logits for the backward pass."""
+        """The summed loss of `[batch, seq + 1]` tokens.
+
+        The logits are passed on as a temporary, so that no name keeps them alive in the backward pass.
+        """
         with self._autocast:
             logits = self._parts.parallel.forward(sequences[:, :-1])
         return summed_loss(logits, sequences[:, 1:])

@@ -1,9 +1,9 @@
-"""The index of a checkpoint (`.metadata`): which tensor lies in which file, and where.
+"""Read the index of a checkpoint (`.metadata`), which locates every tensor, without executing its pickle.
 
     .metadata --the classes of an index, no others--> Metadata --types, files, sizes--> resume, export, prove
 
-The index is a pickle, and torch's own reader runs whatever a pickle asks for. A checkpoint may come from
-anywhere, so every reader here goes by `read_index`. What the tensors hold is not judged.
+The index is a pickle, and torch's own reader executes whatever a pickle contains. A checkpoint may come from
+anywhere, so every reader in Trainyard uses `read_index`. The contents of the tensors are not checked here.
 """
 
 import io
@@ -29,14 +29,14 @@ DAMAGED = (
     *(pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError),
     *(RuntimeError, OSError, OverflowError, ImportError, MemoryError, RecursionError),
 )
-"""What torch and pickle raise for bytes that are none of theirs."""
+"""The errors that torch and pickle raise for invalid bytes."""
 
 
 def read_index(checkpoint: Path) -> Metadata:
-    """The index of the checkpoint in a directory; nothing that it names is called.
+    """Read the index of the checkpoint in a directory; no function that it names is called.
 
-    It names files that the checkpoint's manifest lists, and tensors that fit into them. Raises
-    CheckpointError when it is anything else.
+    The index may only name files that the checkpoint's manifest lists, and tensors that fit into them.
+    Otherwise it raises CheckpointError.
     """
     path = checkpoint / INDEX_NAME
     sizes = {file.path: file.size for file in read_manifest(checkpoint).files}
@@ -54,7 +54,7 @@ def read_index(checkpoint: Path) -> Metadata:
 
 
 def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
-    """What an index that was read here says of each tensor, by its name."""
+    """The entry of each tensor in an index from `read_index`, by name."""
     return cast(dict[str, TensorStorageMetadata], index.state_dict_metadata)
 
 
@@ -64,7 +64,7 @@ def why(error: BaseException) -> str:
 
 
 class IndexedReader(FileSystemReader):
-    """torch's reader of a checkpoint, given an index that was read by `read_index`."""
+    """torch's reader of a checkpoint, with an index from `read_index`."""
 
     def __init__(self, checkpoint: Path, index: Metadata) -> None:
         super().__init__(checkpoint)
@@ -75,7 +75,7 @@ class IndexedReader(FileSystemReader):
 
 
 def _enum_member(kind: object, name: object) -> Enum:
-    """Stand in for `getattr`, by which Python 3.11.0 to 3.11.3 pickle the members of an enum."""
+    """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle the members of an enum."""
     if not isinstance(kind, EnumType) or name not in kind.__members__:
         raise pickle.UnpicklingError(
             f"{INDEX_NAME} asks for {name!r:.40} of something that is no enum with it"
@@ -93,7 +93,7 @@ _CLASSES: dict[tuple[str, str], Any] = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): filesystem._StorageInfo,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     ("torch", "Size"): torch.Size,
-    # Python 3.13 keeps these in a module of their own.
+    # In Python 3.13 these classes are in another module.
     **dict.fromkeys(
         product(("pathlib", "pathlib._local"), ("PosixPath", "PurePosixPath")), pathlib.PurePosixPath
     ),
@@ -102,7 +102,7 @@ _CLASSES: dict[tuple[str, str], Any] = {
 
 
 class IndexUnpickler(pickle.Unpickler):
-    """Knows the classes of an index and no other."""
+    """Loads only the classes of an index."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = _CLASSES.get((module, name))
@@ -114,9 +114,9 @@ class IndexUnpickler(pickle.Unpickler):
 
 
 def _require_tensors(index: Any, *, most: int) -> None:
-    """Raise ValueError for an entry that is no tensor, or is larger than all files together.
+    """Raise ValueError for an entry that is not a tensor, or is larger than all files together.
 
-    torch unpickles an entry of any other kind without asking what it would run.
+    Other kinds of entries are refused because torch unpickles them without any check.
     """
     if not isinstance(index, Metadata) or not isinstance(index.state_dict_metadata, dict):
         raise ValueError("it holds something else")
@@ -131,7 +131,7 @@ def _require_tensors(index: Any, *, most: int) -> None:
 
 
 def _require_places(index: Metadata, sizes: Mapping[str, int]) -> None:
-    """Raise ValueError for a place that is in no file of the checkpoint: nobody hashed what is there."""
+    """Raise ValueError for a location outside the files of the checkpoint, because no digest covers it."""
     if not isinstance(index.storage_data, dict):
         raise ValueError("it names no files")
     for key, place in index.storage_data.items():

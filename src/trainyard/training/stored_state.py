@@ -1,6 +1,6 @@
-"""The digests of the state in a checkpoint, read tensor by tensor: what the outcome's `state_sha256` must be.
+"""Compute the digests of the state in a checkpoint, to compare with the outcome's `state_sha256`.
 
-Memory holds one tensor at a time. Where the tensors lie is `stored_index`'s to say.
+Only one tensor is in memory at a time. `stored_index` locates the tensors in the files.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ PARTS = ("model", "optimizer")
 
 
 def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, str]:
-    """The digest of each part, as `state.digest` takes it of the live tensors.
+    """The digest of each part, computed as `state.digest` does for the live tensors.
 
     Raises CheckpointError when the checkpoint cannot be read.
     """
@@ -74,7 +74,7 @@ def _tensor(checkpoint: Path, index: Metadata, key: str, entry: TensorStorageMet
 
 
 def _piece(checkpoint: Path, place: Any) -> Tensor:
-    """The tensor that a file has at its place."""
+    """Read the tensor at `place`, which names a file, an offset and a length."""
     with io.BufferedReader(open_regular(checkpoint / place.relative_path, links=False)) as file:
         file.seek(place.offset)
         content = file.read(place.length)

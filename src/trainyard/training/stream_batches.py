@@ -1,10 +1,10 @@
-"""Batches from a stream: read ahead in blocks, shuffled within each, the same on every process.
+"""Make batches from a stream: read ahead in blocks, shuffle within each block, the same on every process.
 
-    position --read--> block of windows --permutation of its number--> steps
+    position --read--> block of windows --permutation by block number--> steps
 
-A block is a function of its position, and the order within it one of seed and block. The position of the
-block of a step is all there is to save; a resume reads that block again. Every process reads the whole stream
-and takes its part of each batch, so the order does not depend on how many there are.
+A block is a function of its position; the order within it is a function of seed and block number. Only the
+position of the current block has to be saved; a resumed run reads that block again. Every process reads the
+whole stream and takes its share of each batch, so the order does not depend on the number of processes.
 """
 
 from concurrent.futures import Future
@@ -20,7 +20,7 @@ from trainyard.training.order import Permutation
 from trainyard.training.token_stream import Position, Tokens, TokenStream, Windows
 
 _END_SECONDS = 2.0
-"""How long the end waits for a read under way; one that the network holds is left behind."""
+"""`close` waits this long for a running read; one that hangs on the network is abandoned."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class _Block:
 
 
 class StreamBatches:
-    """The batches of a run, by step. Steps may be asked for in any order, but going back reads anew."""
+    """The batches of a run, by step. Steps may come in any order, but going back reads the stream again."""
 
     steps_per_epoch: int | None = None
-    """Not known of a stream."""
+    """None, because the length of a stream is not known."""
 
     def __init__(
         self, stream: TokenStream, *, sequence_length: int, batch_size: int, seed: int, shuffled: int
     ) -> None:
-        """`batch_size` is the global batch; at least it and about `shuffled` sequences are read at a time."""
+        """`batch_size` is the global batch. A block has about `shuffled` sequences, at least one batch."""
         self._stream, self._length, self._batch_size, self._seed = stream, sequence_length, batch_size, seed
         self._steps_per_block = max(1, shuffled // batch_size)
         self._origin = (0, Position())
@@ -59,7 +59,7 @@ class StreamBatches:
         return result
 
     def position(self, step: int) -> dict[str, Any] | None:
-        """What `restore` needs to go on at `step`, the one after that of the last batch, as JSON."""
+        """The JSON value that `restore` needs to continue at `step`, the step after the last batch."""
         number = step // self._steps_per_block
         block = self._block
         if block is not None and number == block.number + 1:
@@ -68,19 +68,19 @@ class StreamBatches:
         return {"block": origin[0], **origin[1].to_json()}
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Go on from a position; batches of earlier blocks cannot be had any more."""
+        """Continue from a position; batches of earlier blocks are no longer available."""
         plain = dict(position)
         self._origin = (int(plain.pop("block")), Position(**plain))
         self._block = self._next = None
 
     def close(self) -> None:
-        """Stop reading ahead; what is being read is given up."""
+        """Stop reading ahead and discard a running read."""
         self._stop.set()
         if self._reader is not None:
             self._reader.join(_END_SECONDS)
 
     def _block_of(self, number: int) -> _Block:
-        """The block of that number, read up to if need be; the next one is begun in the background."""
+        """The block `number`, read if needed; start to read the next one in the background."""
         block = self._block
         if block is None or number < block.number:
             first, start = self._origin
@@ -103,7 +103,7 @@ class StreamBatches:
         return _Block(number, start, windows, order)
 
     def _begin(self, start: Position) -> Future[Windows]:
-        """Read in a thread that the end of the process does not wait for, as it would for a pool's."""
+        """Read in a daemon thread. The end of the process would wait for the threads of a pool."""
         future: Future[Windows] = Future()
 
         def read() -> None:
@@ -115,7 +115,7 @@ class StreamBatches:
         return future
 
     def _windows(self, start: Position) -> Windows:
-        with self._reading:  # the stream is read by one at a time
+        with self._reading:  # only one thread may read the stream at a time
             return self._read_windows(start)
 
     def _read_windows(self, start: Position) -> Windows:
@@ -124,7 +124,7 @@ class StreamBatches:
 
 
 class _Answering(AbstractContextManager[None]):
-    """What goes wrong inside is raised to whoever asks for the block."""
+    """Stores an exception of the body in the future, so that it is raised where the block is needed."""
 
     def __init__(self, future: Future[Windows]) -> None:
         self._future = future

@@ -1,7 +1,7 @@
-"""Data that is read while training: a dataset of Hugging Face's, as tokens of the model's vocabulary.
+"""Open a Hugging Face dataset that is streamed during training, as tokens of the model's vocabulary.
 
-Opening it resolves which commit is read and reads the first texts, so that what is wrong with it is said
-before anything is started. Reading on is `stream_batches`'.
+Opening resolves the commit and reads the first texts, so that problems are reported before anything starts.
+`stream_batches` reads the rest.
 """
 
 import hashlib
@@ -26,31 +26,31 @@ from trainyard.training.vocabulary import load_vocabulary
 
 @dataclass(frozen=True)
 class StreamedData:
-    """A stream that was opened."""
+    """An open stream."""
 
     name: str
-    """What people call it."""
+    """The name shown to people."""
     origin: Origin
     read: tuple[str | None, ...]
-    """What of it is read, and by which vocabulary."""
+    """The configuration name, the splits, the text field and the digest of the vocabulary."""
     train: TokenStream
     validation: TokenStream | None
     shuffled: int
     start: Tokens
     """The first tokens of the validation split, else of the training split."""
     seconds: float
-    """That opening took."""
+    """The time that opening took."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over what decides the tokens: commit or content, splits, field and vocabulary.
+        """SHA-256 over everything that determines the tokens: commit or content, splits, field, vocabulary.
 
-        Of a local folder every byte is read, when it is first asked for.
+        For a local folder, the first access reads every byte.
         """
         return hashlib.sha256(json.dumps([self.origin.content, *self.read]).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The data's part of `run.json`; how many tokens there are is unknown."""
+        """The data's part of `run.json`; the number of tokens is not known."""
         known = {"name": self.name, "fingerprint": self.fingerprint, "revision": self.origin.revision}
         return {key: value for key, value in known.items() if value is not None}
 
@@ -74,15 +74,15 @@ class StreamedData:
         return [int(token) for token in plain_ids(self.start[:count])]
 
     def pinned(self, config: Config) -> Config:
-        """`config` with the commit that is read, so that it says the same tomorrow."""
+        """`config` with the commit that is read, so that it names the same data later."""
         return _with_revision(config, self.origin.revision)
 
 
 def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
-    """The dataset of `data.hugging_face`, resolved and tried.
+    """Resolve the dataset of `data.hugging_face` and read its first tokens.
 
-    Raises ServiceError when the Hub cannot be reached, DataError when there is no such dataset or too little
-    in it, ConfigError when the tokenizer is unusable.
+    Raises ServiceError when the Hub cannot be reached, DataError when the dataset does not exist or is too
+    short, ConfigError when the tokenizer is unusable.
     """
     begun = time.monotonic()
     vocabulary, config = load_vocabulary(model), data.hugging_face
@@ -103,10 +103,10 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
 
 
 def as_begun(config: Config, run_directory: Path | None) -> Config:
-    """`config` with what the run in `run_directory` decided when it began, where it leaves that open.
+    """`config`, with open values filled in from the run in `run_directory`, so that it resumes with the same.
 
-    That is the commit of a dataset, which may have a newer one since, and how validation is held out of the
-    files: what goes on goes on with the same.
+    These are the commit of a dataset, which may have a newer one by now, and how validation data is held out
+    of the files.
     """
     file = RunDirectory(run_directory).config_file if run_directory else None
     if file is None or not file.is_file():
@@ -121,7 +121,7 @@ def as_begun(config: Config, run_directory: Path | None) -> Config:
 
 
 def _with_split_of(file: Path, config: Config) -> Config:
-    """A run that was begun before files were split has whole files held out, or none."""
+    """Fill in the validation split. `auto` means `files` in runs from before a split within files existed."""
     held_out = config.data.validation_path is None and config.data.validation_fraction > 0
     if not held_out or config.data.validation_split != "auto":
         return config

@@ -1,9 +1,10 @@
-"""A model's matrices cut over the processes of a group that trains on the same sequences together.
+"""Tensor parallelism: divide a model's matrices over a group of processes that trains on the same sequences.
 
     embedding: rows | q, k, v: heads | o: inputs | gate, up: width | down: inputs | output: rows
 
-The way of Megatron-LM (arXiv:1909.08053): two sums over the group a block and pass, none inside a half of a
-block. Norms are whole on each process and get the same gradients. It knows no optimizer and no data.
+The method is that of Megatron-LM (arXiv:1909.08053): two all-reduces over the group per block and pass, none
+within attention or feed-forward. Norms are replicated on each process and get the same gradients. The module
+knows no optimizer and no data.
 """
 
 from functools import partial
@@ -24,9 +25,10 @@ from trainyard.training.placement import whole
 
 
 def cut_over_group(model: Llama, group: DeviceMesh) -> None:
-    """Cut the matrices of `model` over the one-dimensional mesh `group`; tied tables stay one.
+    """Divide the matrices of `model` over the one-dimensional mesh `group`; tied weights stay tied.
 
-    Its size must divide heads, key-value heads, the inner width and the vocabulary (`config.combinations`).
+    The size of the group must divide heads, key-value heads, the inner width and the vocabulary
+    (`config.combinations`).
     """
     for layer in model.model.layers:
         parallelize_module(layer, group, _block_plan())
@@ -44,12 +46,12 @@ def cut_over_group(model: Llama, group: DeviceMesh) -> None:
 
 
 def _arrived(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    """The output once its sum is there: a compiled block takes no tensor that is still on its way."""
+    """Wait for the all-reduce of the output, because a compiled block does not accept a pending tensor."""
     return output.clone()
 
 
 def _whole_on_each(group: DeviceMesh, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The input of half a block as one distributed tensor, so that its gradient is summed up once."""
+    """Wrap the input of attention or feed-forward as one DTensor, so that its gradient is summed once."""
     x: Tensor = DTensor.from_local(inputs[0], group, [Replicate()], run_check=False)
     return (x, *inputs[1:])
 
@@ -67,9 +69,10 @@ def _block_plan() -> dict[str, ParallelStyle]:
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the gradients of `model` to a norm of at most `limit`; gives the norm that they had, whole.
+    """Scale the gradients of `model` to a norm of at most `limit`; return their norm before that, whole.
 
-    Under tensor parallelism norms lie on another mesh than matrices; each mesh is summed up for itself.
+    With tensor parallelism, the norm layers are on another mesh than the matrices; each mesh is summed
+    separately.
     """
     groups: dict[DeviceMesh | None, list[Tensor]] = {}
     for parameter in model.parameters():

@@ -1,7 +1,7 @@
-"""Where the time of a step goes: laps on the host's clock, or on the GPU's own.
+"""Measure the time of the parts of a step, on the host's clock or on the GPU's own.
 
-A CPU has done what it was told when a call returns. A GPU is told ahead of time, so its laps are CUDA events,
-which are read once they have passed and never waited for.
+On a CPU, the work is done when a call returns. A GPU works asynchronously, so its laps are CUDA events, which
+are read when they have completed and never waited for.
 """
 
 import time
@@ -14,20 +14,20 @@ Seconds = dict[str, float]
 
 
 class StepClock(Protocol):
-    """Laps of a step, each ended by naming the part it was spent on; a part may have several."""
+    """Laps of a step. The end of each lap names its part; a part may have several laps."""
 
     def begin(self) -> None:
-        """What was before belongs to no part."""
+        """Start a new lap; the time before it belongs to no part."""
 
     def lap(self, part: str) -> None:
-        """Since the last mark, `part` was at work."""
+        """End the lap and assign its time to `part`."""
 
     def read(self) -> Seconds:
-        """`<part>_seconds` of the laps since the last reading."""
+        """Return `<part>_seconds` of the laps since the last reading."""
 
 
 class HostClock:
-    """Laps as the host sees them."""
+    """Laps on the host's clock."""
 
     def __init__(self) -> None:
         self._at = time.perf_counter()
@@ -48,10 +48,10 @@ class HostClock:
 
 
 class GpuClock:
-    """Laps as the GPU sees them: `data` is what it waited for data, not what the host spent on it.
+    """Laps on the GPU's clock: `data` is the time that the GPU waited for data, not the host's time for it.
 
-    The laps that the GPU has not come to when it is read, the update of the weights, are part of the next
-    reading: it is the next step that waits for them.
+    Laps that the GPU has not completed at a reading (the update of the weights) count in the next reading,
+    because the next step waits for them.
     """
 
     def __init__(self) -> None:
@@ -80,5 +80,5 @@ class GpuClock:
 
 
 def step_clock(device: torch.device) -> StepClock:
-    """The clock of what computes there."""
+    """The clock for `device`."""
     return GpuClock() if device.type == "cuda" else HostClock()

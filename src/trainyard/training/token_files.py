@@ -1,7 +1,6 @@
-"""Files of tokens: bare integers in little-endian order, memory-mapped to read.
+"""Write, check and read token files: little-endian integers without a header, memory-mapped for reading.
 
-It writes and checks them; what the tokens mean is the vocabulary's affair, which ones are drawn is that of
-`batches`.
+`vocabulary` defines what the tokens mean; `batches` chooses which ones are drawn.
 """
 
 import hashlib
@@ -25,11 +24,11 @@ from trainyard.training.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
 LARGE_BYTES = 1 << 30
-"""Half a second of hashing: smaller files are hashed whenever they are used again."""
+"""Smaller files are hashed at every reuse, which takes half a second at most."""
 
 
 class FileState(NamedTuple):
-    """What changes whenever somebody writes to a file; the time of change cannot be set back."""
+    """Values that change whenever somebody writes to a file; the change time (ctime) cannot be set back."""
 
     modified_ns: int
     changed_ns: int
@@ -47,16 +46,19 @@ class TokenFile:
 
     path: Path
     dtype: str
-    """A type of whole numbers, such as uint16."""
+    """An integer type, such as uint16."""
     tokens: int
     sha256: str
-    """Of the file's bytes, lower-case hex."""
+    """The digest of the file's bytes, lower-case hex."""
     seen: FileState | None = field(default=None, compare=False)
-    """How the file was when its bytes last had that hash."""
+    """The state of the file when its digest was last verified."""
     documents: "TokenFile | None" = None
-    """The places of the first tokens of documents, rising, where they are asked for."""
+    """The positions of the first tokens of documents, ascending; None unless requested."""
     part_of: tuple[int, int] | None = None
-    """The first token and how many the file has, where only a part of it is meant; the hash is of all."""
+    """The first token of the part and the tokens of the whole file; None for a whole file.
+
+    The digest is that of the whole file.
+    """
 
     @property
     def _file_tokens(self) -> int:
@@ -68,10 +70,10 @@ class TokenFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file is there and has its size; the content is not read."""
+        """Whether the file exists and has the right size. The content is not read."""
         try:
             found = self.path.stat()
-        except OSError:  # another process may be putting a new one in its place
+        except OSError:  # another process may be replacing it
             return False
         whole = (
             stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
@@ -79,23 +81,23 @@ class TokenFile:
         return whole and (self.documents is None or self.documents.is_whole)
 
     def verified(self, progress: Progress = UNSEEN) -> "TokenFile | None":
-        """The file as it is seen now; None when it is missing or its bytes have another hash.
+        """The file with its current state; None when it is missing or its digest differs.
 
         A large file that was not written to since it was hashed is not read.
         """
         if not self.is_whole or (self.documents and not self.documents.verified()):
             return None
         try:
-            # Before the content is read: what is written meanwhile is noticed the next time.
+            # Take the state before reading the content, so that a write in between is noticed next time.
             state = FileState.of(self.path.stat())
             if self.is_large and state == self.seen:
                 return self
             return replace(self, seen=state) if sha256_of_file(self.path, progress) == self.sha256 else None
-        except FileNotFoundError:  # gone since
+        except FileNotFoundError:  # removed meanwhile
             return None
 
     def open(self) -> TokenArray:
-        """The tokens `[tokens]`, memory-mapped, read only. Raises DataError when the file is not whole."""
+        """The tokens `[tokens]`, memory-mapped and read-only. Raises DataError when the file is not whole."""
         if not self.is_whole:
             raise DataError(
                 f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
@@ -106,12 +108,12 @@ class TokenFile:
         return tokens[first : first + self.tokens]
 
     def part(self, first: int, end: int) -> "TokenFile":
-        """The tokens from `first` to before `end` of a file that is used where it lies."""
+        """The tokens `first` to `end` (exclusive) of a file that is used in place."""
         return replace(self, tokens=end - first, part_of=(first, self._file_tokens))
 
 
 class TokenWriter:
-    """Writes a token file and hashes it on the way. The caller names it and makes it appear."""
+    """Writes a token file and hashes it meanwhile. The caller names and publishes the file."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self._path, self._dtype = path, dtype
@@ -121,7 +123,7 @@ class TokenWriter:
 
     @property
     def tokens(self) -> int:
-        """How many were written."""
+        """The number of tokens written."""
         return self._tokens
 
     def write(self, tokens: TokenArray) -> None:
@@ -155,7 +157,7 @@ def copy_tokens(
     portion: Portion = WHOLE,
     progress: Progress = UNSEEN,
 ) -> None:
-    """Append the pre-tokenised file at `path` to `writer`, checking each id as `check_tokens` does."""
+    """Append the pre-tokenised file at `path` to `writer` and check each id as `check_tokens` does."""
     first, end = portion.span(path.stat().st_size // np.dtype(dtype).itemsize)
     place = 0
     for chunk in _checked_chunks(path, dtype, vocab_size):
@@ -165,7 +167,7 @@ def copy_tokens(
 
 
 def check_tokens(path: Path, dtype: str, vocab_size: int, progress: Progress = UNSEEN) -> TokenFile:
-    """Describe the pre-tokenised file at `path`, for use where it lies.
+    """Describe the pre-tokenised file at `path`, which is used in place.
 
     Raises DataError naming the first token that is not below `vocab_size`.
     """
@@ -179,13 +181,13 @@ def check_tokens(path: Path, dtype: str, vocab_size: int, progress: Progress = U
 
 
 def places_after(path: Path, dtype: str, token: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The places that follow a `token` in the file at `path`, rising, in parts."""
+    """Yield the positions after each `token` in the file at `path`, ascending, in parts."""
     for start, chunk in _chunks(path, dtype):
         yield np.flatnonzero(chunk == token).astype(np.int64) + start + 1
 
 
 def _chunks(path: Path, dtype: str) -> Iterator[tuple[int, TokenArray]]:
-    """Parts of the file at `path`, each with the place of its first token."""
+    """Yield parts of the file at `path`, each with the position of its first token."""
     tokens = np.memmap(path, dtype=_stored(dtype), mode="r")
     for start in range(0, tokens.size, _CHUNK_TOKENS):
         yield start, np.asarray(tokens[start : start + _CHUNK_TOKENS])

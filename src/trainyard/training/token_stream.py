@@ -1,10 +1,10 @@
-"""Windows of tokens from a stream of texts that is too long to be prepared, and their position.
+"""Read windows of tokens from a stream of texts that is too long to prepare, with a position to resume from.
 
     texts, a chunk at a time -> tokens, documents joined as in token files -> consecutive windows
 
-Everything is a function of the position: reading from one that was saved gives what would have come next. It
-knows no epochs' end: after the last text the first follows, and the epoch is counted. Shuffling and batches
-are `stream_batches`'.
+Everything is a function of the position: reading from a saved position gives the tokens that would have come
+next. The stream has no end: after the last text it continues with the first and counts the epoch.
+`stream_batches` shuffles and makes batches.
 """
 
 from collections.abc import Iterator
@@ -23,28 +23,28 @@ from trainyard.training.hugging_face import Place
 from trainyard.training.vocabulary import Vocabulary
 
 _CHUNK_ROWS = 64
-"""Enough rows to keep the tokenizer's threads busy, few enough to be read again at a resume."""
+"""Enough rows to keep the tokenizer's threads busy, and few enough to read again when a run resumes."""
 Tokens = npt.NDArray[np.int64]
 
 
 class Texts(Protocol):
-    """A source of texts with a place to go on from."""
+    """A source of texts with a position to continue from."""
 
     def read(self, place: Place, count: int) -> tuple[list[bytes], Place]:
-        """The texts, in UTF-8, of up to `count` rows, and the place after them: None at the end."""
+        """Read the texts of up to `count` rows in UTF-8, and the position after them; None at the end."""
         ...
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a stream of tokens goes on, as plain data."""
+    """The position at which a stream of tokens continues, as plain data."""
 
     place: Place = None
-    """Of the chunk that holds the next token."""
+    """The position of the chunk that holds the next token."""
     consumed: int = 0
-    """Tokens of that chunk that were given already."""
+    """The number of tokens of that chunk that were already read."""
     epoch: int = 0
-    """How often the texts were read to their end."""
+    """The number of times the texts were read to the end."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,10 +52,10 @@ class Position:
 
 @dataclass(frozen=True)
 class Windows:
-    """Consecutive windows, and where the next ones begin."""
+    """Consecutive windows, and the position of the next one."""
 
     tokens: Tokens
-    """`[window, length + 1]`; each begins with the last token of the one before."""
+    """`[window, length + 1]`; each window begins with the last token of the one before."""
     end: Position
 
 
@@ -68,15 +68,15 @@ class _Chunk:
 
 
 class TokenStream:
-    """The tokens of all texts, over and over."""
+    """The tokens of all texts, repeated without end."""
 
     def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
-        """`marked` marks the tokens that begin a document, as `batches` does."""
+        """With `marked`, the tokens that begin a document are marked as in `batches`."""
         self.name = name
         self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
     def windows(self, start: Position, *, count: int, length: int, stop: Event | None = None) -> Windows:
-        """`count` windows from `start` on.
+        """Read `count` windows from `start` on.
 
         Raises DataError when a whole epoch has no tokens, CancelledError soon after `stop` is set.
         """
@@ -96,7 +96,7 @@ class TokenStream:
         return Windows(every_start[::length].copy(), end)
 
     def first_tokens(self, count: int) -> Tokens:
-        """The first `count` tokens of one epoch, fewer if it has fewer."""
+        """The first `count` tokens of an epoch, or fewer if it has fewer."""
         parts, size = [np.empty(0, np.int64)], 0
         for chunk in self._chunks(Position()):
             if chunk.epoch > 0 or size >= count:

@@ -1,11 +1,11 @@
-"""The training data as token files: made once, kept, found again.
+"""Prepare the training data as token files, keep them, and reuse them in later runs.
 
     plan (preparation) -> pieces of text (documents) -> tokens (vocabulary) -> <prepared_directory>/<key>/
                                                         train.bin, validation.bin, and index.json last
 
-The fingerprint is of the tokens themselves: the same data has it on every machine and under every path. Token
-files that are found again are hashed again, so that what is trained on is what the fingerprint says.
-Drawing samples is the affair of `batches`.
+The fingerprint is a digest of the tokens themselves, so the same data has the same fingerprint on every
+machine and under every path. Reused token files are hashed again, so that the fingerprint is true for the
+tokens that are trained on. `batches` draws the samples.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ from trainyard.training.skipped import Skipped, SkipTally, passed_over
 from trainyard.training.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
 _OTHERS_SECONDS = 5.0
-"""How long the other processes of a machine wait for the first to begin, before each prepares for itself."""
+"""The other processes of a machine wait this long for the first one to begin; then each prepares the data."""
 _MOST_HELD_OUT = 0.5
-"""No larger share of a text is advised to be held out."""
+"""The largest validation fraction that a message suggests."""
 _STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
 
 def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> PreparedData:
-    """The tokens to train on, made now or found from an earlier run; `progress` is told of the bytes.
+    """Prepare the training tokens, or find those of an earlier run; report the bytes to `progress`.
 
-    Raises DataError when less than one sequence is left to train on, ConfigError when the tokenizer is
-    unusable.
+    Raises DataError when the training tokens are shorter than one sequence, ConfigError when the tokenizer
+    is unusable.
     """
     start = time.monotonic()
     progress.begin("finding files")
@@ -61,7 +61,7 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
 
 
 def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None:
-    """What is prepared already; None if it has to be prepared. Nothing is written, no token is read.
+    """The data that is prepared already; None if it has to be prepared. Writes nothing and reads no tokens.
 
     Raises what `prepare_data` raises.
     """
@@ -71,7 +71,10 @@ def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None
 def _chosen(
     data: DataConfig, model: ModelConfig, found: Callable[[Preparation], PreparedData | None]
 ) -> PreparedData | None:
-    """What is `found` of the first plan whose validation part is long enough, else of the last one."""
+    """Apply `found` to the plans in order and take the first result whose validation part is long enough.
+
+    When none is long enough, take the last result.
+    """
     shortest: PreparedData | None = None
     prepared: PreparedData | None = None
     for plan in plans(data, model):
@@ -99,7 +102,7 @@ def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
         prepared = _find(plan.directory, progress)
     if prepared is not None:
         return replace(prepared, reused=True)
-    passes = (*plan.train, *plan.validation)  # a file that is split is read for each of its parts
+    passes = (*plan.train, *plan.validation)  # a split file is read once per part
     progress.begin("reading", sum(file.size for file in passes))
     _make(plan, progress)
     prepared = read_prepared(plan.directory)
@@ -111,9 +114,9 @@ def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
 
 
 def fingerprint_at_hand(config_file: Path) -> str | None:
-    """The fingerprint of the tokens that lie prepared for a run's configuration; None where none are whole.
+    """The fingerprint of the prepared tokens for a configuration; None when they are missing or damaged.
 
-    Small files are hashed again, large ones where they were written to since.
+    Small files are always hashed again; large ones only if they were written to since.
     """
     try:
         config = load_config(config_file).config
@@ -133,7 +136,7 @@ def fingerprint_at_hand(config_file: Path) -> str | None:
 
 
 def _find(directory: Path, progress: Progress) -> PreparedData | None:
-    """What an earlier run prepared; None, with a warning, if its token files have other bytes now."""
+    """The data that an earlier run prepared; None, with a warning, if its token files have changed."""
     prepared = read_prepared(directory)
     if prepared is None:
         return None
@@ -143,7 +146,7 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
     for before, now in ((prepared.train, train), (prepared.validation, validation)):
         if before is not None and now is None:
             _logger.warning(
-                "%s: its content is no longer what was prepared, though its size is; preparing anew",
+                "%s: its content has changed since it was prepared, though not its size; preparing it again",
                 before.path,
             )
             return None
@@ -154,10 +157,10 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
 
 
 def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
-    """Note how large token files are seen now, so that they need not be hashed the next time."""
+    """Record the file state of large token files, so that the next run need not hash them."""
     pairs = ((before.train, now.train), (before.validation, now.validation))
     if any(old and new and new.is_large and old.seen != new.seen for old, new in pairs):
-        with contextlib.suppress(OSError):  # on a medium that is read only, they are hashed each time
+        with contextlib.suppress(OSError):  # on a read-only file system they are hashed each time
             write_index(now, directory)
 
 
@@ -214,9 +217,9 @@ def _token_file(
     portion: Portion,
     progress: Progress,
 ) -> tuple[TokenFile | None, int]:
-    """The tokens of `files`, or None if they have none, and how many files they are of.
+    """The tokens of `files`, or None if there are none, and the number of files they come from.
 
-    A single `.bin` file is used where it lies.
+    A single `.bin` file is used in place.
     """
     bins = [file for file in files if file.suffix == ".bin"]
     if len(files) == len(bins) == 1:
@@ -246,13 +249,13 @@ def _where_it_lies(
 
 
 def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[TokenWriter | None]:
-    """Writes where the documents of the token file `path` begin, if they are to be kept apart."""
+    """A writer for the document starts of the token file `path`; None unless data.packing is `separate`."""
     separate = plan.data.packing == "separate"
     return TokenWriter(path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
 
 
 def _write_starts(plan: Preparation, file: CorpusFile, path: Path, portion: Portion) -> TokenFile | None:
-    """Where the documents of a `.bin` file that is used where it lies begin, beside `path`."""
+    """Write the document starts of a `.bin` file that is used in place; the result lies beside `path`."""
     with _starts_writer(plan, path) as writer:
         if writer is None:
             return None
@@ -270,9 +273,9 @@ def _write_files(
     portion: Portion,
     progress: Progress,
 ) -> int:
-    """Write the tokens of `files`, and where documents begin if there is a second writer.
+    """Write the tokens of `files`, and the document starts if there is a second writer.
 
-    Returns how many files had any: what is passed over is in `skips`.
+    Returns the number of files that had tokens. Skipped files and rows are counted in `skips`.
     """
     writer, starts = writers
     used = 0
@@ -301,7 +304,7 @@ def _write_files(
 
 
 def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
-    """The pieces of a file of `size` bytes, told as they pass by; what is no text of it, at its end."""
+    """Yield the pieces of a file of `size` bytes and report their bytes; report the rest at the end."""
     left = size
     for piece in pieces:
         count = min(left, len(piece or b""))
@@ -324,9 +327,9 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData | None) -> PreparedData:
-    """`prepared`, without a validation part that was held out but is shorter than a sequence.
+    """`prepared`, without its held-out validation part if that is shorter than a sequence.
 
-    `split` is the attempt to hold out a part of each file, where there was one that left too little.
+    `split` is the earlier attempt to hold out a part of each file, if there was one and it was too short.
     """
     length = data.sequence_length
     if prepared.train.tokens <= length:
@@ -335,7 +338,7 @@ def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData |
     if prepared.validation is not None and prepared.validation.tokens <= length:
         if data.validation_path is not None:
             what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
-            raise DataError(_too_short(what, (), length))  # what was passed over may be training data
+            raise DataError(_too_short(what, (), length))  # the skipped files may be training data
         split = split or prepared
         prepared = replace(prepared, validation=None, validation_files=0)
     if prepared.validation is None and data.validation_fraction > 0:
@@ -344,7 +347,7 @@ def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData |
 
 
 def _no_validation(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
-    """Why nothing is held out, in numbers, and what to do."""
+    """Say in numbers why there is no validation data, and what to do."""
     length, share = data.sequence_length, f"data.validation_fraction {data.validation_fraction:g}"
     held_out = split.validation.tokens if split.validation else 0
     total = split.train.tokens + held_out

@@ -1,6 +1,6 @@
-"""TensorBoard and Weights & Biases, fed from the same rows as `metrics.jsonl`.
+"""Write metrics to TensorBoard and Weights & Biases, from the same rows as `metrics.jsonl`.
 
-A tracker that cannot start or fails warns and is dropped; it never ends a training run.
+A tracker that cannot start or fails is dropped with a warning; it never ends a training run.
 """
 
 import logging
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time"}
 _OF_VALIDATION = {"val_loss": "loss", "val_bits_per_byte": "bits_per_byte"}
-"""Figures of the validation data, and the tag that the same figure has in training."""
+"""The validation figures, and the tag of the same figure in training."""
 _COMPARED = ("model", "training", "data", "compute")
-"""Sections of the configuration that are shown as hyperparameters."""
+"""The sections of the configuration that are shown as hyperparameters."""
 _COMPARED_BY = {"loss": "training loss", "val_loss": "validation loss", "tokens_per_second": "tokens/s"}
-"""The figures beside them, by their tag."""
+"""The figures shown beside the hyperparameters, by tag."""
 Scalar = bool | int | float | str
 
 
 class Tracker(Protocol):
-    """Something that shows rows to people."""
+    """Shows rows of metrics to people."""
 
     def write(self, row: dict[str, Any]) -> None: ...
 
     def show(self, sample: str, step: int) -> None:
-        """Show the text that the model of `step`, the last one, has written."""
+        """Show the text that the model wrote after `step`, the last step."""
 
     def close(self) -> None: ...
 
@@ -44,9 +44,9 @@ class Tracker(Protocol):
 class TensorBoardTracker:
     """Event files under `tensorboard/`; rows after `resumed_at`, left by a killed run, are hidden.
 
-    TensorBoard draws one tag of several folders in one chart. The validation figures are therefore written a
-    second time, into `tensorboard/validation/` under the tags that training has. The folder above keeps all
-    tags of a row, as event files of earlier versions have them.
+    TensorBoard draws the same tag of several folders in one chart. The validation figures are therefore
+    written a second time, into `tensorboard/validation/` under the tags of training. The parent folder keeps
+    all tags of a row, as in earlier versions.
     """
 
     def __init__(self, path: Path, resumed_at: int, hyperparameters: Mapping[str, Scalar]) -> None:
@@ -56,7 +56,7 @@ class TensorBoardTracker:
         self._validation: SummaryWriter | None = None
 
     def write(self, row: dict[str, Any]) -> None:
-        """The first row opens the file: importing TensorBoard would hold up the first step."""
+        """Write a row. The first one opens the file, so that importing TensorBoard does not delay step 1."""
         if self._writer is None:
             self._writer = self._opened(self._path)
             for summary in _session_start(self._hyperparameters, self._path.resolve().parent.name):
@@ -72,7 +72,7 @@ class TensorBoardTracker:
 
     def show(self, sample: str, step: int) -> None:
         if self._writer is not None:
-            # Indented by four spaces, Markdown leaves a text as it is.
+            # Markdown leaves text unchanged that is indented by four spaces.
             indented = "\n".join(f"    {line}" for line in sample.splitlines())
             self._writer.add_text("sample", indented, global_step=step)
 
@@ -88,7 +88,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """A W&B run of the same id; offline, into the run directory, without WANDB_API_KEY."""
+    """A W&B run with the same id; without WANDB_API_KEY it is written offline into the run directory."""
 
     def __init__(
         self, config: WandbConfig, directory: RunDirectory, run_id: str, hyperparameters: Mapping[str, Scalar]
@@ -103,14 +103,14 @@ class WandbTracker:
             id=run_id,
             name=run_id,
             config=dict(hyperparameters),
-            allow_val_change=True,  # a run can go on with another configuration
+            allow_val_change=True,  # a run can resume with another configuration
             resume="allow" if mode == "online" else None,
             mode=mode,  # type: ignore[arg-type]
             settings=wandb.Settings(
                 silent=True,
                 console="off",
                 init_timeout=60,
-                # Without a limit it waits for an upload for ever; what is left can be sent with `wandb sync`.
+                # Without a limit it may wait for an upload forever; `wandb sync` can send the rest later.
                 finish_timeout=60,
                 finish_timeout_raises=True,
             ),
@@ -167,7 +167,7 @@ def open_trackers(
     resumed_at: int,
     hyperparameters: Mapping[str, Scalar] | None = None,
 ) -> list[Tracker]:
-    """The trackers that the configuration asks for; each shows the `hyperparameters` of the run, too."""
+    """Open the configured trackers; each also shows the `hyperparameters` of the run."""
     shown, trackers = hyperparameters or {}, list[Tracker]()
     if config.tensorboard:
         start = partial(TensorBoardTracker, directory.tensorboard, resumed_at, shown)
@@ -179,7 +179,7 @@ def open_trackers(
 
 
 def hyperparameters_of(config: Config) -> dict[str, Scalar]:
-    """What runs are compared by: every value of the sections that decide the result, by its dotted key."""
+    """The hyperparameters of a run: every value of the sections that affect the result, by dotted key."""
     values = config.model_dump(mode="json")
     found: dict[str, Scalar] = {}
     for section in _COMPARED:
@@ -201,7 +201,7 @@ def show_sample(trackers: Sequence[Tracker], sample: str, step: int) -> None:
 
 
 def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequence[Summary]":
-    """What TensorBoard's hparams view knows a run by; `name` is the group that it stands in."""
+    """The summaries for TensorBoard's hparams view; `name` is the group of the run."""
     from tensorboard.plugins.hparams import summary_v2 as hp
 
     metrics = [hp.Metric(tag, display_name=words) for tag, words in _COMPARED_BY.items()]
@@ -217,7 +217,7 @@ def close_trackers(trackers: Sequence[Tracker]) -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a tracker may fail with: the system's errors, and W&B's own where it is in use."""
+    """The errors with which a tracker may fail: system errors, and W&B's own if it is in use."""
     if "wandb" not in sys.modules:
         return (OSError,)
     import wandb

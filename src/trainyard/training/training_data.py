@@ -1,4 +1,4 @@
-"""What to train on, ready: prepared token files, or a stream that is read while training."""
+"""The training data of a run: prepared token files, or a stream that is read during training."""
 
 from typing import Any, Protocol
 
@@ -25,11 +25,11 @@ class Batches(Protocol):
         ...
 
     def position(self, step: int) -> dict[str, Any] | None:
-        """What a checkpoint before `step` must keep to go on there; None where the step is enough."""
+        """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""
         ...
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Go on from what `position` gave."""
+        """Continue from a value that `position` returned."""
         ...
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class TrainingData(Protocol):
 
 
 def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> TrainingData:
-    """The data of a run, prepared or opened. Raises what `prepare_data` and `open_stream` raise."""
+    """Prepare or open the data of a run. Raises what `prepare_data` and `open_stream` raise."""
     if data.hugging_face.dataset:
         progress.begin(f"opening {data.hugging_face.dataset}")
         return open_stream(data, model)
@@ -66,14 +66,15 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
 
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
-    """The same without writing anything; None when the data has to be prepared first."""
+    """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
     return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
 
 
 def agreed_fingerprint(data: TrainingData, world: World) -> str:
-    """The fingerprint of `data`, for which one process a machine may have to read all of it.
+    """Compare the fingerprint of `data` over all machines and return it.
 
-    Raises DataError when a machine found other data than the first: each process takes its part.
+    One process per machine computes it, which may read all of the data. Raises DataError when a machine has
+    other data than the first, because each process takes its share of the same data.
     """
     found = world.gather(data.fingerprint if world.local_rank == 0 else None)
     first: str = found[0]

@@ -1,4 +1,4 @@
-"""Validation loss and bits per byte over the same batches every time."""
+"""Compute validation loss and bits per byte over a fixed set of batches."""
 
 import math
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from trainyard.training.world import DataShare
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What the model knows about text it was not trained on."""
+    """The result of one validation."""
 
     loss: float
-    """Mean cross-entropy, in nats a token."""
+    """The mean cross-entropy in nats per token."""
     bits_per_byte: float | None
     """None when the bytes of the tokens are not known."""
 
@@ -27,7 +27,7 @@ class Validation:
     """A fixed set of batches, each `[batch, seq + 1]` token ids."""
 
     def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
-        """`text_bytes` says how many bytes of text target tokens stand for, 0 when it is unknown."""
+        """`text_bytes` returns the number of text bytes of target tokens, 0 when it is not known."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
         self._tokens = max(1, sum(counted(batch) for batch in batches))
         self._bytes = sum(_bytes_asked_for(batch, text_bytes) for batch in batches)
@@ -36,10 +36,11 @@ class Validation:
     def run(
         self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], share: DataShare
     ) -> ValidationResult | None:
-        """The result, or None when a stop was asked for in between; the resumed run does it again.
+        """Return the result, or None when a stop was requested meanwhile; the resumed run validates again.
 
-        `forward` takes token ids `[batch, seq]` and gives logits `[batch, seq, vocab]`. The processes share
-        the batches; those left without one in the last round take part with one that does not count.
+        `forward` takes token ids `[batch, seq]` and returns logits `[batch, seq, vocab]`. The processes share
+        the batches. A process without a batch in the last round runs one that does not count, because every
+        process must take part in the collectives.
         """
         total = 0.0
         for first in range(0, len(self._batches), share.size):
@@ -58,7 +59,7 @@ class Validation:
 
 
 def _bytes_asked_for(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
-    """The bytes of the targets that count: without the first token of each further document in a sample."""
+    """The bytes of the targets that count, without the first token of each further document in a sample."""
     targets = batch[:, 1:]
     if not (targets < 0).any():
         return text_bytes(targets)

@@ -1,8 +1,8 @@
-"""How wide the vectors of the kernels are that torch.compile makes for a CPU.
+"""Set the vector width of the CPU kernels that torch.compile generates.
 
-The compiler writes vectors as wide as the CPU has them. Where it knows none of a width it writes plain C++
-and the C++ compiler finds vectors itself; on x86 with 128 bits that one is held to SSE. Kernels that torch
-brings along choose for themselves.
+By default the compiler uses the widest vectors of the CPU. For a width that it does not support, it writes
+plain C++, which the C++ compiler vectorises; for 128 bits on x86, that compiler is restricted to SSE. The
+kernels that ship with torch choose their own width.
 """
 
 import platform
@@ -13,7 +13,7 @@ _SSE = "x86-64-v2"
 
 
 def set_vector_width(bits: int) -> None:
-    """Compile kernels for vectors of `bits`. Raises ConfigError where the CPU, or the compiler, has none."""
+    """Compile kernels for vectors of `bits`. Raises ConfigError when the CPU or the compiler has none."""
     from torch._inductor import config
 
     here = widths_here()
@@ -29,7 +29,7 @@ def set_vector_width(bits: int) -> None:
 
 
 def widths_here() -> list[int]:
-    """The widths that kernels can be compiled for on this machine, in bits."""
+    """The vector widths in bits for which kernels can be compiled on this machine."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
     explicit = {isa.bit_width() for isa in valid_vec_isa_list()}
@@ -37,7 +37,7 @@ def widths_here() -> list[int]:
 
 
 def vector_width() -> int:
-    """The width that kernels are compiled for now, in bits."""
+    """The vector width in bits for which kernels are currently compiled."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     return pick_vec_isa().bit_width() or 128

@@ -1,6 +1,6 @@
-"""How text becomes tokens and back: bytes, or a Hugging Face tokenizer file.
+"""Convert text to tokens and back, as bytes or with a Hugging Face tokenizer file.
 
-It encodes pieces of documents and ends each document with a separator; it reads no corpus and writes no file.
+It encodes pieces of documents and ends each document with a separator. It reads no corpus and writes no file.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TokenArray = npt.NDArray[np.integer[Any]]
 _BATCH_BYTES = 4 << 20
 _logger = logging.getLogger(__name__)
-# What published tokenizers call their end-of-document token (Llama 2, GPT-2, Llama 3, Gemma, …).
+# The names of the end-of-document token in published tokenizers (Llama 2, GPT-2, Llama 3, Gemma, …).
 _EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "<|im_end|>", "[SEP]")
 
 
@@ -37,7 +37,7 @@ class Vocabulary(Protocol):
     size: int
     """Token ids are below this."""
     eos: int | None
-    """The token that ends a document, None when the tokenizer has none."""
+    """The token that ends a document; None when the tokenizer has none."""
     dtype: str
     """The smallest of uint8, uint16, uint32 that holds every id."""
     digest: str
@@ -48,16 +48,19 @@ class Vocabulary(Protocol):
     def decode(self, tokens: list[int]) -> str: ...
 
     def text_bytes(self, tokens: npt.NDArray[np.integer[Any]]) -> int:
-        """How many bytes of UTF-8 text `tokens` (any shape) stand for; 0 when that is not known."""
+        """The number of UTF-8 bytes that `tokens` (any shape) decode to; 0 when it is not known."""
         ...
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
-        """The tokens of a stream of pieces, each document ended by `eos`."""
+        """Yield the tokens of a stream of pieces; `eos` ends each document."""
         ...
 
 
 def load_vocabulary(model: ModelConfig) -> Vocabulary:
-    """The vocabulary of `model.tokenizer`, or bytes. Raises ConfigError when it is unusable or too large."""
+    """Load the vocabulary of `model.tokenizer`, or bytes.
+
+    Raises ConfigError when the tokenizer is unusable or too large.
+    """
     if model.tokenizer is None:
         return ByteVocabulary()
     vocabulary = TokenizerVocabulary(tokenizer_file(model.tokenizer))
@@ -82,11 +85,11 @@ class ByteVocabulary:
         return list(text.encode())
 
     def decode(self, tokens: list[int]) -> str:
-        """Ids beyond a byte, which a larger model can produce, and broken UTF-8 become U+FFFD."""
+        """Decode to text. Ids above 255, which a larger model can produce, and broken UTF-8 become U+FFFD."""
         return bytes(token if token < self.size else 0xFF for token in tokens).decode("utf-8", "replace")
 
     def text_bytes(self, tokens: npt.NDArray[np.integer[Any]]) -> int:
-        """Separators are no text; ids beyond a byte are those of an unknown vocabulary."""
+        """Count all tokens but separators; 0 if an id is above 255: its bytes are then not known."""
         return int(np.count_nonzero(tokens)) if tokens.size and int(tokens.max()) < self.size else 0
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
@@ -96,12 +99,12 @@ class ByteVocabulary:
 
 
 class TokenizerVocabulary:
-    """A `tokenizer.json` as Hugging Face's tokenizers library writes it."""
+    """A `tokenizer.json` of Hugging Face's tokenizers library."""
 
     def __init__(self, path: Path) -> None:
         self._tokenizer = _load_tokenizer(path)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        # Ids may have gaps, so the count of tokens would be too small.
+        # Ids may have gaps, so the number of tokens would be too small.
         self.size = max(vocabulary.values(), default=-1) + 1
         self.dtype = "uint16" if self.size <= 1 << 16 else "uint32"
         self.digest = _digest(path)
@@ -121,7 +124,7 @@ class TokenizerVocabulary:
         return sum(len(text.encode()) for text in self._tokenizer.decode_batch(rows))
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
-        """Texts longer than a piece of `documents` are encoded piece by piece."""
+        """Yield the tokens. A text that is longer than a piece of `documents` is encoded piece by piece."""
         separator = [] if self.eos is None else [self.eos]
         for batch in _batches(pieces):
             texts = [piece.decode("utf-8", "replace") for piece in batch if piece is not None]
@@ -132,7 +135,7 @@ class TokenizerVocabulary:
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Enough pieces at a time to keep the tokenizer's threads busy."""
+    """Group pieces into batches that keep the tokenizer's threads busy."""
     batch: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -158,7 +161,7 @@ def _load_tokenizer(path: Path) -> "Tokenizer":
 
 
 class _ExplainedFor(AbstractContextManager[None]):
-    """Turns the bare Exception that tokenizers raises, the only class it has, into a ConfigError."""
+    """Converts the plain Exception of the tokenizers library, its only class, to a ConfigError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -173,7 +176,7 @@ class _ExplainedFor(AbstractContextManager[None]):
 
 
 def _eos_name(path: Path, vocabulary: dict[str, int]) -> str | None:
-    """The `eos_token` of the tokenizer_config.json beside the file, else the first usual name it has."""
+    """The `eos_token` of the tokenizer_config.json beside the file, else the first usual name in use."""
     names = (_configured_eos(path.with_name("tokenizer_config.json")), *_EOS_NAMES)
     return next((name for name in names if name is not None and name in vocabulary), None)
 

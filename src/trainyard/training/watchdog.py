@@ -1,7 +1,7 @@
-"""Notices when training stands still: a thread that looks for signs of life and calls out when none come.
+"""Detect a hang: a thread waits for signs of progress and calls an alarm when none come in time.
 
-What is done then is `hang`'s. The time that counts is the time in which this process could run: a laptop that
-slept and a process that was stopped (SIGSTOP, a debugger) did not hang.
+`hang` handles the alarm. Only time in which this process could run counts: a laptop that slept and a process
+that was stopped (SIGSTOP, a debugger) did not hang.
 """
 
 import signal
@@ -16,18 +16,18 @@ from functools import partial
 from trainyard.config.schema import MonitoringConfig
 
 _SLOW_FACTOR = 10
-"""What is slow by nature gets so many times the patience: the first step, compiling, saving."""
+"""The limit is multiplied by this for slow work: the first step, compiling, saving."""
 _REMEMBERED = 64
 _LOST_SECONDS = 15.0
-"""Patience where another process has ended: for saying so, and for a save that can be ended alone."""
+"""The limit after another rank has ended: time to report it and to finish a save that needs no other rank."""
 _LONGEST_LOOK = 1.0
 _LOOKS = 20
-"""How often at least it looks within the time it has patience for."""
+"""The thread checks at least this many times within the limit."""
 
 
 @dataclass(frozen=True)
 class Standstill:
-    """How long nothing moved, and for how long nothing may move at most, in seconds."""
+    """The time without progress and the limit for it, in seconds."""
 
     seconds: float
     limit: float
@@ -36,7 +36,7 @@ class Standstill:
 
 
 class Watchdog:
-    """Patience for the steps of one process. `beat` is cheap enough for the inside of a step."""
+    """Watches the steps of one process. `beat` is cheap enough to be called inside a step."""
 
     def __init__(self, config: MonitoringConfig) -> None:
         self._factor, self._floor = config.hang_factor, config.hang_seconds
@@ -47,17 +47,17 @@ class Watchdog:
         self._over = threading.Event()
 
     def beat(self) -> None:
-        """Something moved."""
+        """Record progress."""
         self._beats += 1
 
     def step_done(self, seconds: float) -> None:
-        """A step took so long; what is usual is the median of the last ones."""
+        """Record the duration of a step. The median of the last steps is the usual duration."""
         self._steps = (*self._steps[1 - _REMEMBERED :], seconds)
         self.beat()
 
     @contextmanager
     def slow_work(self) -> Iterator[None]:
-        """Around what may take much longer than a step."""
+        """Raise the limit for the body, which may take much longer than a step."""
         self.slow_begins()
         try:
             yield
@@ -75,7 +75,7 @@ class Watchdog:
         self.beat()
 
     def limit(self) -> float:
-        """Seconds without a sign of life that are too many now."""
+        """The seconds without progress after which the alarm is called, as of now."""
         usual = statistics.median(self._steps) if self._steps else 0.0
         limit = max(self._floor, (self._factor or 0.0) * usual)
         return limit * _SLOW_FACTOR if self._slow or not self._steps else limit
@@ -88,10 +88,11 @@ class Watchdog:
         called: Callable[[], bool] = lambda: False,
         lost: Callable[[], tuple[int, ...]] = tuple,
     ) -> Iterator[None]:
-        """Watch what is done inside, and call `alarm` from another thread when it stands still.
+        """Watch the body, and call `alarm` from another thread when the body makes no progress.
 
-        So it does when `called` says that another process has noticed, and sooner when `lost` names ranks
-        that have ended. The alarm is expected to end the process: until it returns, nobody leaves this one.
+        The alarm is also called when `called` says that another process has noticed a hang, and sooner than
+        usual when `lost` names ranks that have ended. The alarm is expected to end the process: the body
+        cannot be left until the alarm returns.
         """
         if self._factor is None:
             yield
@@ -112,7 +113,7 @@ class Watchdog:
         called: Callable[[], bool],
         lost: Callable[[], tuple[int, ...]],
     ) -> None:
-        # Signals are for the main thread, which they wake.
+        # The main thread must receive the signals, because they wake it.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         look = min(_LONGEST_LOOK, self._floor / _LOOKS)
         last, still, beats = time.monotonic(), 0.0, self._beats
@@ -135,7 +136,7 @@ class Watchdog:
 
 @contextmanager
 def compiling_is_slow(watchdog: Watchdog) -> Iterator[None]:
-    """Give torch.compile, which starts at any new shape, the patience of slow work."""
+    """Treat torch.compile as slow work. It starts at any new shape."""
     from torch._dynamo.callback import callback_handler
 
     callback_handler.register_start_callback(watchdog.slow_begins)

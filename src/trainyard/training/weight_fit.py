@@ -1,6 +1,6 @@
-"""Whether weights from a file fit `model.architecture`: every difference at once, by tensor and by key.
+"""Check that weights from a file fit `model.architecture`, and report every difference by tensor and by key.
 
-It compares names, shapes and what the file declares; it reads no tensor.
+It compares names, shapes and the keys that the file declares. It reads no tensor.
 """
 
 import math
@@ -21,14 +21,14 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of a parameter and the keys it follows from."""
+    """One dimension of a parameter and the configuration keys that determine it."""
 
     size: int
     keys: str
 
 
 def parameters_of(architecture: ArchitectureConfig) -> dict[str, tuple[Dimension, ...]]:
-    """The parameters of our model by name; a tied output is not one of its own."""
+    """The parameters of our model by name; a tied output is not a separate parameter."""
     a = architecture
     head = a.hidden_size // a.num_attention_heads
     width = Dimension(a.hidden_size, f"hidden_size {a.hidden_size}")
@@ -54,7 +54,7 @@ def parameters_of(architecture: ArchitectureConfig) -> dict[str, tuple[Dimension
 
 
 def layers_in(names: Iterator[str]) -> int:
-    """How many layers the parameters `names` belong to."""
+    """The number of layers that the parameters `names` belong to."""
     return len({match[1] for name in names if (match := _LAYER.match(name))})
 
 
@@ -84,7 +84,7 @@ def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -
 
 
 def _same(value: Any, ours: Any) -> bool:
-    """Equal, with the rounding of a float32 in the file allowed for, and plain rotary positions all alike."""
+    """Whether two values are equal, up to float32 rounding; all kinds of default rotary scaling are equal."""
     if isinstance(value, dict) and isinstance(ours, dict):
         if value.get("rope_type") == ours.get("rope_type") == "default":
             return True
@@ -95,7 +95,7 @@ def _same(value: Any, ours: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, dict):  # rope_scaling, of which only a kind other than default has values
+    if isinstance(value, dict):  # rope_scaling; the default kind has no values to show
         kind, rest = value.get("rope_type"), {k: v for k, v in value.items() if k != "rope_type"}
         values = ", ".join(f"{key} {_shown(rest[key])}" for key in rest)
         return f"{kind} ({values})" if values and kind != "default" else str(kind)
@@ -105,7 +105,7 @@ def _shown(value: Any) -> str:
 
 
 def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
-    """One line for each kind of difference, however many layers have it."""
+    """Yield one line per kind of difference, even if several layers have it."""
     expected = parameters_of(architecture)
     names = set(source.names())
     depth = min(source.declared.get("num_layers", architecture.num_layers), architecture.num_layers)
@@ -114,9 +114,9 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
     for name in sorted(names | expected.keys(), key=_in_order):
         layer = _LAYER.match(name)
         if layer and int(layer[1]) >= depth:
-            continue  # the number of layers differs, which is said once
+            continue  # the number of layers differs, which another line says
         if name == OUTPUT and (tie_differs or architecture.tie_word_embeddings):
-            continue  # said by tie_word_embeddings, or a copy of the embedding
+            continue  # the line for tie_word_embeddings says it, or it is a copy of the embedding
         if line := _difference(source, name, expected.get(name)):
             lines.setdefault(_NUMBER.sub("N", line, count=1) if layer else line, []).append(line)
     for line, each in lines.items():

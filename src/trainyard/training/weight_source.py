@@ -1,7 +1,7 @@
-"""Where the weights of a model can be read from, tensor by tensor.
+"""The protocol for reading the weights of a model, tensor by tensor.
 
-One module a format (`safetensors_weights`, `gguf_weights`, `checkpoint_weights`) satisfies the protocol;
-`starting_weights` chooses between them and `weight_fit` judges whether they fit the configuration.
+One module per format (`safetensors_weights`, `gguf_weights`, `checkpoint_weights`) satisfies the protocol.
+`starting_weights` chooses between them, and `weight_fit` checks that they fit the configuration.
 """
 
 import hashlib
@@ -16,33 +16,33 @@ from trainyard.run.files import sha256_of_file
 
 
 class WeightSource(Protocol):
-    """Weights of one model under the names of Hugging Face's Llama; opening reads headers only."""
+    """The weights of one model under the names of Hugging Face's Llama. Opening reads only headers."""
 
     @property
     def path(self) -> Path:
-        """What `model.path` names."""
+        """The path that `model.path` names."""
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """Keys of `model.architecture` on which the file speaks, with its values."""
+        """The keys of `model.architecture` that the file declares, with its values."""
 
     def names(self) -> Collection[str]:
-        """Every tensor in the file; one that is no part of a Llama keeps the file's own name."""
+        """The name of every tensor in the file; one that is not part of a Llama keeps the file's name."""
 
     def stored_name(self, name: str) -> str:
-        """What the file itself calls the tensor `name`."""
+        """The name of the tensor `name` in the file."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, known without reading it."""
+        """The shape of a tensor, without reading the tensor."""
 
     def read(self, name: str) -> Tensor:
-        """One tensor in float32 on the CPU, in the layout of our model; nothing else is held in memory."""
+        """Read one tensor in float32 on the CPU, in the layout of our model. No other stays in memory."""
 
     def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
-        """What of `architecture` the file contradicts in a way that only its format can tell."""
+        """Yield the contradictions between the file and `architecture` that are specific to the format."""
 
     def digest(self) -> str:
-        """SHA-256 over all bytes that the weights come from; reads them all."""
+        """The SHA-256 over all bytes of the weights. It reads all of them."""
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:

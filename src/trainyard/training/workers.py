@@ -1,7 +1,8 @@
-"""torchrun for the workers of this machine: the same program, but a failure takes a line and not a page.
+"""Run torchrun for the workers of this machine, and report a failure in one line instead of a page.
 
-A worker that fails has said why. torchrun then adds a traceback of its own and a table, which say no more and
-hide it; only that a worker was killed is nobody else's to say. `gateways.torchrun` runs it.
+A worker that fails prints the reason itself. torchrun then adds a traceback and a table, which add nothing
+and hide the reason. Only a worker that was killed cannot report that itself. `gateways.torchrun` runs this
+program.
 """
 
 import logging
@@ -13,11 +14,11 @@ from typing import Any
 from trainyard.errors import ExitCode
 
 _TORCHRUN_WAITS_SECONDS = 25
-"""A little less than torchrun gives the others to end by themselves when one has failed."""
+"""A little less than the time that torchrun gives the others to end when one has failed."""
 
 
 def main() -> int:
-    """Run torchrun with the arguments of this process; 1 when a worker failed or a signal ended them."""
+    """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal came."""
     from torch.distributed.elastic.multiprocessing.api import SignalException, logger
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
@@ -34,14 +35,14 @@ def main() -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether torchrun says more with it than that a worker failed, and that it asks the others to end."""
+    """Whether a record says more than that a worker failed or that the others are asked to end."""
     return not record.getMessage().startswith(("failed (exitcode", "Sending process"))
 
 
 def killed(failures: Mapping[Any, Any]) -> Iterator[str]:
-    """A line for each of torch's failures, by rank, whose process could not speak for itself.
+    """Yield one line per worker that was killed, by rank, because it could not report that itself.
 
-    Not for those that torchrun killed because another had failed: by SIGTERM, after a while by SIGKILL.
+    Workers that torchrun killed because another had failed (SIGTERM, later SIGKILL) are left out.
     """
     first = min((failure.timestamp for failure in failures.values()), default=0)
     for rank, failure in sorted(failures.items()):

@@ -1,7 +1,7 @@
-"""The processes of one run: who this one is, and what they agree on between steps.
+"""The processes of one run: the rank of this process, and the collectives for agreements between steps.
 
-A world of one needs no process group and goes through the same calls. Bookkeeping has a gloo group of its
-own, so that its collectives never interleave with those of training.
+A world of size one needs no process group and uses the same calls. Control messages have their own gloo
+group, so that their collectives never interleave with those of training.
 """
 
 import os
@@ -27,21 +27,21 @@ _FOR_EVER_DAYS = 365
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others."""
+    """The rank of this process and the size of the world."""
 
     rank: int
     size: int
     local_rank: int
     control: "dist.ProcessGroup | None"
-    """The gloo group of the bookkeeping; None in a world of one."""
+    """The gloo group for control messages; None in a world of size one."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the records that exist once."""
+        """Whether this process writes the records of which there is one per run."""
         return self.rank == 0
 
     def first_reason(self, reason: str | None) -> str | None:
-        """The reason that any process has, by lowest rank; None when none has one."""
+        """The reason of the lowest rank that has one; None when no rank has one."""
         if self.size == 1:
             return reason
         flag = torch.tensor([self.size if reason is None else self.rank])
@@ -76,7 +76,10 @@ class World:
         return box[0]
 
     def on_main(self, work: Callable[[], Result]) -> Result:
-        """What `work` gives on the main process, on every process; its TrainyardError or OSError likewise."""
+        """Run `work` on the main process and return its result on every process.
+
+        A TrainyardError or OSError of `work` is raised on every process.
+        """
         if self.size == 1:
             return work()
         error: Exception | None = None
@@ -101,7 +104,7 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes have called this."""
         if self.size > 1:
             with peers_expected():
                 dist.barrier(group=self.control)
@@ -113,24 +116,27 @@ class World:
 
 @dataclass(frozen=True)
 class DataShare:
-    """This process's share of the sequences; the processes of a group, neighbours in rank, have the same."""
+    """This process's share of the sequences. Processes of one group get the same share.
+
+    A group is a range of neighbouring ranks.
+    """
 
     world: World
     processes: int = 1
-    """Of a group."""
+    """The number of processes per group."""
 
     @property
     def rank(self) -> int:
-        """Of the group."""
+        """The number of this group."""
         return self.world.rank // self.processes
 
     @property
     def size(self) -> int:
-        """Groups that have different sequences."""
+        """The number of groups. Each group has different sequences."""
         return self.world.size // self.processes
 
     def total(self, value: float) -> float:
-        """The sum of `value` over all groups, of which each counts once."""
+        """The sum of `value` over all groups; each group counts once."""
         counts = self.world.rank % self.processes == 0
         return self.world.total(value if counts else 0.0)
 
@@ -146,11 +152,12 @@ def joined(
     *,
     told_to_end: Callable[[], bool] = lambda: False,
 ) -> Iterator[World]:
-    """Join the world that torchrun's variables describe, and leave it at the end; without them, be alone.
+    """Join the world that torchrun's variables describe, and leave it at the end.
 
-    `device` (`cpu` or `cuda`) decides the backend: NCCL beside gloo on GPUs, gloo on CPUs. Raises ConfigError
-    when several processes were started for a strategy of one. No collective of training waits longer than
-    five minutes, but for `collectives_wait_for_ever`. Nobody who was told to end waits for the others.
+    Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
+    gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
+    takes one. A collective of training waits at most five minutes, except within `collectives_wait_for_ever`.
+    A process that was told to end (`told_to_end`) stops waiting for the others.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     require_strategy(strategy, size)
@@ -175,7 +182,7 @@ def joined(
 
 @contextmanager
 def _others_expected() -> Iterator[None]:
-    """Say that the other processes did not come instead of what the network library says of it."""
+    """Replace the network library's error with one that says that other processes did not join."""
     try:
         yield
     except dist.DistError as error:
@@ -193,9 +200,9 @@ def _world(environment: Mapping[str, str]) -> World:
 
 @contextmanager
 def collectives_wait_for_ever() -> Iterator[None]:
-    """While another watches, no collective gives up; afterwards each waits half an hour.
+    """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
 
-    A process that dies is noticed all the same: its connections close, and torchrun ends the others.
+    The death of a process is still noticed: its connections close, and torchrun ends the other processes.
     """
     _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
     try:
@@ -205,7 +212,10 @@ def collectives_wait_for_ever() -> Iterator[None]:
 
 
 def _limit_collectives(limit: timedelta) -> None:
-    """Of every group, those of device meshes too. Torch has no public way; torchtitan takes this one."""
+    """Set the time limit of every group, including those of device meshes.
+
+    PyTorch has no public function for this; torchtitan uses this private one.
+    """
     if dist.is_initialized():
         for group in list(dist.distributed_c10d._world.pg_map):
             dist.distributed_c10d._set_pg_timeout(limit, group)
@@ -213,7 +223,7 @@ def _limit_collectives(limit: timedelta) -> None:
 
 @contextmanager
 def peers_expected() -> Iterator[None]:
-    """Say that another process is gone instead of what the network library says of it."""
+    """Replace the network library's error with one that says that another process was lost."""
     try:
         yield
     except RuntimeError as error:

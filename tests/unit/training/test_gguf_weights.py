@@ -180,7 +180,7 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
         ),
         (
             {"llama.rope.dimension_count": 8},
-            "the file turns 8 numbers of a head by position, our model all 16",
+            "the file rotates 8 dimensions per head by position, our model all 16",
         ),
     ],
 )

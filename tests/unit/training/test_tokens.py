@@ -239,7 +239,7 @@ def test_prepared_tokens_with_other_bytes_are_prepared_anew(
     assert path.read_bytes() == content
     assert again.fingerprint == whole.fingerprint
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert f"{path}: its content is no longer what was prepared" in caplog.text
+    assert f"{path}: its content has changed since it was prepared" in caplog.text
     assert prepare(folder, validation_path=validation).reused
 
 

@@ -1,1 +1,1 @@
-"""The recipe `grpo`: a model learns arithmetic from rewards that are verified by evaluation."""
+"""The recipe `grpo`: a model learns arithmetic from rewards that are computed by evaluating its answers."""

@@ -1,17 +1,17 @@
-"""Arithmetic that is easy to check: expressions of an exact nesting depth, and their values.
+"""Generate and evaluate arithmetic expressions of an exact nesting depth.
 
     ((3+4)-(2*3))    depth 2, value 1
 
-Every part of an expression has a value from 0 to 9, and so has the whole: an answer is one digit, and without
-any arithmetic one in ten is right. Expressions are made from their value down, so all ten are equally
-frequent. Evaluation is a parser of this grammar and nothing else. It knows no model and no reward.
+Every part of an expression has a value from 0 to 9, and so does the whole. So an answer is one digit, and
+guessing is right one time in ten. An expression is generated from its value, so all ten values are equally
+frequent. Evaluation is a parser of this grammar only. The module knows no model and no reward.
 """
 
 import random
 from collections.abc import Iterator
 
 VERSION = 1
-"""Of the generator: another one makes other expressions of the same seed."""
+"""The version of the generator. Another version makes other expressions from the same seed."""
 VALUES = range(10)
 OPERATORS = "+-*"
 _PAIRS = {
@@ -24,18 +24,18 @@ _PAIRS = {
     for operator in OPERATORS
     for value in VALUES
 }
-"""The operands that give a value, by operator; there are some for each."""
+"""The operands that give a value, by operator. No list is empty."""
 
 
 def expression(*, seed: int, index: int, depth: int) -> str:
-    """Expression number `index` of those that `seed` gives; `depth` 0 is a digit."""
-    # A string seeds by SHA-512 of its bytes, on every version and machine alike.
+    """Generate expression number `index` of `seed`; `depth` 0 is a digit."""
+    # A string seed is hashed by SHA-512, so it gives the same numbers on every version and machine.
     generator = random.Random(f"arithmetic {VERSION}:{seed}:{depth}:{index}")  # noqa: S311
     return _made(generator.choice(VALUES), depth, generator)
 
 
 def _made(value: int, depth: int, generator: random.Random) -> str:
-    """An expression of exactly `depth` that is worth `value`; the other branch is as deep or less deep."""
+    """An expression with the value `value`. One branch has exactly `depth` - 1, the other at most that."""
     if depth == 0:
         return str(value)
     operator = generator.choice(OPERATORS)
@@ -46,7 +46,7 @@ def _made(value: int, depth: int, generator: random.Random) -> str:
 
 
 def depth_of(text: str) -> int:
-    """How deep the parentheses of `text` are nested."""
+    """The nesting depth of the parentheses in `text`."""
     deepest = depth = 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -55,7 +55,7 @@ def depth_of(text: str) -> int:
 
 
 def evaluate(text: str) -> int:
-    """The value of an expression. Raises ValueError when `text` is not one from end to end."""
+    """The value of an expression. Raises ValueError when `text` is not exactly one expression."""
     signs = iter(text)
     value = _value(signs, next(signs, ""))
     if rest := "".join(signs):

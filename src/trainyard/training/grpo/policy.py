@@ -1,7 +1,7 @@
-"""The model that GRPO trains: transformers' Llama of our shape, under our names, with a tokenizer of our ids.
+"""Build the model that GRPO trains: transformers' Llama of our shape, and a tokenizer with our ids.
 
-Its parameters are called as those of `training.model`, so that checkpoints, exports and starting weights are
-the same for both. How it is trained is not known here.
+Its parameters have the same names as those of `training.model`, so that checkpoints, exports and starting
+weights work for both. This module does not train.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def build_policy(config: ModelConfig, *, seed: int, weights: WeightSource | None) -> "LlamaForCausalLM":
-    """The policy on the CPU; without `weights` random ones, those that pretraining would start with."""
+    """Build the policy on the CPU. Without `weights` it gets the random weights of pretraining."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     end = end_of_answer(config)
@@ -35,7 +35,7 @@ def build_policy(config: ModelConfig, *, seed: int, weights: WeightSource | None
 
 
 def fill(policy: nn.Module, config: ModelConfig, *, seed: int, weights: WeightSource | None) -> None:
-    """Give the policy the weights that it starts with."""
+    """Load the starting weights into the policy."""
     if weights is None:
         policy.load_state_dict(build_model(config.architecture, seed=seed).state_dict())
     else:
@@ -54,7 +54,7 @@ def end_of_answer(config: ModelConfig) -> int:
 
 
 def build_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerFast":
-    """The run's vocabulary as transformers takes it; it is built here, nothing is downloaded."""
+    """Build the run's vocabulary as a transformers tokenizer, without downloading anything."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -68,7 +68,7 @@ def build_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerFast":
 
 @torch.no_grad()
 def answer(policy: Any, tokenizer: Any, question: str, *, tokens: int) -> str:
-    """What the policy answers when it takes the likeliest token each time; no random generator is used."""
+    """The policy's answer with greedy decoding. No random generator is used."""
     ids = tokenizer(question, return_tensors="pt")["input_ids"].to(policy.device)
     given = ids.shape[1]
     policy.eval()

@@ -1,8 +1,8 @@
-"""The questions of a run: a pure function of seed, depth and place, made as they are asked.
+"""The questions of a run: a pure function of seed, depth and position, generated on demand.
 
-    step -> places in the epoch's order -> indices -> expressions -> `((3+4)-5)=`
+    step -> positions in the epoch's order -> indices -> expressions -> `((3+4)-5)=`
 
-Nothing is prepared and nothing is stored; the fingerprint says which generator was asked for what.
+Nothing is prepared or stored. The fingerprint identifies the generator and its parameters.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from trainyard.training.order import Permutation
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked in a run."""
+    """The questions of a run."""
 
     seed: int
     depth: int
     count: int
-    """In an epoch. Shallow expressions are few, so the same one may be drawn more than once."""
+    """Questions per epoch. There are few shallow expressions, so one may be drawn more than once."""
     per_step: int
-    """Different questions an optimizer step."""
+    """Different questions per optimizer step."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Questions:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the version of the generator and all that it is given, lower-case hex."""
+        """SHA-256 over the version of the generator and all its parameters, lower-case hex."""
         facts = ["arithmetic", VERSION, self.depth, self.seed, self.count]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -53,25 +53,25 @@ class Questions:
         }
 
     def pinned(self, config: Config) -> Config:
-        """`config` as it is: it says which questions are asked."""
+        """`config` unchanged, because it determines the questions already."""
         return config
 
     def of_step(self, step: int) -> list[str]:
-        """The questions of the 0-based `step`, each epoch in an order of its own."""
+        """The questions of the 0-based `step`; each epoch has its own order."""
         epoch, place = divmod(step, self.steps_per_epoch)
         places = np.arange(place * self.per_step, (place + 1) * self.per_step, dtype=np.uint64)
         indices = Permutation(self.count, seed=self.seed, epoch=epoch)(places)
         return [self._question(int(index)) for index in indices]
 
     def solved(self, start: int, count: int) -> list[tuple[str, str]]:
-        """Questions with their answers from other draws than those of the steps, for the warm start."""
+        """Questions with answers for the warm start, from other draws than those of the steps."""
         made = (
             expression(seed=self.seed, index=-1 - i, depth=self.depth) for i in range(start, start + count)
         )
         return [(text + QUESTION_END, str(evaluate(text))) for text in made]
 
     def unasked(self, count: int) -> list[str]:
-        """Questions from draws that are in no epoch."""
+        """Questions from draws that no epoch uses."""
         return [self._question(index) for index in range(self.count, self.count + count)]
 
     def _question(self, index: int) -> str:
@@ -79,7 +79,7 @@ class Questions:
 
 
 def questions_of(config: Config) -> Questions:
-    """The questions that a configuration asks for."""
+    """The questions that a configuration describes."""
     training, group = config.training, config.grpo.completions_per_question
     return Questions(
         seed=training.seed,

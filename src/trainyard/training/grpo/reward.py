@@ -1,9 +1,9 @@
-"""What an answer is worth: a pure function of question and text, checked by evaluating the question.
+"""The reward of an answer: a pure function of question and answer, computed by evaluating the question.
 
-    no number 0 · a number 0.1 and up to 0.4 more the nearer it is · the right one 1
+    no number: 0 · a wrong number: 0.1, plus up to 0.4 the nearer it is · the right number: 1
 
-Only the right answer is worth more than a half, so a model that writes likely digits does not pass for one
-that calculates. What a model wrote is read as a number and never executed.
+Only the right answer gets more than a half, so a model that writes likely digits cannot be mistaken for one
+that calculates. The model's text is parsed as a number and never executed.
 """
 
 import re
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from trainyard.training.grpo.arithmetic import VALUES, evaluate
 
 QUESTION_END = "="
-"""What stands between an expression and its value."""
+"""Separates an expression from its value."""
 _NUMBER = re.compile(r"[0-9]{1,3}", re.ASCII)
 _WELL_FORMED, _NEAR = 0.1, 0.4
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an answer was judged."""
+    """The reward of an answer."""
 
     reward: float
     """From 0 to 1."""
@@ -27,7 +27,7 @@ class Verdict:
 
 
 def judge(question: str, answer: str) -> Verdict:
-    """Judge the `answer` to a `question` such as `((3+4)-5)=`: all of it must be one number."""
+    """Judge the `answer` to a `question` such as `((3+4)-5)=`. The whole answer must be one number."""
     if not _NUMBER.fullmatch(answer):
         return Verdict(0.0, is_right=False)
     distance = abs(int(answer) - evaluate(question.removesuffix(QUESTION_END)))

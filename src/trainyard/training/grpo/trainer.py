@@ -1,8 +1,8 @@
-"""TRL's GRPO trainer, held so that it only samples, rewards and computes gradients.
+"""Run TRL's GRPO trainer, restricted to sampling, rewards and gradients.
 
-Checkpoints, metrics, learning rate and stopping are `steps`'. Every optimizer step samples its own answers,
-so nothing of TRL's has to be kept between steps. Importing this module takes seconds: `session` does when it
-trains.
+`steps` handles checkpoints, metrics, learning rate and stopping. Every optimizer step samples its own
+answers, so no state of TRL has to be kept between steps. Importing this module takes seconds, so `session`
+imports it only when it trains.
 """
 
 import warnings
@@ -31,7 +31,7 @@ from trainyard.training.state import generator_states, restore_generators
 def train_policy(
     config: Config, questions: Questions, state: PolicyState, *, steps: Steps, last: int
 ) -> None:
-    """Train from `state.step` to step `last`; random numbers go on from those of the generators now."""
+    """Train from `state.step` to step `last`; the random generators continue from their current state."""
     generators = generator_states()
     with TemporaryDirectory() as folder, _quiet():
         trainer = _trainer(config, questions, state, folder=Path(folder), last=last)
@@ -41,7 +41,7 @@ def train_policy(
 
 
 class _Trainer(GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer, which says what its time goes to and tells nobody that it is used."""
+    """TRL's trainer, with a clock for the parts of a step and without telemetry."""
 
     lap: Callable[[str], None]
 
@@ -62,7 +62,7 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
 
 
 class _Around(TrainerCallback):  # type: ignore[misc]
-    """Calls `Steps` where transformers calls its callbacks."""
+    """Calls `Steps` from transformers' callbacks."""
 
     def __init__(self, steps: Steps, generators: Mapping[str, Any]) -> None:
         self._steps = steps
@@ -70,7 +70,7 @@ class _Around(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
         if self._generators is not None:
-            # Building the trainer and its loader has drawn from them.
+            # Building the trainer and its loader has drawn random numbers.
             restore_generators(self._generators)
             self._generators = None
         self._steps.begin()
@@ -83,7 +83,7 @@ class _Around(TrainerCallback):  # type: ignore[misc]
         self._steps.lap("optimizer")
 
     def on_log(self, *_args: Any, logs: Mapping[str, Any], **_kwargs: Any) -> None:
-        if "reward" in logs:  # at the end there is a summary, which is none of a step
+        if "reward" in logs:  # the summary at the end does not belong to a step
             self._steps.finish(logs)
 
 
@@ -92,7 +92,7 @@ def _trainer(
 ) -> GRPOTrainer:
     policy = state.model
     if config.grpo.kl_coefficient:
-        # TRL loads the reference from where the policy's configuration says that it comes from.
+        # TRL loads the reference from the path in the policy's configuration.
         policy.save_pretrained(folder / "reference")  # type: ignore[operator]
         policy.config._name_or_path = str(folder / "reference")  # type: ignore[union-attr]
     trainer = _Trainer(
@@ -113,7 +113,7 @@ def _trainer(
 def reward(
     prompts: Sequence[str], completions: Sequence[str], *, log_metric: Any, **_more: Any
 ) -> list[float]:
-    """The rewards of answers to questions, as TRL asks for them; their share that is right is logged."""
+    """TRL's reward function: compute the rewards of answers, and log the share of right ones."""
     verdicts = [judge(question, answer) for question, answer in zip(prompts, completions, strict=True)]
     log_metric("accuracy", sum(verdict.is_right for verdict in verdicts) / len(verdicts))
     return [verdict.reward for verdict in verdicts]
@@ -157,7 +157,7 @@ def _arguments(config: Config, folder: Path, *, steps: int) -> GRPOConfig:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' progress bars and the deprecations that they warn themselves of."""
+    """Suppress the libraries' progress bars and their own deprecation warnings."""
     transformers.utils.logging.disable_progress_bar()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)

@@ -1,9 +1,9 @@
-"""A short supervised start on solved questions: rewards teach only what is sometimes right by chance.
+"""A short supervised warm start on solved questions, because rewards only teach if some answers are right.
 
-    solved questions -> next-token loss on the answers -> AdamW of its own -> the weights GRPO starts with
+    solved questions -> next-token loss on the answers -> its own AdamW -> the weights that GRPO starts with
 
-It draws no random number and keeps no state: cut off, it is done again from the first weights. It is no part
-of the run's steps and metrics.
+It draws no random numbers and keeps no state. If it is interrupted, it is repeated from the first weights. It
+does not count in the run's steps and metrics.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _CLIP = 1.0
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What the warm start came to."""
+    """The result of the warm start."""
 
     steps: int
     first_loss: float
@@ -36,7 +36,7 @@ class WarmStart:
 def warm_start(
     policy: Any, questions: Questions, config: Config, *, asked_to_stop: Callable[[], str | None]
 ) -> WarmStart | None:
-    """Train `policy` on its first solved questions; None when it was asked to stop and is only half done.
+    """Train `policy` on solved questions; return None when it was asked to stop and is not finished.
 
     Raises TrainingFailedError when the loss is no longer finite.
     """
@@ -60,14 +60,14 @@ def warm_start(
 
 
 class SolvedBatches:
-    """Questions and answers as tokens, by step."""
+    """Tokens of questions and answers, by step."""
 
     def __init__(self, questions: Questions, config: Config, size: int) -> None:
         self._questions, self._size = questions, size
         self._vocabulary = load_vocabulary(config.model)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Token ids and labels `[batch, seq]`; only answers and their ends are labelled."""
+        """Token ids and labels `[batch, seq]`; only the answers and the end tokens have labels."""
         solved = self._questions.solved(step * self._size, self._size)
         rows = [self._row(question, answer) for question, answer in solved]
         length = max(len(tokens) for tokens, _ in rows)
@@ -79,7 +79,7 @@ class SolvedBatches:
         return ids, labels
 
     def _row(self, question: str, answer: str) -> tuple[list[int], int]:
-        """The tokens of both with an end, and how many of them are the question's."""
+        """The tokens of question, answer and end, and the number of the question's tokens."""
         given = self._vocabulary.encode(question)
         end = [] if self._vocabulary.eos is None else [self._vocabulary.eos]
         return given + self._vocabulary.encode(answer) + end, len(given)
