@@ -57,9 +57,8 @@ class OutcomeRecorder:
     def record(self, error: BaseException | None) -> None:
         """Write the outcome of a training that ended with `error`, or well.
 
-        Only a run that succeeded has a final state to hash. A stopped one names its checkpoint by the SHA-256
-        of its manifest, which has the digests of all files: hashing the state once more would take as long as
-        the grace period of a large one.
+        The state of a stopped run is hashed only if that is quick: a large one would take the grace period.
+        In any case the SHA-256 of the checkpoint's manifest, which lists the digests of all files, names it.
 
         Raises TrainingFailedError, which is the outcome then, when another process is gone before the digests
         of a sharded state are made.
@@ -70,7 +69,7 @@ class OutcomeRecorder:
         if status == "failed" and error is not None:
             facts["failure"] = failure_of(error).to_json()
         self.outcome = {key: value for key, value in facts.items() if value is not None}
-        if status == "succeeded":
+        if status == "succeeded" or (status == "stopped" and self._state.is_quick_to_hash()):
             try:
                 with peers_expected():
                     self.outcome["state_sha256"] = self._state.digests(hashed=self._is_main)

@@ -65,7 +65,7 @@ class Saver:
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
         if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
             self.finish()
-            state.step = pending.step
+            state.step, state.is_of_step = pending.step, False
             left = f" The grace period had no time left to save step {reached} too."
         else:
             self.save(wait=True)

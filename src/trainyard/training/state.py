@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from trainyard.training.placement import whole
 
 Tensors = dict[str, Tensor]
+_QUICK_BYTES = 1 << 29
 
 
 @dataclass
@@ -34,6 +35,8 @@ class TrainingState:
     """Where the data of the next step is, if the step does not say it all."""
     exchange: Callable[[], Tensors] | None = None
     """The live tensors of an exchange of gradients that has a state; they are part `exchange`."""
+    is_of_step: bool = True
+    """False once `step` was set back to that of the last checkpoint: the tensors are of a later one."""
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while its validation was put off by a stop."""
 
@@ -49,6 +52,13 @@ class TrainingState:
         """
         parts = {"model": self.model.state_dict(), "optimizer": self._moments()}
         return {part: digest(tensors, hashed=hashed) for part, tensors in parts.items()}
+
+    def is_quick_to_hash(self) -> bool:
+        """Whether this process alone can compute the digests in about a second."""
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            return False
+        tensors = (tensor for part in self.tensors().values() for tensor in part.values())
+        return self.is_of_step and sum(tensor.nbytes for tensor in tensors) <= _QUICK_BYTES
 
     def tokens_seen(self, per_step: int) -> int:
         """Tokens trained on so far, by how many a step takes."""
