@@ -98,7 +98,7 @@ def test_a_store_that_gives_one_manifest_to_use_and_another_to_check_is_noticed(
                 content = content.replace(b"3f2c1ab", b"evil1ab") if self.reads == 1 else content
             yield content
 
-    with pytest.raises(VerificationError, match="of another manifest than was read before"):
+    with pytest.raises(VerificationError, match="signs another manifest than the one read before"):
         restore(TwoFaced(folder), Selection(1), tmp_path / "back", verifier=KeyVerifier(pair.public))
 
 
