@@ -1,4 +1,4 @@
-"""The command line of a sync: its options and what they forbid each other. Nothing is opened or read."""
+"""Define the command line of a sync: its options and which of them exclude each other. Pure."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ def _encryption(text: str) -> str:
 
 
 def _impossible(args: Namespace) -> str | None:
-    """What is wrong with options that fit the parser; None if nothing is."""
+    """Return why these options cannot be combined; None if they can."""
     if args.checkpoint and not args.metrics:
         return "--checkpoint needs --metrics, the metrics that belong to it"
     if args.follow and args.checkpoint:
