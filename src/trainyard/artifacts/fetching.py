@@ -19,7 +19,7 @@ from trainyard.run.progress import UNSEEN, Progress
 def checkpoint_at_hand(
     path: Path, store: Store, run_number: int, step: int, progress: Progress = UNSEEN
 ) -> Iterator[Path | None]:
-    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone; None without room for one."""
+    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone; None without room."""
     if path.exists():
         yield path
         return
