@@ -33,8 +33,8 @@ class Depth(StrEnum):
     where it computes none. Later corruption is not noticed.
     """
     SAMPLE = "sample"
-    """A listing, and the bytes of a tenth of the objects, at least 8, drawn by a seed. Whole objects are read,
-    because a SHA-256 cannot confirm a part of one. The other objects are compared as in a listing.
+    """A listing, and the bytes of a tenth of the objects, at least 8, drawn by a seed. Whole objects are read
+    because a SHA-256 cannot confirm a part. The other objects are compared as in a listing.
     """
     FULL = "full"
     """A listing, and the bytes of every object: what a restore would read now."""
@@ -136,5 +136,5 @@ def _compare_once(
     if digests.sha256 != entry.sha256:
         return f"SHA-256 {digests.sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
     if parts and digests.parts != parts:
-        return "SHA-256 as the manifest says, and parts of other BLAKE3 than its checkpoint's manifest says"
+        return "SHA-256 as the manifest says, but the BLAKE3 of a part is not"
     return None

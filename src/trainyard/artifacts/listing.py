@@ -146,7 +146,7 @@ def _checkpoints(
 
 def table(runs: Sequence[ListedRun]) -> str:
     """Return a table for people: one line per run, and the total cost."""
-    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ a month", "verdict")
+    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ per month", "verdict")
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -154,7 +154,7 @@ def table(runs: Sequence[ListedRun]) -> str:
     priced = any(run.usd_per_month is not None for run in runs)
     total = f"{len(runs)} runs, {size_text(sum(run.bytes for run in runs))}"
     return "\n".join(
-        line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} a month" if priced else ""))
+        line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} per month" if priced else ""))
     )
 
 

@@ -73,8 +73,8 @@ def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
             return own
         if wanted.segment > 1 and not wanted.may_begin:
             raise VerificationError(
-                f"Segment {wanted.segment} finds nothing to go on from: {wanted.directory.path} has no whole "
-                f"checkpoint on this machine, and {wanted.store} has none of run {wanted.run_number}. "
+                f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
+                f"whole checkpoint on this machine, and {wanted.store} has none of run {wanted.run_number}. "
                 "Nothing was started."
             )
         if wanted.resume == "auto":
@@ -83,20 +83,20 @@ def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
 
 
 def _as_asked(wanted: Wanted, open_store: OpenStore) -> Resumption:
-    """What a run begins from that has nothing of its own."""
+    """Resolve `--resume` for a run that has no checkpoint of its own."""
     place = manifest_place(wanted.resume)
     if place is not None:
         return _parent(wanted, place, open_store(place.store))
     if wanted.resume in ("auto", "none"):
-        return Resumption(wanted.resume, "what is on this machine, if anything")
+        return Resumption(wanted.resume, "the newest checkpoint on this machine, if any")
     path = wanted.resume.removesuffix(f"/{MANIFEST_NAME}")
     return Resumption(path, "the checkpoint that was named")
 
 
 def _same_run(wanted: Wanted, open_store: OpenStore) -> Resumption | None:
-    """The directory of the run, brought up to what the store has; None where neither has a checkpoint.
+    """Bring the run directory up to date with the store; return None if neither has a checkpoint.
 
-    A first segment that was told what to begin from is left to the trainer where the store has nothing.
+    If the store has none, a first segment with an explicit `--resume` is left to the trainer.
     """
     here = _newest_here(wanted.directory)
     try:

@@ -19,7 +19,7 @@ class Rules:
     keep_every: int | None = None
     """Keep checkpoints whose step is a multiple of this."""
     max_age: float | None = None
-    """Seconds; older checkpoints are removed in spite of the other rules. Alone, it keeps all younger ones."""
+    """Seconds; older ones are removed in spite of the two rules above. Alone, it keeps all younger ones."""
     keep_promoted: bool = True
     even_parents: bool = False
     """Also remove checkpoints from which another run was started."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _ENCRYPTIONS = ("AES256", "aws:kms", "none")
-_FOLLOW = "beside the trainer, at the lowest priority: each checkpoint once it is whole, the rest at the end"
+_FOLLOW = "at lowest priority beside the trainer: store each checkpoint once complete, the rest at the end"
 
 
 def parse_sync_options(
@@ -28,7 +28,7 @@ def _add_options(
 ) -> None:
     what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
     what.add_argument("--run-dir", type=Path, help="the run's directory")
-    what.add_argument("--checkpoint", type=Path, help="a checkpoint file or directory of no run directory")
+    what.add_argument("--checkpoint", type=Path, help="a checkpoint (file or directory) in no run directory")
     parser.add_argument("--metrics", type=Path, help="with --checkpoint: its metrics, JSON or JSON lines")
     where.add_argument("--store", help="s3://bucket/prefix or file:///folder")
     where.add_argument("--s3-bucket", dest="store", type="s3://{}".format, help="short for --store s3://NAME")
@@ -42,11 +42,11 @@ def _add_options(
         ("--outage", "with --follow: how long the store may be away, 30m"),
     ):
         parser.add_argument(flag, type=duration, default=1800.0, metavar="DURATION", help=help_)
-    behind = "with --follow: go on behind what starts it; process id in FILE, words in FILE.log"
+    behind = "with --follow: run in the background; process id in FILE, output in FILE.log"
     parser.add_argument("--behind", type=Path, metavar="FILE", help=behind)
-    parser.add_argument("--max-rate", type=float, default=200, help="with --follow: MB read a second, 200")
-    parser.add_argument("--encryption", type=_encryption, choices=_ENCRYPTIONS, help="asked of S3")
-    checksums, of = ("CRC64NVME", "SHA256"), "S3's own, of files above 64 MiB: CRC64NVME"
+    parser.add_argument("--max-rate", type=float, default=200, help="with --follow: MB read per second, 200")
+    parser.add_argument("--encryption", type=_encryption, choices=_ENCRYPTIONS, help="requested from S3")
+    checksums, of = ("CRC64NVME", "SHA256"), "computed by S3 for files above 64 MiB: CRC64NVME"
     parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
     parser.add_argument("--call-seconds", type=seconds, default=30, help="time limit of a read or write, 30")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -56,8 +56,8 @@ def _encryption(text: str) -> str:
     if text in _ENCRYPTIONS:
         return text
     raise ArgumentTypeError(
-        f"{text!r} is none of {', '.join(_ENCRYPTIONS)}. A KMS key of your own is made the bucket's default "
-        "key, and asked for with none"
+        f"{text!r} is none of {', '.join(_ENCRYPTIONS)}. For a KMS key of your own, make it the "
+        "bucket's default key and give none"
     )
 
 
@@ -70,5 +70,5 @@ def _impossible(args: Namespace) -> str | None:
     if args.behind and not args.follow:
         return "--behind needs --follow: everything else ends by itself"
     if not 0 < args.max_rate < float("inf"):
-        return "--max-rate must be above 0, and no more than a number can say"
+        return "--max-rate must be a finite number above 0"
     return None
