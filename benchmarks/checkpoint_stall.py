@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""What a save costs training: each mode of `checkpointing.mode` against `torch.distributed.checkpoint.save`.
+"""Measure what a save costs training: each `checkpointing.mode` against `torch.distributed.checkpoint.save`.
 
 One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step and saver.
-In turns it takes some plain steps, and steps with a save: `dcp.save` of the same state before them, or a
-shipped save behind them, until it is whole (hashed, fsynced, with its manifest) and the one before it is
-removed. The first two saves of a kind, which take memory and start processes, are not counted.
+It alternates between plain steps and steps with a save. The save is either `dcp.save` of the same state
+before the steps, or a shipped save in the background, until it is complete (hashed, fsynced, with its
+manifest) and the previous one is removed. The first two saves of a kind, which allocate memory and start
+processes, do not count.
 
-Blocked is what training waited at the edges of steps. Lost is that, what the first step took longer than a
-plain one (it is the one that copies), and for each later step beside the save what their median took longer
-than that of plain ones. Other programs change the speed of a machine by more than a save does, so that plain
-ones must be close by: `async_process` is held up by SIGSTOP in every second step, which then is a plain one.
-For the other kinds they are those before and after.
+Blocked is the time that training waited between steps. Lost is blocked time, plus the extra time of the first
+step (the one that copies) over a plain step, plus the extra time of each later step during the save (median
+against median). A machine's speed changes more by other programs than by a save, so plain steps must be close
+by: for `async_process`, SIGSTOP pauses the save in every second step, which then counts as plain. For the
+other kinds, the plain steps are those before and after.
 
 Reads:      nothing
 Writes:     temporary checkpoints; with --json the figures on stdout
-Exit codes: 0 the goals are met by one of the modes, 1 they are not
+Exit codes: 0 one of the modes meets the goals, 1 none does
 Example:    benchmarks/checkpoint_stall.py --rounds 5
 """
 
