@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""GGUF blocks to float32: the native kernels, by path and tile, against gguf's own NumPy.
+"""Convert GGUF blocks to float32: the native kernels, by path and tile, against gguf's own NumPy code.
 
-All take turns on the same random blocks, whose scales are finite, so that no side stumbles over NaNs; before
-anything is timed the bits are compared. gguf always makes new memory, whose first touch costs more than the
-arithmetic; the kernels do so too, or write into memory that was used before. Goals, for the fastest path with
-the default tile: 1.5 times gguf's pace into new memory, 3 times in place.
+All take turns on the same random blocks, whose scales are finite, so that NaNs slow no side. The results are
+compared bit by bit before the timing. gguf always allocates new memory, whose first use costs more than the
+arithmetic; the kernels are timed with new memory and with reused memory. Goals for the fastest path with the
+default tile: 1.5 times gguf's speed with new memory, 3 times with reused memory.
 
 Reads:   native/build, or TRAINYARD_NATIVE_LIBRARY (scripts/build_native.py --no-tests builds it)
 Writes:  a table, or JSON, on stdout

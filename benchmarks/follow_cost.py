@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What `--follow` costs training: one run, whose follower works in every second interval between saves only.
+"""Measure what `--follow` costs training: one run, whose follower works in every second save interval only.
 
 The shipped trainer trains `configs/smoke.yaml` in this process and saves at the end of each interval. The
-follower is the shipped script in a process of its own, which brings every checkpoint to a loopback server
-that reads and discards (`paced_store.py`). All share the processors of this machine, as on a small runner. In
-the intervals between, the follower is held up by SIGSTOP: it then has twice the work in those that are its
-own. Neighbours are compared, because a shared machine changes its speed by more than a follower takes.
+follower is the shipped script in its own process; it sends every checkpoint to a loopback server that reads
+and discards (`paced_store.py`). All share the processors of this machine, as on a small runner. In the other
+intervals SIGSTOP pauses the follower, so it has twice the work in its own ones. Neighbouring intervals are
+compared, because a shared machine's speed changes by more than a follower costs.
 
 Reads:      the embedded corpus; TRAINYARD_PACED_STORE
 Writes:     a temporary run directory; with --json the figures on stdout

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Train `configs/grpo.yaml` and say how far the reward rises: the first steps against the last.
+"""Train `configs/grpo.yaml` and measure how much the reward rises from the first steps to the last.
 
 Reads:      configs/grpo.yaml of this tree
 Writes:     a temporary run; with --json the figures on stdout
-Exit codes: 0 the mean reward of the last twenty steps is above that of the first twenty by --least, 1 not
+Exit codes: 0 the mean reward of the last twenty steps exceeds that of the first twenty by --least, 1 not
 Example:    benchmarks/grpo_reward.py --set compute.threads=1
 """
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Kill training at random moments, go on, and compare with a run left alone: equal to the bit or not.
+"""Kill training at random moments, resume it, and compare it bit by bit with an uninterrupted run.
 
-Without --cases it is `make train` and `make resume`, killed over the whole pipeline: installing is done
-before, then checking, preparing, training, saving, validating, storing and proving. With --cases it is
+Without --cases it runs `make train` and `make resume`, and kills anywhere in the pipeline after installation:
+checking, preparing, training, saving, validating, storing and proving. With --cases it runs
 `scripts/train.py` in float32 and bfloat16, eager and compiled, in one process and sharded over two (FSDP),
-with 1 and 4 accumulated passes, each in one of the two modes of saving: killed by SIGKILL, all of its
-processes, or by SIGTERM, the launcher only. It saves after every step, so that most kills hit a save; what
-the kill left on the disk tells which part.
+with 1 and 4 accumulated passes, each in one of the two save modes. It kills all processes with SIGKILL, or
+only the launcher with SIGTERM. It saves after every step, so that most kills hit a save; the files on the
+disk after the kill show which part.
 
-The weights, the optimizer's state and every loss must be equal to the bit at the end.
+At the end, the weights, the optimizer's state and every loss must be equal to the bit.
 
-Reads:      the Makefile of this tree; its environment must be there (make install)
+Reads:      the Makefile of this tree; its environment must exist (make install)
 Writes:     temporary runs and stores; with --json the figures on stdout
 Exit codes: 0 equal, 1 not equal
 Example:    benchmarks/kill_resume.py --kills 20 --set training.max_steps=200

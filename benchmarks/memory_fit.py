@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The planned memory of a training step against what a real one takes. Goal: within 10 %, for every shape.
+"""Compare the planned memory of a training step with a real step. Goal: within 10 %, for every shape.
 
-Each shape is trained for two steps through `training.session`, alone in a process. On the CPU every
-allocation and release of torch's allocator is read from its profiler, those inside kernels included: it is
-exact, and no other memory of the process counts. On a GPU the peak is the caching allocator's own
-(`torch.cuda.max_memory_allocated`). Compared are the peak and, on the CPU, the weights with their moments,
-what is there when the backward pass begins, and the gradients at the optimizer step.
+Each shape is trained for two steps through `training.session`, in its own process. On the CPU, torch's
+profiler reports every allocation and release of torch's allocator, including those inside kernels: this is
+exact, and excludes all other memory of the process. On a GPU the peak is the caching allocator's own
+(`torch.cuda.max_memory_allocated`). The benchmark compares the peak. On the CPU it also compares the weights
+with their moments, the memory at the start of the backward pass, and the gradients at the optimizer step.
 
 Reads:   --shape (may be repeated; default all), --device
 Writes:  a table, or JSON, on stdout

@@ -1,4 +1,4 @@
-"""The shapes whose planned memory `memory_fit.py` holds against what a step takes: one line each."""
+"""The model shapes for which `memory_fit.py` compares planned and measured memory: one line each."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,8 @@
-"""What the benchmarks of stores share: a store at the end of a paced line, and runs to send.
+"""Shared by the store benchmarks: a store at the end of a paced line, and runs to send.
 
-The store is a small program that answers as S3 does, from memory, and lets each connection and the whole line
-carry only so many bytes a second (`-latency`, `-conn`, `-link`, `-cert`, `-key`). Its path is in
-TRAINYARD_PACED_STORE. It prints its port.
+The store is a small program that responds like S3, from memory, and limits the bytes per second of each
+connection and of the whole line (`-latency`, `-conn`, `-link`, `-cert`, `-key`). TRAINYARD_PACED_STORE is its
+path. It prints its port.
 """
 
 import contextlib

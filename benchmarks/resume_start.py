@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How long a resumed run takes to its first step: `scripts/train.py` against a bare script, in turns.
+"""Time a resumed run from start to first step: `scripts/train.py` against a bare script, in turns.
 
 The bare script imports torch, builds the same model and optimizer, loads the same checkpoint with
-`torch.distributed.checkpoint.load` and takes one step on the first tokens of the same file. It checks
-nothing: not the checkpoint's digests, not the data, not the configuration, and it writes nothing.
+`torch.distributed.checkpoint.load` and takes one step on the first tokens of the same file. It checks neither
+the checkpoint's digests nor the data nor the configuration, and writes nothing.
 
 Reads:      nothing but the embedded corpus
 Writes:     a temporary run; with --json the figures on stdout

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long `--help` of every script takes, against `python -c pass` in the same run. Goal: under 0.25 s each.
+"""Time `--help` of every script against `python -c pass` in the same run. Goal: under 0.25 s each.
 
-The two are interleaved, so that a busy machine slows both; medians are compared.
+The two alternate, so that a busy machine slows both; medians are compared.
 
 Reads:   scripts/*.py; --rounds
-Writes:  one line a script on stdout
+Writes:  one line per script on stdout
 Exit codes: 0 every script is under the limit, 1 one is not
 Example: benchmarks/script_start.py --rounds 9
 """

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long a command leaves people without a sign of life: its longest silences, on a terminal and in a log.
+"""Measure a command's longest silences, without any output, on a terminal and in a log.
 
 The command runs under a pseudo-terminal of --columns cells, or with its output in a pipe, and the time of
-each byte is kept. A silence is the time between two bytes, before the first and after the last. Widest is the
-longest line that was drawn, without escape codes. Goal: on a terminal no silence above 2 s.
+each byte is recorded. A silence is the time between two bytes, before the first and after the last. Widest is
+the longest line drawn, without escape codes. Goal: no silence above 2 s on a terminal.
 
 Reads:      what the command writes; --columns N, --log (a pipe in place of the terminal), --above SECONDS
-Writes:     a line per silence on stdout, with what stood there before it; --keep FILE keeps what was written
+Writes:     a line per silence on stdout, with the text before it; --keep FILE keeps the command's output
 Exit codes: 0 no silence above the limit, 1 there was one; 2 the command failed
 Example:    benchmarks/silence.py -- .venv/bin/python scripts/train.py --config configs/smoke.yaml
 """

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A training step on the CPU, whole and as shipped, against two peers at the same shape, in turns.
+"""Measure a complete training step on the CPU, as shipped, against two peers at the same shape, in turns.
 
-Ours is `scripts/train.py` in bfloat16, compiled. nanoGPT is its own `train.py`, compiled, in float32, which
-is all it can do on a CPU; its architecture is another one, so operations of the model a second are compared.
-The Hugging Face Trainer trains LlamaForCausalLM of our shape in bfloat16, compiled; compared are its tokens.
-Each run is a process of its own on the same random tokens; its median step counts, without the first ones.
+Ours is `scripts/train.py` in bfloat16, compiled. nanoGPT is its own `train.py`, compiled, in float32, the
+only type that it supports on a CPU; its architecture differs, so model operations per second are compared.
+The Hugging Face Trainer trains LlamaForCausalLM of our shape in bfloat16, compiled; its tokens per second are
+compared. Each run is its own process on the same random tokens; its median step counts, without the first
+ones.
 
 Reads:      --nanogpt, a checkout of github.com/karpathy/nanoGPT; without it that peer is left out
 Writes:     temporary folders; with --json the figures on stdout

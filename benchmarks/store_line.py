@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Storing and restoring a checkpoint over a paced line, against `s5cmd cp` and `aws s3 cp` of the same files.
+"""Store and restore a checkpoint over a paced line, against `s5cmd cp` and `aws s3 cp` of the same files.
 
-The store answers from memory, as late and as slowly as the case says. Ours are the shipped scripts: every
-byte is hashed and compared, each object goes with a checksum, the manifest last. The others copy. Each is a
-process of its own, whose start counts; they take turns, and each round has a new store. Files are in memory
-where there is a file system for it.
+The store responds from memory, with the latency and bandwidth of the case. Ours are the shipped scripts: they
+hash and compare every byte, send each object with a checksum, and put the manifest last. The others only
+copy. Each is its own process, whose start counts; they take turns, and each round has a new store. Files are
+in memory if a file system for that exists.
 
 Reads:   TRAINYARD_PACED_STORE (see paced_store.py); --case, --rounds, --s5cmd and --aws (else those in PATH)
 Writes:  temporary directories; a table on stdout

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the training loop costs: the shipped loop against the same model in a bare loop, in turns.
+"""Measure the cost of the training loop: the shipped loop against the same model in a bare loop, in turns.
 
 The bare loop draws the same batches, takes the same steps and does nothing else: no finite check, no row, no
-TensorBoard, no event, no checkpoint. The shipped one logs every step and validates and saves outside the
+TensorBoard, no event, no checkpoint. The shipped loop logs every step; it validates and saves outside the
 measured steps.
 
 Reads:      nothing but the embedded corpus

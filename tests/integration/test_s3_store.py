@@ -384,7 +384,7 @@ def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the
     damaged = 2
     assert store.read_object("a") == b"1234"
     damaged = 99
-    with pytest.raises(ServiceError, match=r"a: its bytes arrive from .* as others than it has, each time"):
+    with pytest.raises(ServiceError, match=r"a: its bytes from .* do not match its checksum, each time"):
         store.read_object("a")
 
 

@@ -1,1 +1,1 @@
-"""Proof that what is in the store is what the trainer wrote: hashing, manifest, sync, verification."""
+"""Hash, store, verify, restore and prune runs, with a manifest that proves what the store holds."""

@@ -1,6 +1,6 @@
-"""The chain of a run's manifests, judged: complete, each naming the one before by its digest, all of one run.
+"""Check the chain of a run's manifests: complete, each naming its predecessor by digest, all of one run.
 
-Reading a single manifest is `manifest`'s affair; what is in the objects is `verify`'s.
+`manifest` reads a single manifest; `verify` checks the objects.
 """
 
 from trainyard.artifacts.layout import manifest_key, manifest_prefix
@@ -11,7 +11,7 @@ from trainyard.errors import VerificationError
 
 
 def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | None, list[str]]:
-    """The key of the manifest that holds, the manifest (None if there is none), and what is wrong."""
+    """Return the key of the newest manifest, the manifest (None if none), and the chain's problems."""
     first = manifest_key(run_number)
     try:
         chain = read_chain(store, run_number)
@@ -32,7 +32,7 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
 
 
 def newest_run(store: Store) -> RunManifest | None:
-    """The newest manifest of the run with the highest number that has one which can be read."""
+    """Return the newest manifest of the highest-numbered run that has a readable one."""
     for number in sorted(used_numbers(store), reverse=True):
         if (manifest := newest_manifest(store, number)[1]) is not None:
             return manifest
@@ -40,7 +40,7 @@ def newest_run(store: Store) -> RunManifest | None:
 
 
 def _gaps(store: Store, run_number: int, length: int) -> list[str]:
-    """Manifests that the chain does not reach: one before them was taken away, or they were planted."""
+    """Report manifests that the chain does not reach: an earlier one was removed, or these were planted."""
     expected = {manifest_key(run_number, version) for version in range(1, length + 1)}
     listed = {found.key for found in store.list_objects(manifest_prefix(run_number))}
     missing = manifest_key(run_number, length + 1)

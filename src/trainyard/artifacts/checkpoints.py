@@ -1,6 +1,6 @@
-"""The checkpoints that a run's manifest lists: which objects belong to each, and the digest that names it.
+"""List the checkpoints of a run's manifest: the objects of each, and the digest that identifies it.
 
-Names and figures only; whether the objects are what they should be is `comparison`'s affair.
+Names and sizes only; `comparison` checks the objects.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ class Checkpoint:
 
     run_number: int
     step: int | None
-    """None where a checkpoint file was stored of which no step is known."""
+    """None for a checkpoint file whose step is unknown."""
     objects: tuple[ManifestObject, ...]
 
     @property
@@ -31,7 +31,7 @@ class Checkpoint:
 
     @property
     def prefix(self) -> str:
-        """What the keys of its objects start with."""
+        """The prefix of its objects' keys."""
         return checkpoint_prefix(self.run_number, self.step)
 
     @property
@@ -41,11 +41,11 @@ class Checkpoint:
 
     @property
     def marker(self) -> ManifestObject | None:
-        """Its own manifest, which the trainer wrote last; a single file that was stored has none."""
+        """Its own manifest, which the trainer wrote last; a single file has none."""
         return next((entry for entry in self.objects if entry.key == self.prefix + MANIFEST_NAME), None)
 
     def parts(self, own: bytes) -> dict[str, PartDigests]:
-        """The digests of parts in its own manifest, of the bytes `own` that `own_manifest` gave, by key."""
+        """Return the part digests in its own manifest, whose bytes are `own`, by key."""
         if not own:
             return {}
         files = parse_manifest(own, self.prefix + MANIFEST_NAME).files
@@ -53,7 +53,7 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its own manifest, which names every file by digest; else of a list that does."""
+        """The SHA-256 of its own manifest, which has every file's digest; else of a list of the digests."""
         if self.marker is not None:
             return self.marker.sha256
         lines = (f"{entry.sha256}  {entry.key.removeprefix(self.prefix)}\n" for entry in self.objects)
@@ -61,7 +61,7 @@ class Checkpoint:
 
 
 def checkpoints_of(manifest: RunManifest) -> list[Checkpoint]:
-    """The checkpoints of a run, newest first; one of unknown step comes last."""
+    """Return the checkpoints of a run, newest first; one of unknown step comes last."""
     found: dict[int | None, list[ManifestObject]] = {}
     for entry in manifest.objects:
         if belongs_to_checkpoint(entry.key):
@@ -74,25 +74,25 @@ def checkpoints_of(manifest: RunManifest) -> list[Checkpoint]:
 
 
 def is_pruned(group: Group, manifest: RunManifest | None) -> bool:
-    """Whether retention removed this very checkpoint from the store, so that it is not to come back."""
+    """Return whether retention removed this checkpoint, so that it must not be stored again."""
     if manifest is None or group.marker is None or not manifest.pruned:
         return False
     try:
         return sha256_of_file(group.marker.path) in {each.digest for each in manifest.pruned}
     except OSError:
-        return False  # removed here meanwhile
+        return False  # the run removed it meanwhile
 
 
 def doomed_steps(manifest: RunManifest) -> frozenset[int]:
-    """The steps whose objects retention removes, or has removed; one that was stored anew is none of them."""
+    """Return the steps that retention is removing or has removed, without steps that were stored again."""
     live = {checkpoint_step_of(entry.key) for entry in manifest.objects}
     return frozenset(each.step for each in manifest.pruned if each.step not in live)
 
 
 def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | None]:
-    """The bytes of the checkpoint's own manifest, and why it does not speak for the checkpoint, if so.
+    """Return the bytes of the checkpoint's own manifest, and its problem, if any.
 
-    No bytes and nothing wrong where it has none: the files of document 004 are vouched for by the run's only.
+    Both are empty for the files of document 004, which have no manifest of their own.
     """
     marker = checkpoint.marker
     if marker is None:

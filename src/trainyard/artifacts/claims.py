@@ -1,8 +1,8 @@
-"""What a checkpoint's own manifest says of a large file, and whether the bytes that are sent are those.
+"""Compare the parts of a large file with the digests in its checkpoint's own manifest.
 
-The trainer took the SHA-256 of the file and the BLAKE3 of its parts in one pass over what it wrote. Bytes
-that have the digests of all parts are those bytes, so that their SHA-256 is known and not taken again. Where
-it is taken all the same, both must be right: `restore` goes by the parts.
+The trainer computed the SHA-256 of the file and the BLAKE3 of its parts in one pass. If all parts have the
+right digests, the SHA-256 is known and need not be computed again. If it is computed anyway, both must match,
+because `restore` checks the parts.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Claim:
-    """Of a file whose parts are named by digest."""
+    """The digests of a file whose manifest has digests of its parts."""
 
     path: Path
     size: int
@@ -25,18 +25,18 @@ class Claim:
     """Lower-case hex."""
     parts: PartDigests
     is_vouched_for: bool
-    """Whether the run's events name the manifest by its SHA-256, so that the file's is not taken again."""
+    """Whether the run's events name the manifest's SHA-256, so that the file's is not computed again."""
 
     @property
     def part_bytes(self) -> int:
         return self.parts.part_bytes
 
     def part(self, number: int) -> "PartCheck":
-        """Compares the part of this number, from 0 on."""
+        """Return the check of part `number`, counted from 0."""
         return PartCheck(self, number)
 
     def require(self) -> None:
-        """Read the file. Raises CheckpointError when a part is another than the manifest says."""
+        """Read the file. Raises CheckpointError when a part does not match the manifest."""
         with self.path.open("rb", buffering=0) as file:
             for number in range(len(self.parts.digests)):
                 check, left = self.part(number), self.part_bytes
@@ -47,7 +47,7 @@ class Claim:
 
 
 class PartCheck:
-    """Is told the bytes of a part as they pass by."""
+    """Hashes the bytes of one part as they pass by."""
 
     def __init__(self, claim: Claim, number: int) -> None:
         self._claim, self._number, self._digest = claim, number, part_digest()
@@ -56,7 +56,7 @@ class PartCheck:
         self._digest.update(piece)
 
     def require(self) -> None:
-        """Raise CheckpointError when they were not those of the manifest."""
+        """Raise CheckpointError when the bytes do not match the manifest."""
         found, wanted = self._digest.hexdigest(), self._claim.parts.digests[self._number]
         if found != wanted:
             start, end = self._claim.parts.span(self._number, self._claim.size)
@@ -67,7 +67,7 @@ class PartCheck:
 
 
 def claim_of(path: Path, file: ManifestFile | None, *, is_vouched_for: bool = False) -> Claim | None:
-    """What `file` says of `path`; None where it has no digests of parts."""
+    """Return the claim of `file` about `path`; None without digests of parts."""
     if file is None or file.parts is None:
         return None
     return Claim(path, file.size, file.sha256, file.parts, is_vouched_for)

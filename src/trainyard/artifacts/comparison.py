@@ -1,7 +1,7 @@
-"""Are objects in the store what a manifest says of them? Compared to a depth that says what it proves.
+"""Compare objects in the store with a manifest, to a depth that says what the comparison proves.
 
-What the store computed itself is believed, and so are bytes that are read back; metadata that we wrote never
-is. Which objects are looked at, and what follows, is the caller's affair.
+Checksums that the store computed itself are trusted, and so are bytes that are read back; metadata that we
+wrote is never trusted. The caller chooses the objects and acts on the result.
 """
 
 import logging
@@ -31,16 +31,18 @@ class Depth(StrEnum):
 
     LISTING = "listing"
     """Names, sizes and the checksums that the store computed when it received the bytes; bytes are read only
-    where it computes none. Bytes that rotted since are not noticed."""
+    where it computes none. Later corruption is not noticed.
+    """
     SAMPLE = "sample"
-    """And the bytes of a tenth of the objects, at least 8, drawn by a seed: whole objects, because a SHA-256
-    speaks for no part of one. An object that was not drawn is known as after a listing."""
+    """A listing, and the bytes of a tenth of the objects, at least 8, drawn by a seed. Whole objects are read
+    because a SHA-256 cannot confirm a part. The other objects are compared as in a listing.
+    """
     FULL = "full"
-    """And the bytes of every object: what a restore would get now."""
+    """A listing, and the bytes of every object: what a restore would read now."""
 
 
 def new_seed() -> int:
-    """A seed that nobody can foresee."""
+    """Return an unpredictable seed."""
     return SystemRandom().randrange(1 << 32)
 
 
@@ -54,10 +56,10 @@ def compare_objects(
     parts: Mapping[str, PartDigests] = MappingProxyType({}),
     progress: Progress = UNSEEN,
 ) -> dict[str, str]:
-    """The key of each object that is wrong, and how. The same seed draws the same sample of the same entries.
+    """Return each wrong object's key and problem. The same seed draws the same sample of the same entries.
 
-    `listed` is what the store lists, by key; `parts` what a restore would compare of objects, which must be
-    right where bytes are read.
+    `listed` are the objects that the store lists, by key; `parts` are the part digests that a restore would
+    check, which must match wherever bytes are read.
     """
     read_back = _drawn(entries, depth, seed)
     progress.begin("reading back the store", sum(entry.size for entry in entries if entry.key in read_back))
@@ -89,7 +91,7 @@ def _compare(
     *,
     read_back: bool,
 ) -> str | None:
-    """What is wrong with one object, None if nothing is."""
+    """Return the problem of one object, None if there is none."""
     if found is None:
         return "missing in the store"
     if found.size != entry.size:
@@ -100,7 +102,7 @@ def _compare(
     agrees = checksum_agrees(described.checksum, entry.sha256, entry.checksum)
     if agrees is False:
         return f"the store computes {described.checksum['value']}, other bytes than the manifest's"
-    # A CRC can be forged. An ETag changes with the bytes, so that both together are not without them.
+    # A CRC can be forged, but the ETag changes with the bytes.
     replaced = described.checksum.get("algorithm") != SHA256 and described.etag != entry.etag
     if read_back or agrees is None or replaced:
         return _compare_bytes(store, entry, described.identity, parts)
@@ -110,7 +112,7 @@ def _compare(
 def _compare_bytes(
     store: Store, entry: ManifestObject, identity: str, parts: PartDigests | None
 ) -> str | None:
-    """Read it, once more where it is wrong: damage on the way says nothing against what the store has."""
+    """Read the object, and again if it is wrong: corruption during the transfer is not the store's fault."""
     wrong = _compare_once(store, entry, identity, parts)
     if wrong is not None and (again := _compare_once(store, entry, identity, parts)) is None:
         _logger.warning("%s: %s; read again, it is right: damaged on the way", entry.key, wrong)
@@ -121,7 +123,7 @@ def _compare_bytes(
 def _compare_once(
     store: Store, entry: ManifestObject, identity: str, parts: PartDigests | None
 ) -> str | None:
-    """What is wrong with the bytes of the very object whose checksum was looked at."""
+    """Return the problem of the bytes of the same object whose checksum was compared."""
     digests = FileDigests(parts.part_bytes) if parts else FileDigests()
     try:
         with closing(store.stream(entry.key, 0, entry.size, identity=identity)) as chunks:
@@ -136,5 +138,5 @@ def _compare_once(
     if digests.sha256 != entry.sha256:
         return f"SHA-256 {digests.sha256[:12]}… read from the store, the manifest says {entry.sha256[:12]}…"
     if parts and digests.parts != parts:
-        return "SHA-256 as the manifest says, and parts of other BLAKE3 than its checkpoint's manifest says"
+        return "SHA-256 as the manifest says, but the BLAKE3 of a part is not"
     return None

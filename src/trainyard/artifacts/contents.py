@@ -1,8 +1,8 @@
-"""What a run directory has for the store: its whole checkpoints, newest first, and its records.
+"""Collect what a run directory has for the store: its complete checkpoints, newest first, and its records.
 
-Nothing is hashed or sent here. Records may still be growing, so they are copied first: what is hashed is what
-is sent. `tensorboard/` is left out (metrics.jsonl holds the same rows), and `report/` (it is about what is
-stored).
+Nothing is hashed or sent here. Records may still be growing, so they are copied first, and the copies are
+hashed and sent. `tensorboard/` is omitted because metrics.jsonl has the same rows, and `report/` because it
+describes the stored run.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ class Item:
     key: str
     path: Path
     claimed: ManifestFile | None = None
-    """What the checkpoint's manifest says of it; of that itself, what it was when it said so of the others.
+    """The file's entry in the checkpoint's manifest; for the manifest itself, its own size and digest.
 
     None for files that no manifest lists.
     """
     is_vouched_for: bool = False
-    """Whether the run's events name the manifest that claims it by its SHA-256."""
+    """Whether the run's events name the SHA-256 of the manifest that lists this file."""
 
     @property
     def name(self) -> str:
-        """The file as a person finds it; copies of records go by their key."""
+        """The local path; for copied records, the key."""
         return str(self.path) if self.claimed else self.key
 
 
@@ -56,11 +56,11 @@ class Group:
     name: str
     items: tuple[Item, ...]
     marker: Item | None = None
-    """The file that says the others are whole; it goes last."""
+    """The file that marks the others as complete; it is stored last."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether the checkpoint was removed here meanwhile: its marker goes before its files do."""
+        """Whether the run removed the checkpoint meanwhile: it removes the marker before the other files."""
         return self.marker is not None and not self.marker.path.exists()
 
     @property
@@ -69,29 +69,29 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Bytes of the files that are there now."""
+        """Total bytes of the files that exist now."""
         total = 0
         for item in self.all_items:
-            with contextlib.suppress(OSError):  # removed meanwhile
+            with contextlib.suppress(OSError):  # the run removed it meanwhile
                 total += item.path.stat().st_size
         return total
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything a run has for the store."""
+    """Everything that a run has for the store."""
 
     run: dict[str, Any]
     """`run.json`."""
     groups: tuple[Group, ...]
     problems: tuple[str, ...] = ()
-    """Checkpoints that are not what their manifest says; they are not in `groups`."""
+    """Checkpoints that do not match their manifest; they are not in `groups`."""
     notes: tuple[str, ...] = ()
-    """Directories that were never a checkpoint, because the save was not completed."""
+    """Directories of saves that were never completed."""
     version: int | None = None
-    """Of the manifest that will list it, when the run is still going."""
+    """Version of the manifest that will list it, when the run is still going."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """`config.yaml`; empty where there is none that can be read."""
+    """`config.yaml`; empty if it cannot be read."""
 
     @property
     def checkpoints(self) -> tuple[Group, ...]:
@@ -102,7 +102,7 @@ class Contents:
 class _Found:
     run_number: int
     named: frozenset[str]
-    """Manifests that the events name, by SHA-256."""
+    """The SHA-256 of each manifest that the events name."""
     groups: list[Group] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -111,12 +111,12 @@ class _Found:
 def contents_of(
     directory: RunDirectory, run_number: int, scratch: Path, *, version: int | None = None
 ) -> Contents:
-    """What `directory` has for the store as run `run_number`; records are copied into `scratch`.
+    """Collect the contents of `directory` as run `run_number`; records are copied into `scratch`.
 
-    `version` is that of the manifest that will list a run that is still going: its records then lie where no
-    later sync replaces them, and are those that going on needs, without logs and the metrics' second form.
-    Raises ConfigError when it is no run directory, TrainyardError when its `run.json` is torn or one of its
-    records is no file of its own: a link, a pipe, a folder.
+    `version` is the version of the manifest that will list a run that is still going. Its records then get
+    keys that no later sync replaces, and include only what resuming needs, without logs and the JSON metrics
+    document. Raises ConfigError when `directory` is not a run directory, TrainyardError when its `run.json`
+    is damaged or one of its records is a link, a pipe or a folder.
     """
     run = read_run(directory.run_file)
     files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
@@ -125,7 +125,7 @@ def contents_of(
     prefix = run_prefix(run_number) if version is None else records_prefix(run_number, version)
     records = tuple(_records(directory, files, prefix=prefix, scratch=scratch))
     if (copied := scratch / directory.run_file.name).exists():
-        run = read_run(copied)  # exactly what is stored
+        run = read_run(copied)  # the copy that is stored
     metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
     found = _Found(run_number, _manifests_named(directory.events_file))
     for step in reversed(directory.checkpoint_steps()):
@@ -135,7 +135,7 @@ def contents_of(
 
 
 def digest_of(item: Item) -> str:
-    """The SHA-256 of the file. Raises CheckpointError when it is not what the checkpoint's manifest says."""
+    """Return the file's SHA-256. Raises CheckpointError when it does not match the checkpoint's manifest."""
     try:
         sha256 = sha256_of_file(item.path)
     except OSError as error:
@@ -147,7 +147,7 @@ def digest_of(item: Item) -> str:
 
 
 def require_claimed(item: Item, sha256: str) -> None:
-    """Raise CheckpointError when the file's digest is not the one its checkpoint's manifest gives."""
+    """Raise CheckpointError when the file's digest differs from the one in its checkpoint's manifest."""
     if item.claimed is None or sha256 == item.claimed.sha256:
         return
     if item.claimed.path == MANIFEST_NAME:
@@ -160,10 +160,10 @@ def require_claimed(item: Item, sha256: str) -> None:
 def checkpoint_group(
     path: Path, run_number: int, step: int | None = None, *, named: frozenset[str] = frozenset()
 ) -> Group:
-    """The checkpoint in the directory `path`, of `step` or that which its manifest says.
+    """Return the checkpoint in the directory `path`, of `step` or of the step in its manifest.
 
-    `named` are the manifests that the run's events name, by SHA-256. Raises CheckpointError when its manifest
-    is not readable, or a file is missing or of another size.
+    `named` are the SHA-256 of the manifests that the run's events name. Raises CheckpointError when its
+    manifest is not readable, or a file is missing or has another size.
     """
     manifest, described = read_described_manifest(path)
     if step is None:
@@ -187,7 +187,7 @@ def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int
 
 
 def metrics_chunks(source: Path, *, run_id: str, run_number: int) -> Iterator[bytes]:
-    """The bytes of that document, row by row."""
+    """Yield the bytes of that document, row by row."""
     head = json.dumps({"run_id": run_id, "run_number": run_number})[:-1]
     yield f'{head}, "rows": ['.encode()
     for index, row in enumerate(iterate_rows(source)):
@@ -196,14 +196,14 @@ def metrics_chunks(source: Path, *, run_id: str, run_number: int) -> Iterator[by
 
 
 def link_within(root: Path, path: Path) -> Path | None:
-    """The first symbolic link on the way from `root` down to `path`; None where there is none."""
+    """Return the first symbolic link on the path from `root` down to `path`; None if there is none."""
     below = path.relative_to(root).parts
     steps = (root.joinpath(*below[: count + 1]) for count in range(len(below)))
     return next((step for step in steps if step.is_symlink()), None)
 
 
 def _manifests_named(events: Path) -> frozenset[str]:
-    """The SHA-256 of the manifest of each checkpoint that the trainer says it saved."""
+    """Return the SHA-256 of the manifest of each checkpoint that the trainer reported as saved."""
     with contextlib.suppress(OSError, DamagedFileError):
         return frozenset(
             str(row["manifest_sha256"]) for row in iterate_rows(events) if "manifest_sha256" in row
@@ -245,7 +245,7 @@ def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scr
 
 
 def _logs(directory: RunDirectory) -> list[Path]:
-    """The regular files below `logs/`. Links and sockets that trackers keep there are not stored."""
+    """Return the regular files below `logs/`. Links and sockets that trackers keep there are not stored."""
     found = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
     return [path for path in found if link_within(directory.path, path) is None and _is_regular(path)]
 

@@ -1,6 +1,6 @@
-"""The run's directory against the manifest: which files were compared, which differ, which are not stored.
+"""Compare the run's directory with the manifest: which files are equal, which differ, which are not stored.
 
-Only a file that was read counts as compared. A link is never followed: what is compared is what a sync sends.
+Only a file that was read counts as compared. Links are never followed, because a sync does not follow them.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DiskComparison:
-    """What the directory says of what the manifest lists."""
+    """The result of comparing the directory with the manifest."""
 
     equal: frozenset[str] = frozenset()
-    """Keys of the objects whose file was read and is the same."""
+    """Keys of the objects whose file was read and is equal."""
     wrong: Mapping[str, str] = field(default_factory=dict)
     """How a file differs, by the key of its object."""
     gone: frozenset[str] = frozenset()
-    """Keys of the objects that have a place in the directory, and no file there any more."""
+    """Keys of the objects that have a path in the directory, but no file there any more."""
     problems: tuple[str, ...] = ()
-    """What the directory has and the store has not."""
+    """Files of the directory that the store does not have."""
 
     def words(self, manifest: RunManifest) -> str:
-        """What was not compared with the disk, for people; empty when everything was that can be."""
+        """Return for people what was not compared with the disk; empty when everything possible was."""
         steps = {checkpoint_step_of(key) for key in self.gone if belongs_to_checkpoint(key)}
         others = sum(not belongs_to_checkpoint(key) for key in self.gone)
         earlier = sum(records_version_of(entry.key) is not None for entry in manifest.objects)
@@ -63,7 +63,10 @@ class DiskComparison:
 def compare_disk(
     directory: RunDirectory, manifest: RunManifest, *, store: str, progress: Progress = UNSEEN
 ) -> DiskComparison:
-    """Read what is still here. Raises TrainyardError when it is no run directory, or that of another run."""
+    """Compare the files that still exist.
+
+    Raises TrainyardError when the directory is not a run directory, or holds another run.
+    """
     run = read_run(directory.run_file)
     if run["run_id"] != manifest.run_id:
         raise TrainyardError(
@@ -91,7 +94,7 @@ _EQUAL, _GONE = "equal", "gone"
 
 
 def _places(manifest: RunManifest) -> dict[PurePosixPath, ManifestObject]:
-    """Where the listed objects lie in the directory; records of a run that was going have grown since."""
+    """Return the paths of the listed objects, without records of an open run, which have grown since."""
     checkpoints = [entry for each in checkpoints_of(manifest) for entry in each.objects]
     records = [] if manifest.is_open else records_of(manifest)
     document = metrics_key(manifest.run_number)
@@ -114,7 +117,7 @@ def _unlisted_records(directory: RunDirectory, manifest: RunManifest) -> Iterato
 
 
 def _unstored_checkpoints(directory: RunDirectory, manifest: RunManifest) -> Iterator[str]:
-    """Checkpoints of the directory that the manifest does not list; those it lists are compared."""
+    """Report local checkpoints that the manifest does not list; listed ones are compared elsewhere."""
     known, prefix = manifest.by_key(), run_prefix(manifest.run_number)
     for step in directory.checkpoint_steps():
         name, path = f"checkpoint-{step}", directory.checkpoint(step)
@@ -130,7 +133,7 @@ def _unstored_checkpoints(directory: RunDirectory, manifest: RunManifest) -> Ite
 
 
 def _compare(directory: RunDirectory, place: PurePosixPath, entry: ManifestObject, progress: Progress) -> str:
-    """What a file comes to: equal, gone, or what is wrong with it."""
+    """Return the result for a file: equal, gone, or its problem."""
     path = directory.path / place
     if (link := link_within(directory.path, path)) is not None:
         return f"{link} is a symbolic link, and links in a run are neither stored nor compared"
@@ -150,7 +153,7 @@ def _compare(directory: RunDirectory, place: PurePosixPath, entry: ManifestObjec
 
 
 def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
-    """Whether nothing is claimed of a file that is not there: a whole checkpoint was removed, or a log."""
+    """Return whether the file may be missing: it is a log, or its whole checkpoint was removed."""
     folder = place.parts[1] if place.parts[0] == directory.checkpoints.name else ""
     if step_of(folder) is not None:
         return not (directory.checkpoints / folder).exists()
@@ -158,7 +161,7 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
 
 
 def _metrics_answer(directory: RunDirectory, manifest: RunManifest, run_id: str) -> dict[str, str]:
-    """The metrics as one document, which a sync makes from `metrics.jsonl`."""
+    """Compare the metrics document, which a sync makes from `metrics.jsonl`."""
     entry = manifest.by_key().get(metrics_key(manifest.run_number))
     if entry is None or manifest.is_open:
         return {}

@@ -1,4 +1,4 @@
-"""Bring one checkpoint of a stored run into a folder, to be looked into. It is no run directory then."""
+"""Fetch one checkpoint of a stored run into a folder for inspection. The folder is not a run directory."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from trainyard.run.progress import UNSEEN, Progress
 def checkpoint_at_hand(
     path: Path, store: Store, run_number: int, step: int, progress: Progress = UNSEEN
 ) -> Iterator[Path]:
-    """The checkpoint at `path`, or a copy of the stored one where that is gone.
+    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone.
 
-    Raises OSError where there is no room for it, and what `fetch_checkpoint` raises.
+    Raises OSError without room for it, and what `fetch_checkpoint` raises.
     """
     if path.exists():
         yield path
@@ -35,10 +35,10 @@ def checkpoint_at_hand(
 def fetch_checkpoint(
     store: Store, run_number: int, step: int, folder: Path, progress: Progress = UNSEEN
 ) -> bool:
-    """Have its files in `folder`, hashed as they land; False, with nothing fetched, where there is no room.
+    """Fetch the checkpoint's files into `folder`, and hash them as they arrive.
 
-    Raises VerificationError when it is not listed, or the store has other bytes, ServiceError when the store
-    gives up.
+    Returns False, with nothing fetched, when there is no room. Raises VerificationError when the checkpoint
+    is not listed or the store has other bytes, ServiceError when the store gives up.
     """
     manifest = newest_manifest(store, run_number)[1]
     found = [each for each in checkpoints_of(manifest) if each.step == step] if manifest else []

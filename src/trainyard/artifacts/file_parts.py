@@ -1,9 +1,9 @@
-"""A large file on its way from a store to a disk: part by part, each compared by itself as it lands.
+"""Download a large file part by part, and compare each part as it arrives.
 
-    on any thread: read a piece of a part → BLAKE3, write → compare the part, read it again where it is wrong
+    on any thread: read a piece of a part → BLAKE3, write → compare the part, read it again if it is wrong
 
-In any order, on any number of processors, in little memory: a piece is hashed and written while the processor
-that received it still has it at hand. What the parts should be is the checkpoint's own manifest's to say.
+Parts arrive in any order, on any number of processors, in little memory: a piece is hashed and written while
+it is still in the cache of the processor that received it. The checkpoint's own manifest has the digests.
 """
 
 import mmap
@@ -19,21 +19,21 @@ from trainyard.errors import ObjectChangedError
 from trainyard.run.digests import PartDigests, part_digest
 
 ATTEMPTS = 3
-"""To read what arrives as other bytes: damage on the way heals, damage in the store does not."""
+"""Attempts to read a part with a wrong digest: corruption in transit heals, in the store it does not."""
 _MISSING = "missing in the store"
 _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class PartedObject:
-    """An object of a store, and the digest that each of its parts must have."""
+    """An object of a store, and the digests of its parts."""
 
     store: Store
     entry: ManifestObject
     parts: PartDigests
 
     def missing(self, file: FileIO, workers: Workers) -> list[int]:
-        """The parts that `file`, as an earlier attempt left it, does not have as they should be."""
+        """Return the parts that `file` does not have, or has with a wrong digest."""
         size = os.fstat(file.fileno()).st_size
         if size > self.entry.size:
             file.truncate(self.entry.size)
@@ -46,10 +46,10 @@ class PartedObject:
     def fetch(
         self, file: FileIO, numbers: Sequence[int], workers: Workers, *, landed: Callable[[int], None]
     ) -> str | None:
-        """Write these parts into `file`; what is wrong with the first that the store does not give right.
+        """Write these parts into `file`; return the problem of the first one that fails.
 
         `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
-        the store gives up, OSError when the disk does; the parts that landed stay.
+        the store gives up, OSError when the disk does; the complete parts stay.
         """
 
         def bring(number: int) -> str | None:
@@ -66,7 +66,7 @@ class PartedObject:
     def _read(
         self, file: FileIO, number: int, room: memoryview, *, landed: Callable[[int], None]
     ) -> str | None:
-        """Write a part into `file`; what is wrong with it, None if nothing is."""
+        """Write a part into `file`; return its problem, None if there is none."""
         (place, end), digest = self._span(number), part_digest()
         try:
             for piece in self.store.read_pieces(self.entry.key, place, end - place, room[: end - place]):
@@ -88,7 +88,7 @@ class PartedObject:
         return digest.hexdigest() == self.parts.digests[number]
 
     def _difference(self, number: int, digest: str, place: int) -> str:
-        """Where the object ended at `place`, or what arrived has another `digest`."""
+        """Return the problem: the object ended at `place`, or the part has another `digest`."""
         start, end = self._span(number)
         if place < end:
             return f"ends at {place:,} bytes, the manifest says {self.entry.size:,}"
@@ -102,7 +102,7 @@ class PartedObject:
 
 
 def _write(file: FileIO, piece: memoryview, place: int) -> int:
-    """Write it at `place`; where it ends."""
+    """Write the piece at `place`; return its end."""
     while piece:
         count = os.pwrite(file.fileno(), piece, place)
         piece, place = piece[count:], place + count
@@ -110,7 +110,7 @@ def _write(file: FileIO, piece: memoryview, place: int) -> int:
 
 
 def _room(workers: Workers) -> memoryview:
-    """This thread's memory for pieces: new memory would be filled with zeros, each time."""
+    """Return this thread's buffer for pieces; it is reused because new memory is zeroed first."""
     room: memoryview | None = getattr(workers.here, "room", None)
     if room is None:
         room = workers.here.room = memoryview(mmap.mmap(-1, _PIECE_BYTES))

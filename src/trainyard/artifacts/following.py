@@ -1,9 +1,9 @@
-"""Follow a run while it is trained: each checkpoint is stored soon after it is whole, the rest at the end.
+"""Follow a run while it is trained: store each checkpoint soon after it is complete, and the rest at the end.
 
-    wait for run.json → claim the number → look, store what is new, wait → outcome: one pass over everything
+    wait for run.json → claim the number → poll and store new checkpoints → outcome: one pass over everything
 
-A store that is down is waited for. The trainer is never asked for anything and does not know that it is
-followed. How one checkpoint is stored is `running`'s affair, the last pass is `sync`'s.
+A store outage is waited out. The trainer is never asked for anything and does not know that it is followed.
+`running` stores a single checkpoint; `sync` does the last pass.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 
 _SETTLE_SECONDS = 30.0
-"""A run that has an outcome when we come may be about to go on: it is over if nothing happens for so long."""
+"""A run that already has an outcome may be about to resume: it is over if nothing changes for this long."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 """Between attempts while the store is down."""
 _logger = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for what."""
+    """Time limits for waiting."""
 
     silence_seconds: float = 1800.0
-    """For a run without an outcome to write anything, its first record included."""
+    """For a run without an outcome to write anything, including its first record."""
     outage_seconds: float = 1800.0
-    """For a store that was there before to come back, and for room on a full disk."""
+    """For a store that was reachable before to come back, or for space on a full disk."""
     poll_seconds: float = 5.0
     """Between two looks at the run directory."""
 
@@ -58,11 +58,11 @@ class Ending(StrEnum):
     """Why following ended."""
 
     OUTCOME = "outcome"
-    """The run is over, and everything it has was looked at once more."""
+    """The run is over, and a last pass has stored everything."""
     STOPPED = "stopped"
-    """We were asked to end; the checkpoints that were whole are stored."""
+    """We were asked to stop; the complete checkpoints are stored."""
     SILENT = "silent"
-    """The run wrote nothing for too long: killed, most likely. Its checkpoints are stored."""
+    """The run wrote nothing for too long, so it was probably killed. Its checkpoints are stored."""
 
 
 _EXIT_CODES = {
@@ -74,13 +74,13 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Followed:
-    """What following did."""
+    """The result of following."""
 
     ending: Ending
     checkpoints: int
-    """Stored while the run was going."""
+    """Number of checkpoints stored while the run was going."""
     last: SyncReport | None
-    """Of the last pass over everything, if the run is over."""
+    """Report of the last pass, if the run is over."""
     problems: tuple[str, ...]
     """What could not be stored, and why."""
 
@@ -90,7 +90,7 @@ class Followed:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What later steps of a workflow need to know: nothing before the last manifest."""
+        """Outputs for later steps of a workflow; empty before the last manifest."""
         return self.last.outputs if self.last else {}
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Followed:
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
-    """Return once the directory holds a run. Raises WaitTimeoutError when it holds none for too long."""
+    """Wait until the directory holds a run. Raises WaitTimeoutError when it holds none for too long."""
     deadline = time.monotonic() + patience.silence_seconds
     while not directory.run_file.is_file():
         nothing = f"{directory.run_file}: no trainer has written it, so there is nothing to follow"
@@ -124,10 +124,10 @@ def follow_run(
     patience: Patience = Patience(),
     signer: Signer | None = None,
 ) -> Followed:
-    """Store the checkpoints of `directory` as they come, until the run is over or `stop` is set.
+    """Store the checkpoints of `directory` as they appear, until the run is over or `stop` is set.
 
-    Raises ServiceError when the store refuses at once or stays away for too long, RunConflictError when the
-    number is another run's.
+    Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
+    when the number belongs to another run.
     """
     watch = _Watch(directory, patience, stop)
     run_id = str(read_run(directory.run_file)["run_id"])
@@ -138,7 +138,7 @@ def follow_run(
 
 
 class _Watch:
-    """The run directory, looked at from outside, and the wish to stop."""
+    """Watches the run directory from outside, and the request to stop."""
 
     def __init__(self, directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
         self._directory, self._patience, self.stop = directory, patience, stop
@@ -147,7 +147,7 @@ class _Watch:
         self._changed = time.monotonic()
 
     def ending(self) -> Ending | None:
-        """Why to end now, None to go on."""
+        """Return why to end now, None to continue."""
         silent = self._is_silent()
         if not self._is_over():
             self._was_going = True
@@ -156,7 +156,7 @@ class _Watch:
         return Ending.OUTCOME if settled or self.stop.is_set() else None
 
     def whole_checkpoints(self) -> frozenset[tuple[int, int]]:
-        """Step and time of writing (ns) of each checkpoint that has a manifest."""
+        """Return step and modification time (ns) of each checkpoint that has a manifest."""
         found = set()
         for step in self._directory.checkpoint_steps():
             if (written := _written(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
@@ -181,7 +181,7 @@ def _written(path: Path) -> int | None:
 
 
 class _Following:
-    """One run on its way into one store."""
+    """Stores one run in one store."""
 
     def __init__(self, store: Store, directory: RunDirectory, number: int, *, signer: Signer | None) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
@@ -218,7 +218,7 @@ class _Following:
         return Followed(ending, self._stored, None, tuple(self._damaged.values()))
 
     def _bring_new(self, watch: _Watch) -> None:
-        """Store every whole checkpoint that is new, newest first; older ones may be removed meanwhile."""
+        """Store every new complete checkpoint, newest first, because older ones may be removed meanwhile."""
         whole = watch.whole_checkpoints()
         if whole <= self._done:
             return

@@ -1,9 +1,9 @@
-"""A run's report and records in a folder of bounded size, as GitHub keeps them for people to read.
+"""Copy a run's report and records into a folder of bounded size, for a GitHub artifact that people read.
 
     run.json  config.yaml  metrics.jsonl  events.jsonl  report/  logs/*  ──>  a folder
 
-Checkpoints and what trackers write (`tensorboard/`, W&B's folder in `logs/`) are left out: GitHub counts
-artifacts against the owner's storage, and refuses every further one when that is full. The store has them.
+Checkpoints and trackers' files (`tensorboard/`, W&B's folder in `logs/`) are omitted: GitHub counts artifacts
+against the owner's storage, and refuses all further ones when that is full. The store has the omitted files.
 """
 
 import os
@@ -16,31 +16,31 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import make_folder
 
 LARGEST_FILE = 32 << 20
-"""Of a larger metrics.jsonl or events.jsonl the last rows are kept; any other larger file is left out."""
+"""A larger metrics.jsonl or events.jsonl is cut to its last rows; any other larger file is omitted."""
 LARGEST_LOG = 2 << 20
-"""Of a larger text in `logs/` the beginning and the end are kept."""
+"""A larger text file in `logs/` is cut to its beginning and end."""
 LARGEST_LOGS = 32 << 20
-"""So much is kept of `logs/`, the smallest files first."""
+"""Total size kept of `logs/`, smallest files first."""
 _TEXTS = (".log", ".txt")
 _CUT = b"\n[... the middle of this file was left out ...]\n"
 
 
 @dataclass
 class Gathered:
-    """The copy of a run's directory, and what is in it; names are relative to that directory."""
+    """The copy of a run's directory, and its files; names are relative to that directory."""
 
     source: Path
     target: Path
     names: list[str] = field(default_factory=list)
     shortened: list[str] = field(default_factory=list)
-    """A part of these is missing."""
+    """Files that were shortened."""
     left_out: list[str] = field(default_factory=list)
-    """These are too large."""
+    """Files that are too large."""
     size: int = 0
     """Bytes."""
 
     def put(self, path: Path, content: bytes | None) -> None:
-        """Write `content`, all or a part of the file `path`; None leaves it out."""
+        """Write `content`, all or part of the file `path`; None omits the file."""
         name = path.relative_to(self.source)
         if content is None:
             self.left_out.append(name.as_posix())
@@ -57,7 +57,7 @@ class Gathered:
 def gather_records(directory: RunDirectory, target: Path) -> Gathered:
     """Copy the report and the records of a run into the new folder `target`.
 
-    What the run does not have is passed over. Raises ConfigError when `target` exists.
+    Missing files are skipped. Raises ConfigError when `target` exists.
     """
     if os.path.lexists(target):
         raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
@@ -85,17 +85,17 @@ def _whole(path: Path) -> bytes | None:
 
 
 def _last_rows(path: Path) -> bytes:
-    """The file, or its last whole lines."""
+    """Return the file, or its last complete lines."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if size > LARGEST_FILE:
             file.seek(size - LARGEST_FILE)
-            file.readline()  # most likely the end of a row
+            file.readline()  # probably the rest of a cut row
         return file.read()
 
 
 def _ends(path: Path) -> bytes:
-    """The file, or its beginning and its end."""
+    """Return the file, or its beginning and its end."""
     size, half = path.stat().st_size, (LARGEST_LOG - len(_CUT)) // 2
     with path.open("rb") as file:
         if size <= LARGEST_LOG:

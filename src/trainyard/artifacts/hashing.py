@@ -1,6 +1,6 @@
-"""SHA-256 of files and of objects, and whether a checksum that a store computed speaks for given bytes.
+"""Compute the SHA-256 of files and objects, and check bytes against a checksum that a store computed.
 
-It knows the forms a store's checksum takes, not the stores.
+The module knows the formats of stores' checksums, but not the stores.
 """
 
 import base64
@@ -14,12 +14,12 @@ from trainyard.run.files import sha256_of_file
 
 
 def calculate_file_hash(file_path: str) -> str:
-    """The hex SHA-256 of a file, read once in constant memory (source document 004)."""
+    """Return the hex SHA-256 of a file, read once in constant memory (source document 004)."""
     return sha256_of_file(Path(file_path))
 
 
 def sha256_of_chunks(chunks: Iterable[bytes]) -> tuple[str, int]:
-    """The hex SHA-256 and the number of bytes of a stream."""
+    """Return the hex SHA-256 and the number of bytes of a stream."""
     digest, size = hashlib.sha256(), 0
     for chunk in chunks:
         digest.update(chunk)
@@ -30,10 +30,10 @@ def sha256_of_chunks(chunks: Iterable[bytes]) -> tuple[str, int]:
 def checksum_agrees(
     checksum: Mapping[str, Any], sha256: str, recorded: Mapping[str, Any] | None = None
 ) -> bool | None:
-    """Whether the store's `checksum` says that the object's SHA-256 is `sha256`; None if it cannot tell.
+    """Return whether the store's `checksum` matches the object's SHA-256; None if it cannot tell.
 
-    Any other than the SHA-256 of the whole is compared with `recorded`, what the store answered when these
-    bytes were sent.
+    Any checksum other than a SHA-256 of the whole object is compared with `recorded`, the checksum that the
+    store returned when these bytes were sent.
     """
     if is_sha256(checksum):
         return bool(checksum["value"] == _base64(bytes.fromhex(sha256)))
@@ -44,24 +44,24 @@ def checksum_agrees(
 
 
 def is_sha256(checksum: Mapping[str, Any]) -> bool:
-    """Whether it is the SHA-256 of the whole object."""
+    """Return whether the checksum is the SHA-256 of the whole object."""
     return checksum.get("algorithm") == SHA256 and checksum.get("type") == FULL_OBJECT
 
 
 def file_agrees(checksum: Mapping[str, Any], path: Path, sha256: str) -> bool | None:
-    """Whether the store's `checksum` is that of the file `path`, of this SHA-256; None if it cannot tell."""
+    """Return whether the store's `checksum` matches the file of this SHA-256; None if it cannot tell."""
     if (
         checksum.get("type") == COMPOSITE
         and checksum.get("algorithm") == SHA256
         and checksum.get("part_size")
     ):
-        # Some stores leave the number of parts ("-12") out.
+        # Some stores omit the number of parts ("-12").
         return bool(checksum["value"].partition("-")[0] == composite_sha256(path, int(checksum["part_size"])))
     return checksum_agrees(checksum, sha256)
 
 
 def composite_sha256(path: Path, part_size: int) -> str:
-    """Base64 of the SHA-256 over the digests of the file's parts, as S3 defines it for multipart uploads."""
+    """Return base64 of the SHA-256 over the part digests, as S3 defines it for multipart uploads."""
     whole = hashlib.sha256()
     for digest in _part_digests(path, part_size):
         whole.update(digest)

@@ -1,6 +1,6 @@
-"""What a proof needs to know of the store: the run's number, whether it is whole there, its stored steps.
+"""Inspect a run in the store for the proof: its number, its verification and its stored steps.
 
-Trouble is an answer here, not an error: the proof shows it. Nothing is changed.
+Trouble is part of the result and not an error, because the proof shows it. Nothing is changed.
 """
 
 from collections.abc import Mapping
@@ -26,41 +26,41 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
 
 _READ_BACK_BYTES = 10_000_000_000
-"""Up to here a run is read back whole unless a depth is asked for."""
+"""Runs up to this size are read back completely unless a depth is given."""
 _MANIFESTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """What the store has of a checkpoint, by the checkpoint's own manifest."""
+    """A stored checkpoint, described by its own manifest."""
 
     manifest_sha256: str = ""
     run_id: str = ""
     step: int = -1
     problem: str | None = None
-    """Why its manifest does not speak for it."""
+    """Why its manifest does not match it."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found; None where nothing was."""
+    """The result of the inspection; None for facts that were not found."""
 
     run_number: int | None = None
     verification: Verification | None = None
     checkpoints: Mapping[int, StoredCheckpoint] = field(default_factory=dict)
-    """The checkpoints that the manifest lists, by the step that their keys name."""
+    """The listed checkpoints, by the step in their keys."""
     compared: str = ""
-    """What the verification compared with what."""
+    """A sentence about the comparisons that the verification made."""
     trouble: str | None = None
-    """Why the store could not be asked, or did not fit the directory."""
+    """Why the store could not be read, or does not fit the directory."""
     unreachable: bool = False
-    """The trouble is the store's, so that asking again later may help."""
+    """The store is unreachable, so trying again later may help."""
     taken: bool = False
-    """The trouble is that the number belongs to another run."""
+    """The run number belongs to another run."""
     on_disk: Mapping[int, str] = field(default_factory=dict)
-    """The SHA-256 of the manifest of each checkpoint on the disk."""
+    """The SHA-256 of each local checkpoint's manifest, by step."""
     damaged: tuple[Path, ...] = ()
-    """Checkpoints on the disk that are not whole, or not what the store, which is whole, has of them."""
+    """Local checkpoints that are incomplete, or differ from the store although the store is intact."""
 
 
 def inspect_run(
@@ -72,7 +72,7 @@ def inspect_run(
     depth: Depth | None,
     progress: Progress = UNSEEN,
 ) -> Inspection:
-    """Verify the run in `directory` against the store; `run_number` None looks the number up by `run_id`."""
+    """Verify the run in `directory` against the store; without `run_number`, find the number by `run_id`."""
     number = run_number
     try:
         number = number_of_run(store, run_id) if number is None else number
@@ -90,7 +90,7 @@ def inspect_run(
 
 
 def require_there(store: Store) -> None:
-    """Raise VerificationError when the store is a folder that does not exist: it is not an empty one."""
+    """Raise VerificationError when the store is a folder that does not exist, which is not an empty store."""
     try:
         next(iter(store.list_objects(identity_key(0))), None)
     except ServiceError as error:
@@ -130,7 +130,7 @@ def _inspect(
 
 
 def _manifests_of(directory: RunDirectory) -> dict[int, str]:
-    """An empty digest is that of a manifest that is missing, or cannot be read."""
+    """Return each manifest's digest by step; empty for one that is missing or unreadable."""
     found = {}
     for step in directory.checkpoint_steps():
         try:
@@ -159,7 +159,7 @@ def _stored_checkpoints(store: Store, manifest: RunManifest | None) -> dict[int,
 
 
 def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> StoredCheckpoint:
-    """The checkpoint whose keys start with `prefix`; `listed` is what the run's manifest vouches for."""
+    """Return the checkpoint under `prefix`; `listed` are the digests in the run's manifest."""
     content = store.read_object(prefix + MANIFEST_NAME)
     if content is None:
         return StoredCheckpoint(problem=f"has no {MANIFEST_NAME}")

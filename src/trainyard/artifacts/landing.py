@@ -1,8 +1,9 @@
-"""Bring objects of a store onto a disk: in parallel, hashed as they are written, going on where they stopped.
+"""Download objects from a store in parallel, hash them while writing, and resume interrupted downloads.
 
-A file is whole when its SHA-256 is the manifest's, or each of its parts has the digest that is known of it,
-whoever wrote it; what an earlier attempt left of a large one is kept and the rest fetched. Which objects, and
-what becomes of them, is `restore`'s affair. Memory is bounded: of a large file little is in memory at a time.
+A file is complete when its SHA-256 matches the manifest, or when each of its parts has its known digest.
+Parts of a large file that an earlier attempt left are kept, and only the rest is fetched. `restore` chooses
+the objects and what happens to them. Memory is bounded: only small pieces of a large file are in memory at a
+time.
 """
 
 import hashlib
@@ -23,22 +24,22 @@ from trainyard.run.digests import PartDigests
 from trainyard.run.progress import UNSEEN, Progress
 
 _FILES_AT_ONCE = 32
-"""Small files wait for their answers most of the time."""
+"""Small files mostly wait for responses."""
 _PARTS_AT_ONCE = 8
-"""Of all large files together."""
+"""For all large files together."""
 _CHUNK_BYTES = 1 << 20
 _NO_PARTS: Mapping[str, PartDigests] = {}
 
 
 class Landing:
-    """Writes files below one folder; a context manager, for its threads."""
+    """Writes files below one folder; a context manager, because it owns threads."""
 
     def __init__(self, store: Store, folder: Path, progress: Progress = UNSEEN) -> None:
         self.fetched_bytes = 0
         self.fetched = 0
-        """Files of which something was read from the store."""
+        """Number of files of which any bytes were read from the store."""
         self.kept = 0
-        """Files that were whole already."""
+        """Number of files that were already complete."""
         self._store, self._folder, self._progress = store, folder, progress
         self._ending = threading.Event()
         self._files = Workers(_FILES_AT_ONCE, self._ending)
@@ -55,10 +56,11 @@ class Landing:
     def land(
         self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NO_PARTS
     ) -> list[str]:
-        """Make every file whole; what is wrong with those that the store does not give as they were.
+        """Complete every file; return a problem for each one that the store does not return as listed.
 
-        `parts` are the digests of parts that are known, by the object's key: in their place no SHA-256 is
-        taken. Raises ServiceError when the store gives up, OSError when the disk does; what is whole stays.
+        `parts` maps an object's key to the known digests of its parts; such an object is checked by its
+        parts, and no SHA-256 is computed. Raises ServiceError when the store gives up, OSError when the disk
+        does; complete files stay.
         """
         self._ending.clear()
         problems = self._files.each(
@@ -89,7 +91,7 @@ class Landing:
         return problem
 
     def _fetch(self, file: FileIO, entry: ManifestObject, digest: "hashlib._Hash") -> str | None:
-        """Read what is missing, again from the start when the bytes turn out to be others."""
+        """Read the missing bytes; start again from the beginning when the result has the wrong digest."""
         problem = ""
         for _ in range(ATTEMPTS):
             try:
@@ -127,7 +129,10 @@ class Landing:
 
 
 def _opened(path: Path) -> tuple[FileIO, bool]:
-    """The file for reading and writing, made if need be, and whether it was there; no link is followed."""
+    """Open the file for reading and writing, creating it if needed; also return whether it existed.
+
+    Links are not followed.
+    """
     how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.fdopen(os.open(path, how), "r+b", buffering=0), True
@@ -137,7 +142,7 @@ def _opened(path: Path) -> tuple[FileIO, bool]:
 
 
 def _digest_of_what_is_there(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
-    """The digest of the file so far, which is left at its end; what cannot be a beginning is taken away."""
+    """Return the digest of the file so far, at its end; empty a file that cannot be a beginning."""
     size = os.fstat(file.fileno()).st_size
     if size > entry.size:
         return _emptied(file)
@@ -160,7 +165,7 @@ def _write(file: FileIO, chunk: bytes | memoryview) -> None:
 
 
 def require_distinct(folder: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
-    """Raise VerificationError when the file system took two names for one (letter case, composed letters)."""
+    """Raise VerificationError when the file system treats two names as one (letter case, Unicode forms)."""
     found: dict[tuple[int, int], PurePosixPath] = {}
     for place in places:
         status = (folder / place).stat()

@@ -1,20 +1,20 @@
-"""How the objects of a run are named in the store. Names only; nothing is read or written.
+"""Name the objects of a run in the store. Names only; nothing is read or written.
 
 run-<N>/identity.json  run.json  config.yaml  metrics.jsonl  events.jsonl  logs/…
 run-<N>/checkpoint-<step>/…          metrics/metrics-<N>.json
-run-<N>/records-<version>/…          run.json and the rest, as they were while the run was still going
-manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run goes on
-promoted/<name>.json                 which checkpoint of which run has the name
+run-<N>/records-<version>/…          run.json and other records, as they were while the run was still going
+manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run resumes
+promoted/<name>.json                 the checkpoint that has the name
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
-trainyard-readiness.json             of no run: what a check of the store writes, reads back and removes
+trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it
 """
 
 import re
 
 PROMOTED = "promoted/"
-"""What the pointers to promoted checkpoints start with."""
+"""Prefix of the pointers to promoted checkpoints."""
 READINESS = "trainyard-readiness.json"
-"""The one object that a check of a store writes; in no folder, where no listing of runs comes across it."""
+"""The one object that a check of a store writes; it is in no folder, so no listing of runs finds it."""
 _RUN_FOLDER = re.compile(r"run-([1-9]\d*)")
 _CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
 _MANIFEST = re.compile(r"manifests/run-\d+-manifest(?:-([0-9]{1,18}))?\.json")
@@ -22,82 +22,82 @@ _RECORDS = re.compile(r"run-\d+/records-([0-9]{1,18})/")
 
 
 def run_prefix(run_number: int) -> str:
-    """Where everything of a run lies that the run itself wrote."""
+    """Return the prefix of everything that the run itself wrote."""
     return f"run-{run_number}/"
 
 
 def identity_key(run_number: int) -> str:
-    """The object that says which run owns the number; the first one stored."""
+    """Return the key of the claim, which says which run owns the number; it is the first object stored."""
     return f"run-{run_number}/identity.json"
 
 
 def checkpoint_prefix(run_number: int, step: int | None) -> str:
-    """What the keys of a checkpoint's files start with; None is a checkpoint whose step is not known."""
+    """Return the prefix of a checkpoint's files; None means that its step is unknown."""
     return f"run-{run_number}/checkpoint/" if step is None else f"run-{run_number}/checkpoint-{step}/"
 
 
 def records_prefix(run_number: int, version: int) -> str:
-    """What the records of a run that is still going start with, as manifest `version` of it lists them.
+    """Return the prefix of the records that manifest `version` of a run that is still going lists.
 
-    They are never written again: what one manifest vouches for no later one takes away.
+    They are never written again, so no later sync removes what a manifest lists.
     """
     return f"run-{run_number}/records-{version}/"
 
 
 def metrics_key(run_number: int) -> str:
-    """The run's metrics as one JSON document."""
+    """Return the key of the run's metrics as one JSON document."""
     return f"metrics/metrics-{run_number}.json"
 
 
 def manifest_prefix(run_number: int) -> str:
-    """What all manifests of the run start with, and no other run's."""
+    """Return the prefix of all manifests of the run and of no other run."""
     return f"manifests/run-{run_number}-manifest"
 
 
 def manifest_key(run_number: int, version: int = 1) -> str:
-    """The run's manifest; versions above 1 supersede the one before."""
+    """Return the key of the run's manifest; versions above 1 supersede the one before."""
     return manifest_prefix(run_number) + (".json" if version == 1 else f"-{version}.json")
 
 
 def signature_prefix(run_number: int) -> str:
-    """What the signatures of all manifests of the run start with."""
+    """Return the prefix of the signatures of all manifests of the run."""
     return f"signatures/run-{run_number}/"
 
 
 def signature_key(run_number: int, manifest_sha256: str) -> str:
-    """The signature of the manifest whose bytes have this SHA-256."""
+    """Return the key of the signature of the manifest whose bytes have this SHA-256."""
     return f"{signature_prefix(run_number)}{manifest_sha256}.sigstore.json"
 
 
 def manifest_version_of(key: str) -> int:
-    """The version of the manifest with this key; 0 for another key."""
+    """Return the version of the manifest with this key; 0 for another key."""
     match = _MANIFEST.fullmatch(key)
     return int(match[1] or 1) if match else 0
 
 
 def promotion_key(name: str) -> str:
-    """The pointer to the checkpoint that was given the name."""
+    """Return the key of the pointer to the checkpoint that has the name."""
     return f"{PROMOTED}{name}.json"
 
 
 def run_number_of(folder: str) -> int | None:
-    """N for `run-N`, None for any other folder."""
+    """Return N for `run-N`, None for any other folder."""
     match = _RUN_FOLDER.fullmatch(folder)
     return int(match[1]) if match else None
 
 
 def checkpoint_step_of(key: str) -> int | None:
-    """The step of the checkpoint that `key` belongs to; None if to none, or to one of unknown step."""
+    """Return the step of the checkpoint to which `key` belongs; None without a checkpoint or a known step."""
     match = _CHECKPOINT.match(key)
     return int(match[1]) if match and match[1] else None
 
 
 def belongs_to_checkpoint(key: str) -> bool:
-    """Whether the object is part of a checkpoint."""
+    """Return whether the object is part of a checkpoint."""
     return _CHECKPOINT.match(key) is not None
 
 
 def records_version_of(key: str) -> int | None:
-    """The version of the manifest whose records `key` belongs to; None if to none."""
+    """Return the version of the manifest to whose records `key` belongs; None if to none."""
     match = _RECORDS.match(key)
     return int(match[1]) if match else None

@@ -1,7 +1,7 @@
-"""What a stored run came from: run → parent checkpoint → its run → …, and each run's data and code.
+"""Trace a stored run's lineage: run → parent checkpoint → its run → …, and each run's data and code.
 
-A parent is known by the SHA-256 of its own manifest, looked for among all runs of the store, and verified
-there. Data and code are not in the store: what is on record of them is told, and nothing more is claimed.
+A parent is identified by the SHA-256 of its own manifest, searched among all runs of the store, and verified
+there. Data and code are not in the store, so only their recorded digests are reported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,28 +23,28 @@ _AT_ONCE = 8
 
 
 class State(StrEnum):
-    """How far a link holds."""
+    """How well a link is confirmed."""
 
     HELD = "held"
-    """It is in the store, and what it was."""
+    """It is in the store, unchanged."""
     ON_RECORD = "on record"
-    """By digest; the thing itself is not in the store."""
+    """Its digest is recorded; it is not in the store."""
     REMOVED = "removed"
-    """Retention took it out, which is on record."""
+    """Retention removed it and recorded that."""
     NOT_HERE = "not here"
     """No run of this store has it."""
     MISSING = "missing"
-    """The run has nothing on record of it."""
+    """The run has no record of it."""
     BROKEN = "broken"
-    """It is in the store, and not what it was."""
+    """It is in the store, but changed."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One thing that a run came from."""
+    """One origin of a run."""
 
     run_number: int
-    """The run that came from it."""
+    """The run that has this origin."""
     kind: str
     """`parent`, `data` or `code`."""
     state: State
@@ -89,7 +89,7 @@ class Lineage:
 def walk_lineage(store: Store, run_number: int, *, depth: Depth) -> Lineage:
     """Follow the run's newest manifest to its origins; parents are verified to `depth`.
 
-    Empty when the run has no readable manifest: verifying it says why.
+    The lineage is empty when the run has no readable manifest; verifying the run reports why.
     """
     manifest = newest_manifest(store, run_number)[1]
     return Lineage(tuple(_walk(store, manifest, depth)) if manifest else ())
@@ -121,7 +121,7 @@ def _digest_of_parent(manifest: RunManifest) -> str | None:
 def _parent(
     store: Store, run: RunManifest, digest: str, *, known: Mapping[int, RunManifest], depth: Depth
 ) -> tuple[Link, RunManifest | None]:
-    """The link to the parent checkpoint, and the run that the walk goes on with."""
+    """Return the link to the parent checkpoint, and the parent's run, where the walk continues."""
     for number, manifest in known.items():
         for checkpoint in checkpoints_of(manifest):
             if checkpoint.digest == digest:
@@ -138,7 +138,7 @@ def _parent(
 
 
 def _manifests(store: Store) -> dict[int, RunManifest]:
-    """The newest manifest of every run that has a readable one."""
+    """Return the newest manifest of every run that has a readable one."""
 
     def newest(number: int) -> RunManifest | None:
         try:

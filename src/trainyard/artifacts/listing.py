@@ -1,7 +1,7 @@
-"""What a store holds: runs, checkpoints, sizes, age, whether all of it is there, and what keeping it costs.
+"""List the runs and checkpoints of a store: size, age, completeness and monthly cost.
 
-By default the verdict is by names and sizes, which costs a listing and the manifests of a run; nothing is
-changed. Old versions in the bucket and parts of uploads that were cut off are not listed, nor counted.
+By default the verdict rests on names and sizes, which takes one listing and the manifests of each run.
+Nothing is changed. Old object versions and the parts of interrupted uploads are neither listed nor counted.
 """
 
 import time
@@ -23,7 +23,7 @@ from trainyard.artifacts.verify import verify_run
 S3_USD_PER_GB_MONTH = 0.023
 """S3 Standard, us-east-1, the first 50 TB of a month (https://aws.amazon.com/s3/pricing/)."""
 _GB = 1 << 30
-"""What S3 bills as a GB."""
+"""The size that S3 bills as one GB."""
 _RUNS_AT_ONCE = 8
 
 
@@ -34,7 +34,7 @@ class ListedCheckpoint:
     step: int | None
     bytes: int
     age_seconds: float | None
-    """Since the store received it; None where it does not say."""
+    """Seconds since the store received it; None if the store does not say."""
     promoted: tuple[str, ...]
 
 
@@ -45,18 +45,18 @@ class ListedRun:
     run_number: int
     run_id: str
     status: str
-    """Of its outcome; `running` while it is followed, empty where no manifest tells."""
+    """Status of the outcome; `running` while the run is followed, empty if no manifest says."""
     age_seconds: float | None
-    """Since its newest manifest was put."""
+    """Seconds since its newest manifest was put."""
     checkpoints: tuple[ListedCheckpoint, ...]
     pruned: int
-    """Checkpoints that retention removed."""
+    """Number of checkpoints that retention removed."""
     objects: int
     bytes: int
-    """Of everything that is listed under the run's names, declared or not."""
+    """Size of every object under the run's prefix, in the manifest or not."""
     usd_per_month: float | None
     depth: str
-    """What the verdict rests on: `names and sizes`, or the depth of the verification."""
+    """Basis of the verdict: `names and sizes`, or the depth of the verification."""
     problems: tuple[str, ...]
 
     @property
@@ -68,7 +68,7 @@ class ListedRun:
 
 
 def price_for(url: str, given: float | None) -> float | None:
-    """US dollars for a GB and month: what was given, else S3's list price; None for a local folder."""
+    """Return US dollars per GB and month: the given price, else S3's list price; None for a local folder."""
     if given is not None:
         return given
     return S3_USD_PER_GB_MONTH if url.startswith("s3://") else None
@@ -77,7 +77,7 @@ def price_for(url: str, given: float | None) -> float | None:
 def list_runs(
     store: Store, numbers: Iterable[int], *, price: float | None, depth: Depth | None = None
 ) -> list[ListedRun]:
-    """The runs, oldest first. Raises ServiceError when the store cannot be reached."""
+    """Return the runs, oldest first. Raises ServiceError when the store cannot be reached."""
     names = list(promotions(store))
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
         return list(
@@ -145,8 +145,8 @@ def _checkpoints(
 
 
 def table(runs: Sequence[ListedRun]) -> str:
-    """For people: one line a run, and what all of them cost."""
-    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ a month", "verdict")
+    """Return a table for people: one line per run, and the total cost."""
+    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ per month", "verdict")
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -154,7 +154,7 @@ def table(runs: Sequence[ListedRun]) -> str:
     priced = any(run.usd_per_month is not None for run in runs)
     total = f"{len(runs)} runs, {size_text(sum(run.bytes for run in runs))}"
     return "\n".join(
-        line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} a month" if priced else ""))
+        line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} per month" if priced else ""))
     )
 
 

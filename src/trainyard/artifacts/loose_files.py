@@ -1,6 +1,6 @@
-"""A checkpoint and metrics that lie in no run directory: the functions of source document 004, on any store.
+"""Store a checkpoint and metrics that have no run directory: the functions of source document 004.
 
-They go the way of a run: the number is claimed, the bytes are confirmed by the store, a manifest goes last.
+They are stored like a run: the number is claimed, the store confirms the bytes, and a manifest goes last.
 """
 
 import hashlib
@@ -58,8 +58,8 @@ def sync_files(
 ) -> SyncReport:
     """Store a checkpoint (a file or a directory) and a metrics file as one run.
 
-    The run is the one whose directory the checkpoint lies in, else the workflow run in `provenance["ci"]`,
-    else a run of its own, known by the checkpoint's digest.
+    The run is the one whose directory contains the checkpoint, else the workflow run in `provenance["ci"]`,
+    else a new run that is identified by the checkpoint's digest.
     """
     run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
     parts = {"--checkpoint": checkpoint, "--metrics": metrics, "--store": store.url}
@@ -77,7 +77,7 @@ def sync_files(
 def preview_files(
     store: Store, checkpoint: Path, metrics: Path, wanted: int | None, *, provenance: Mapping[str, Any]
 ) -> Preview:
-    """What `sync_files` would send; nothing is changed."""
+    """Preview what `sync_files` would send; nothing is changed."""
     run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
     number = number_for(store, str(run["run_id"]), wanted)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
@@ -88,7 +88,7 @@ def preview_files(
 def describe_files(
     checkpoint: Path, metrics: Path, run_number: int, *, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The manifest of the two, hashed on disk, without what a store says of them."""
+    """Return the manifest of both files, hashed on disk, without a store's checksums."""
     run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
         contents = _contents(run, checkpoint, rows, run_number, scratch=Path(scratch))
@@ -103,8 +103,8 @@ def describe_files(
 def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) -> bool:
     """Store one file under any key, confirmed by the store's checksum or by reading it back.
 
-    Metadata is text to a store: other values are written as such, unknown (None) ones left out. False, with
-    the reason logged, when that failed: the caller's training goes on.
+    Metadata values are converted to text, and None values are omitted. Returns False and logs the reason when
+    storing failed, so that the caller's training continues.
     """
     try:
         _require(path)
@@ -117,7 +117,7 @@ def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) 
 
 
 def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -> bool:
-    """Put a manifest unless the run has another one already, which is never overwritten: False then."""
+    """Put a manifest, but never replace another one: return False if the run has one already."""
     content = (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
     key = manifest_key(run_number)
     store.put_new(key, content, metadata={"run-number": str(run_number)})
@@ -125,7 +125,7 @@ def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -
 
 
 def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
-    """Whether the object's bytes have this SHA-256, by the store's own checksum or else by reading them."""
+    """Return whether the object has this SHA-256, by the store's own checksum or else by reading it."""
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         _logger.error("%s was compared with nothing: %r is no SHA-256 of 64 hex digits", key, sha256)
         return False
@@ -138,7 +138,7 @@ def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
 
 
 def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What a store takes: texts of ASCII, for they travel as headers."""
+    """Convert metadata to ASCII text, because it travels in HTTP headers."""
     if not isinstance(metadata, Mapping):
         raise ConfigError(f"the metadata is no mapping of names to values but {metadata!r}")
     known = {str(name): str(value) for name, value in metadata.items() if value is not None}

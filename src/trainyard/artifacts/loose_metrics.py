@@ -1,7 +1,7 @@
-"""What loose files tell: the rows of a metrics file, and the step of a checkpoint.
+"""Read standalone files: the rows of a metrics file, and the step of a checkpoint.
 
-Files of other trainers are read strictly: what is not understood is refused by name, never stored as
-something else. Storing is the affair of `loose_files`.
+Files of other trainers are read strictly: unknown content is refused by name and never stored as something
+else. `loose_files` stores the files.
 """
 
 import re
@@ -16,9 +16,9 @@ _STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", 
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """The rows of a JSON document (an object, a list, or `{"rows": […]}`) or of a JSON-lines file.
+    """Return the rows of a JSON document (an object, a list, or `{"rows": […]}`) or of a JSON-lines file.
 
-    The last line may be cut off. Raises ConfigError when the file is missing or anything else.
+    The last line may be cut off. Raises ConfigError when the file is missing or holds anything else.
     """
     try:
         content = read_bytes(path)
@@ -37,16 +37,16 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def step_told_by(checkpoint: Path) -> int | None:
-    """The step that a manifest beside the file tells, or its name, or that of its folder; else None.
+    """Return a checkpoint's step from the manifest beside it, its name or its folder's name; else None.
 
-    Names such as `step-00000500`, `checkpoint-500.pt` and `global_step500` tell one.
+    Names such as `step-00000500`, `checkpoint-500.pt` and `global_step500` contain a step.
     """
     folder = checkpoint.resolve().parent
     if (folder / MANIFEST_NAME).is_file():
         try:
             return read_manifest(folder).step
         except CheckpointError:
-            pass  # of another kind
+            pass  # another trainer's manifest
     matches = (_STEP.fullmatch(name) for name in (checkpoint.resolve().name, folder.name))
     return next((int(match[1]) for match in matches if match), None)
 

@@ -1,8 +1,8 @@
-"""A run's manifest: every object with its size, SHA-256 and store's own checksum, and the run's provenance.
+"""A run's manifest: every object with its size, SHA-256 and store checksum, and the run's provenance.
 
-It is stored last and never overwritten. When the same run goes on, a further one names the one it supersedes
-by key and SHA-256, so that the manifests of a run form a chain. Building and reading only; `sync` decides,
-`verify` judges.
+It is stored last and never overwritten. When the same run resumes, a further manifest names the one that it
+supersedes by key and SHA-256, so that the manifests of a run form a chain. This module only builds and reads
+manifests; `sync` decides, `verify` judges.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class ManifestObject:
     sha256: str
     """Lower-case hex, of the bytes on the trainer's disk."""
     checksum: Mapping[str, Any] = field(default_factory=dict)
-    """What the store computed (see `store.StoredObject`); empty if it computes none and was read back."""
+    """The store's own checksum (see `store.StoredObject`); empty if it computes none and was read back."""
     etag: str = ""
 
     @classmethod
@@ -52,11 +52,11 @@ class ManifestObject:
 
 @dataclass(frozen=True)
 class PrunedCheckpoint:
-    """A checkpoint that retention removed: what it was stays on record when its bytes are gone."""
+    """A checkpoint that retention removed: its description stays on record after its bytes are gone."""
 
     step: int
     digest: str
-    """The SHA-256 of its own manifest, by which runs that started from it name it."""
+    """The SHA-256 of its own manifest, which identifies it in runs that started from it."""
     size: int
     """Bytes."""
     time: float
@@ -67,7 +67,7 @@ class PrunedCheckpoint:
 
 @dataclass(frozen=True)
 class RunManifest:
-    """What a run left in the store, and its provenance."""
+    """The objects that a run left in the store, and its provenance."""
 
     run_id: str
     run_number: int
@@ -80,37 +80,37 @@ class RunManifest:
     supersedes: Mapping[str, str] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
     leftovers: tuple[str, ...] = ()
-    """Keys of checkpoint files that a sync sent before it was cut short; nobody can vouch for them now."""
+    """Keys of checkpoint files that an interrupted sync sent and that can no longer be verified."""
     records: str = ""
-    """What the keys of this manifest's records start with, if the run was still going; else empty."""
+    """Prefix of this manifest's records if the run was still going; else empty."""
     pruned: tuple[PrunedCheckpoint, ...] = ()
-    """Removed since the first manifest of the chain, which still lists their objects; oldest step first."""
+    """Checkpoints removed since the chain's first manifest, which still lists them; oldest step first."""
     statement: Mapping[str, Any] = field(default_factory=dict)
     """The in-toto statement about the objects (`statement`); keys in it are relative to the prefix."""
 
     @property
     def version(self) -> int:
-        """Its place in the chain, from 1."""
+        """The position in the chain, from 1."""
         before = self.supersedes.get("key")
         return 1 + manifest_version_of(before) if before else 1
 
     @property
     def is_open(self) -> bool:
-        """Whether the run was still going: more checkpoints may be on their way, listed by a later one."""
+        """Whether the run was still going: a later manifest may list checkpoints that are being uploaded."""
         return bool(self.records)
 
     @property
     def records_prefix(self) -> str:
-        """What the keys of the records start with that describe the run as this manifest does."""
+        """The prefix of the records that describe the run as this manifest does."""
         return self.records or run_prefix(self.run_number)
 
     def may_be_under_way(self, key: str) -> bool:
-        """Whether an object that is not listed belongs to what a sync of the running run is sending.
+        """Return whether an unlisted object may belong to a sync of the running run that is still sending.
 
-        Also to one that retention, which puts a manifest without records of its own, was faster than.
+        This includes a sync that retention overtook by putting a manifest without records of its own.
         """
         if not self.is_open:
-            # Who follows a run that goes on again sends its records first, then the open manifest.
+            # When a followed run resumes, the follower sends its records first, then the open manifest.
             goes_on = self.outcome.get("status") != "succeeded"
             return goes_on and records_version_of(key) == self.version + 1
         if (version := records_version_of(key)) is not None:
@@ -119,8 +119,9 @@ class RunManifest:
         return step is not None and step not in self._steps
 
     def may_be_left_over(self, key: str) -> bool:
-        """Whether a sync that was cut short can have sent the object: of a checkpoint that is not listed, or
-        of records up to this manifest's.
+        """Return whether an interrupted sync can have sent the object.
+
+        It can, if the object belongs to an unlisted checkpoint, or to records up to this manifest's version.
         """
         if (version := records_version_of(key)) is not None:
             return version <= self.version
@@ -133,7 +134,7 @@ class RunManifest:
         )
 
     def to_json(self, prefix: str) -> dict[str, Any]:
-        """Plain data; keys are written in full, as the bucket knows them. Unknown parts are left out."""
+        """Return plain data with full keys, as the bucket knows them. Unknown parts are omitted."""
         optional = {
             "parent": self.provenance.get("parent"),
             "provenance": dict(self.provenance),
@@ -160,21 +161,21 @@ class RunManifest:
 
 @dataclass(frozen=True)
 class StoredManifest:
-    """A manifest as it was read from the store."""
+    """A manifest as read from the store."""
 
     key: str
     sha256: str
-    """Of the object's bytes."""
+    """SHA-256 of the object's bytes."""
     manifest: RunManifest
 
 
 def manifest_bytes(manifest: RunManifest, prefix: str) -> bytes:
-    """The content of the manifest object."""
+    """Return the content of the manifest object."""
     return (_indented(manifest.to_json(prefix), 3) + "\n").encode()
 
 
 def _indented(value: Any, levels: int, margin: str = "\n") -> str:
-    """JSON of as many levels on lines of their own; each entry of a list on one, encoded at C's speed."""
+    """Return JSON with this many indented levels; list entries take one line each, encoded at C's speed."""
     if not value or not levels or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     inner = margin + "  "
@@ -186,9 +187,9 @@ def _indented(value: Any, levels: int, margin: str = "\n") -> str:
 
 
 def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] = ()) -> list[StoredManifest]:
-    """All manifests of the run, oldest first, those after `known` read now.
+    """Return all manifests of the run, oldest first; those after `known` are read now.
 
-    Raises VerificationError for one that is torn.
+    Raises VerificationError for a damaged one.
     """
     chain = list(known)
     while True:
@@ -227,7 +228,7 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
 
 
 def _own_records(records: str, run_number: int) -> str:
-    """What the records of an open manifest start with: a folder of its own run, and no other place."""
+    """Return the records prefix of an open manifest, which must be a folder of its own run."""
     version = records_version_of(records)
     if records and (version is None or records != records_prefix(run_number, version)):
         raise ValueError(f"records are in {records[:200]!r}, which is no folder of run {run_number}")
@@ -253,7 +254,7 @@ def _text(value: object) -> str:
 
 
 def _seconds(value: object) -> float:
-    """A time that can be shown. Raises TypeError or ValueError for anything else."""
+    """Return a time that can be displayed. Raises TypeError or ValueError for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{str(value)[:80]!r} is no time")
     if not 0 <= value < _END_OF_TIME:
@@ -262,7 +263,7 @@ def _seconds(value: object) -> float:
 
 
 def _checksum(value: object) -> dict[str, Any]:
-    """A store's checksum, or nothing. Raises TypeError for what is neither."""
+    """Return a store's checksum, or an empty mapping. Raises TypeError for anything else."""
     found = _object(value)
     kinds = {"algorithm": str, "type": str, "value": str, "part_size": int}
     for name, kind in kinds.items():

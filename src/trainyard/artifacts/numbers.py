@@ -1,6 +1,6 @@
-"""Which run owns a run number: claimed with one conditional put before anything else is stored.
+"""Claim run numbers: one conditional put before anything else is stored decides which run owns a number.
 
-A number belongs to one run for ever; the same run may come back to it as often as it likes.
+A number belongs to one run permanently; the same run may sync under it any number of times.
 """
 
 import json
@@ -20,12 +20,12 @@ from trainyard.run.outside import parse_json_object
 
 _MOST_DIGITS = 15
 _RACES = 20
-"""Other runs that may take "the next free number" under our nose before we give up."""
+"""How often other runs may take the next free number before we give up."""
 _logger = logging.getLogger(__name__)
 
 
 def parse_run_number(text: str) -> int | None:
-    """A run number from a command line, None for `auto`. Raises ConfigError for anything else."""
+    """Parse a run number from a command line, None for `auto`. Raises ConfigError for anything else."""
     if text == "auto":
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
@@ -34,7 +34,7 @@ def parse_run_number(text: str) -> int | None:
 
 
 def find_run_number(store: Store, text: str | None, run_dir: Path | None) -> int:
-    """The number that a command line means: `text`, else the one that the run in `run_dir` has."""
+    """Return the run number of a command line: `text`, else the number of the run in `run_dir`."""
     number = parse_run_number(text or "auto")
     if number is None and run_dir is None:
         raise ConfigError("--run-number: which run? Give a number, or --run-dir")
@@ -47,7 +47,7 @@ def find_run_number(store: Store, text: str | None, run_dir: Path | None) -> int
 
 
 def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
-    """Make `wanted` (None: the number the run has, else the next free one) belong to `run_id`, and return it.
+    """Claim `wanted` (None: the number the run has, else the next free one) for `run_id`, and return it.
 
     Raises RunConflictError, with nothing stored, when the number belongs to another run.
     """
@@ -65,7 +65,7 @@ def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
 
 
 def owner_of(store: Store, number: int) -> str | None:
-    """The run that a number belongs to; None if it is free, empty if its record cannot be read."""
+    """Return the run that owns the number; None if it is free, empty if its record cannot be read."""
     content = store.read_object(identity_key(number))
     if content is None:
         return None
@@ -76,10 +76,10 @@ def owner_of(store: Store, number: int) -> str | None:
 
 
 def number_of_run(store: Store, run_id: str) -> int | None:
-    """The number that belongs to `run_id`; the newest numbers are looked at first.
+    """Return the number that belongs to `run_id`, or None; the newest numbers are checked first.
 
-    Raises VerificationError when none does, and one whose claim is damaged has a manifest of this run: a
-    second copy under a new number would hide the first.
+    Raises VerificationError when a number with a damaged claim has a manifest of this run: a second copy
+    under a new number would hide the first.
     """
     numbers, damaged = sorted(used_numbers(store), reverse=True), list[int]()
     with ThreadPoolExecutor(8) as pool:
@@ -107,9 +107,9 @@ def _require_of_another_run(store: Store, number: int, run_id: str, *, free: int
 
 
 def runs_in_question(store: Store, text: str | None) -> list[int]:
-    """The run numbers of a command line: one, or (None) every one that is used, in order.
+    """Return the run numbers that a command line names: one, or (None) all used ones, in order.
 
-    Raises ConfigError for what is no number, VerificationError when the store has nothing under it.
+    Raises ConfigError for an invalid number, VerificationError when the store has nothing under it.
     """
     used = sorted(used_numbers(store))
     if text is None:
@@ -123,12 +123,12 @@ def runs_in_question(store: Store, text: str | None) -> list[int]:
 
 
 def next_free_number(store: Store) -> int:
-    """One more than the highest number in use."""
+    """Return the highest used number plus one."""
     return max(used_numbers(store), default=0) + 1
 
 
 def used_numbers(store: Store) -> list[int]:
-    """Every run number that something is stored under."""
+    """Return every run number that has objects."""
     return [number for folder in store.folders() if (number := run_number_of(folder)) is not None]
 
 
@@ -149,7 +149,7 @@ def _claim(store: Store, run_id: str, number: int) -> None:
 
 
 def _warn_if_conditions_are_ignored(store: Store, key: str, content: bytes) -> None:
-    """Put the same bytes again: a store that honours conditional writes must refuse now."""
+    """Put the same bytes again, which a store with conditional writes must refuse."""
     if store.put_new(key, content, metadata={}):
         _logger.warning(
             "%s ignores conditional writes: two runs that claim one number in the same moment "

@@ -1,7 +1,7 @@
-"""What a run owes to its store beside its checkpoints: the records without which nobody can judge it.
+"""List the records that a run must have in its store beside its checkpoints, so that it can be verified.
 
-Computed from the run (its directory, or what its manifest says of it), never from the list of what is stored:
-a list that somebody shortened would owe less. Pure: names in, names out.
+The list is computed from the run (its directory, or its provenance in the manifest), never from the stored
+objects: a shortened manifest must not require less. Pure: names in, names out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from trainyard.run.judged import RECORDS
 
 
 def is_loose(manifest: RunManifest) -> bool:
-    """Whether it lists a checkpoint and its metrics alone, stored without the directory of a run."""
+    """Return whether the manifest lists only a checkpoint and its metrics, stored without a run directory."""
     number = manifest.run_number
     known = (identity_key(number), metrics_key(number))
     return not manifest.is_open and all(
@@ -24,7 +24,7 @@ def is_loose(manifest: RunManifest) -> bool:
 
 
 def owed_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str]:
-    """The keys that the run owes; `on_disk` are the judged records that its directory has."""
+    """Return the keys that the run must have; `on_disk` are the judged records in its directory."""
     number, here = manifest.run_number, tuple(on_disk)
     if is_loose(manifest) and not here:
         return [identity_key(number)]
@@ -34,7 +34,7 @@ def owed_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str
 
 
 def missing_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str]:
-    """What is owed and not listed, each in words."""
+    """Return a problem for each required key that the manifest does not list."""
     known, owed = manifest.by_key(), owed_records(manifest, on_disk)
     if not is_loose(manifest):
         owed += [each.prefix + MANIFEST_NAME for each in checkpoints_of(manifest)]
@@ -47,4 +47,4 @@ def _is_owed(name: str, manifest: RunManifest) -> bool:
         return True
     if name == "config.yaml":
         return bool(run.get("config_sha256"))
-    return bool(manifest.outcome) and not manifest.is_open  # a run that ended has told how it went
+    return bool(manifest.outcome) and not manifest.is_open  # a run that ended has these records

@@ -1,6 +1,6 @@
-"""How fast bytes may be read: one rate for all threads, so that a sync leaves the trainer beside it alone.
+"""Limit the read rate of all threads together, so that a sync does not slow the trainer beside it.
 
-It knows neither files nor stores; whoever reads asks before each block.
+The module knows neither files nor stores; every reader calls the limiter before each block.
 """
 
 import threading
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Pace:
-    """At most `bytes_per_second` over any longer time; at most a tenth of a second is made up for."""
+    """Allows at most `bytes_per_second` on average; it catches up on at most a tenth of a second."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Pace:
         self._free_at = clock()
 
     def __call__(self, count: int) -> None:
-        """Wait until `count` more bytes are due."""
+        """Wait until `count` more bytes may be read."""
         with self._lock:
             now = self._clock()
             start = max(self._free_at, now - 0.1)

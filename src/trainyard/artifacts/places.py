@@ -1,6 +1,6 @@
-"""Where the objects of a run lie on a disk: keys become paths below a run directory, and never outside it.
+"""Map the keys of a run's objects to paths below a run directory, and never outside it.
 
-Names only; nothing is read or written. What a manifest says is not believed: it may have been forged.
+Names only; nothing is read or written. The manifest is not trusted, because it may be forged.
 """
 
 import os
@@ -22,7 +22,7 @@ _METRICS = PurePosixPath("metrics.json")
 
 
 def records_of(manifest: RunManifest) -> list[ManifestObject]:
-    """The records that describe the run as the manifest does; what older ones vouched for is left out."""
+    """Return the records of this manifest, without those that only earlier ones listed."""
     rest = [entry for entry in manifest.objects if not belongs_to_checkpoint(entry.key)]
     if manifest.is_open:
         return [entry for entry in rest if entry.key.startswith(manifest.records)]
@@ -30,10 +30,10 @@ def records_of(manifest: RunManifest) -> list[ManifestObject]:
 
 
 def places_of(entries: Iterable[ManifestObject], run_number: int) -> dict[PurePosixPath, ManifestObject]:
-    """The path in the run directory of each object that has one; the claim of the number has none.
+    """Return the path in the run directory of each object that has one; the claim of the number has none.
 
-    Raises VerificationError for a key that is none of the run's, leads outside the directory, or shares its
-    path with another.
+    Raises VerificationError for a key that does not belong to the run, leads outside the directory, or shares
+    its path with another.
     """
     found: dict[PurePosixPath, ManifestObject] = {}
     for entry in entries:
@@ -65,7 +65,7 @@ def _place_of(key: str, run_number: int) -> PurePosixPath:
 
 
 def safe_place(key: str, parts: list[str]) -> PurePosixPath:
-    """The path of these parts of `key`. Raises VerificationError when they lead anywhere else."""
+    """Return the path of these parts of `key`. Raises VerificationError when it is not a safe path."""
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise VerificationError(
             f"{key!r}: no name of a file below a run directory. Nothing was written for it."

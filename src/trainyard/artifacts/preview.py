@@ -1,4 +1,4 @@
-"""What a sync would send, told without changing or hashing anything: for `--dry-run`."""
+"""Preview what a sync would send, without changing or hashing anything: for `--dry-run`."""
 
 import tempfile
 from dataclasses import asdict, dataclass
@@ -26,9 +26,9 @@ class Preview:
     send: tuple[str, ...]
     """Keys that would be sent."""
     bytes: int
-    """Of these."""
+    """Size of the objects to send."""
     there: tuple[str, ...]
-    """Keys whose objects have the right size and would be compared."""
+    """Keys whose objects have the right size; a sync would compare them."""
     problems: tuple[str, ...]
 
     @property
@@ -39,7 +39,7 @@ class Preview:
         return asdict(self)
 
     def text(self) -> str:
-        """For people: one line an object, then the sum."""
+        """Return text for people: one line per object, then the sum."""
         lines = [f"send     {key}" for key in self.send] + [f"compare  {key}" for key in self.there]
         total = f"{len(self.send)} files to send to {self.store}/run-{self.run_number}"
         return "\n".join((*lines, *self.problems, f"{total}, {size_text(self.bytes)}; nothing was changed"))
@@ -53,7 +53,10 @@ def preview_run(store: Store, directory: RunDirectory, wanted: int | None) -> Pr
 
 
 def number_for(store: Store, run_id: str, wanted: int | None) -> int:
-    """The number that a sync would claim for `run_id`. Raises RunConflictError when it is another run's."""
+    """Return the number that a sync would claim for `run_id`.
+
+    Raises RunConflictError when the number belongs to another run.
+    """
     number = wanted or number_of_run(store, run_id) or next_free_number(store)
     owner = owner_of(store, number)
     if owner not in (None, run_id):

@@ -1,8 +1,8 @@
-"""Whether a store can be used now: it is listed, a small object is written, read back and removed.
+"""Check whether a store can be used now: list it, then write, read back and remove a small object.
 
-The object has one name in each store (`layout.READINESS`), outside every run, so that checks do not pile up
-where the role may not delete. What another check has left there is replaced; anything else is left alone.
-The number of a run is looked up and not claimed: the first sync claims it.
+The object has one key in each store (`layout.READINESS`), outside every run, so that checks do not pile up
+when the role may not delete. What another check left there is replaced; anything else is left alone. The
+run number is looked up and not claimed: the first sync claims it.
 """
 
 import json
@@ -18,38 +18,37 @@ from trainyard.errors import PermissionRefusedError, ServiceError, TrainyardErro
 
 _BY = "scripts/check_readiness.py"
 _TRIES = 12
-"""Checks of one store that run in the same moment replace and remove each other's object."""
+"""Attempts, because simultaneous checks of one store replace and remove each other's object."""
 _LONGEST_PAUSE = 0.3
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a store let us do."""
+    """The result of the check of a store."""
 
     problems: tuple[str, ...]
-    """Why it cannot be used, in words for the person who can mend it; empty when it can."""
+    """Why the store cannot be used, in words for the person who can fix it; empty if it can."""
     notes: tuple[str, ...]
-    """What is no obstacle, but worth knowing."""
+    """Remarks that are not problems."""
     answers: bool = True
-    """Whether it can be asked further, be it that it does not allow everything."""
+    """Whether the store answers, even if it does not allow everything."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Whose a run number is."""
+    """The owner of a run number."""
 
     number: int
     owner: str | None
-    """The run that has it; None when it is free, empty when its record cannot be read."""
+    """The run that owns it; None if it is free, empty if its record cannot be read."""
     free: int | None = None
-    """The next free number, where this one is another run's."""
+    """The next free number, if this one belongs to another run."""
 
 
 def probe_store(store: Store, token: str | None) -> Probe:
-    """Ask for every right that storing a run takes, each by itself: all missing ones are told at once.
+    """Test separately each permission that storing a run needs, to report all missing ones at once.
 
-    `token` tells this check's object from those of others that run at the same time; with None nothing is
-    written.
+    `token` distinguishes this check's object from those of simultaneous checks; with None nothing is written.
     """
     asked = _Asked()
     asked.ask(lambda: next(iter(store.folders()), None))
@@ -68,9 +67,9 @@ def probe_store(store: Store, token: str | None) -> Probe:
 
 
 def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored: bool) -> Standing:
-    """Whose number `wanted` is; None is the one that the run has, else the next free one.
+    """Return the owner of `wanted`; None is the number that the run has, else the next free one.
 
-    With `may_be_stored` False the run is new, and no claim is read to find its number.
+    `may_be_stored` False means that the run is new, so no claim is read to find its number.
     """
     if wanted is None:
         had = number_of_run(store, run_id) if may_be_stored else None
@@ -81,14 +80,14 @@ def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored:
 
 @dataclass
 class _Asked:
-    """Goes from question to question, until one has an answer that all others would have as well."""
+    """Asks one question after another, until one fails in a way in which all others would fail too."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     may_go_on: bool = True
 
     def ask(self, question: Callable[[], object]) -> bool:
-        """Whether it was answered; why not is kept."""
+        """Return whether the question succeeded; record the reason if not."""
         if not self.may_go_on:
             return False
         try:
@@ -119,7 +118,7 @@ def _write_and_read(store: Store, token: str) -> None:
 
 
 def _put(store: Store, content: bytes) -> bool:
-    """Whether the object is ours now; False when another check was quicker."""
+    """Return whether the object is ours now; False when another check was quicker."""
     if store.put_new(READINESS, content, metadata={}):
         return True
     there = store.read_object(READINESS)

@@ -1,8 +1,8 @@
 """Names for checkpoints that matter (`best`, `production`): a small object that points at one by its digest.
 
-A name means one checkpoint of one run in the whole store. It moves with a conditional put: of two who move it
-at once, one is told so. The checkpoint is verified before it gets the name, and looked for once more after,
-because retention may remove it meanwhile; the digest keeps it honest from then on.
+In a store, a name means one checkpoint of one run. A conditional put moves it: when two people move it at
+once, one of them gets an error. The checkpoint is verified before it gets the name. Afterwards it is looked
+up once more, because retention may have removed it meanwhile. From then on the digest identifies it.
 """
 
 import json
@@ -34,19 +34,19 @@ _RESERVED = ("newest", "auto", "none")
 
 @dataclass(frozen=True)
 class Promotion:
-    """Who gave which checkpoint the name, and when."""
+    """A name, its checkpoint, and who gave it when."""
 
     name: str
     run_number: int
     run_id: str
     step: int
     digest: str
-    """The SHA-256 of the checkpoint's own manifest; empty when the name was taken back and nothing has it."""
+    """The SHA-256 of the checkpoint's own manifest; empty when the name was withdrawn."""
     time: float
     """Unix seconds."""
     by: str
     depth: str
-    """How deep the checkpoint was verified before."""
+    """The depth of the verification before the promotion."""
     previous: Mapping[str, Any] = field(default_factory=dict)
     """Run number, step and digest of the checkpoint that had the name before; empty for the first."""
 
@@ -55,12 +55,15 @@ class Promotion:
 
     @property
     def content(self) -> bytes:
-        """The pointer, as it is stored."""
+        """The pointer's bytes as stored."""
         return (json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_promotion(store: Store, name: str) -> Promotion | None:
-    """The checkpoint that has the name; None if none has. Raises VerificationError for a torn pointer."""
+    """Return the checkpoint that has the name; None if there is none.
+
+    Raises VerificationError for a damaged pointer.
+    """
     if not _NAME.fullmatch(name):
         return None
     _, found = _pointer(store, name)
@@ -68,7 +71,7 @@ def read_promotion(store: Store, name: str) -> Promotion | None:
 
 
 def promotions(store: Store) -> Iterator[Promotion]:
-    """Every name of the store. Raises VerificationError for a torn pointer."""
+    """Yield every promotion in the store. Raises VerificationError for a damaged pointer."""
     for found in store.list_objects(PROMOTED):
         content = store.read_object(found.key)
         if content is not None and (promotion := _parse(content, found.key)).digest:
@@ -76,9 +79,9 @@ def promotions(store: Store) -> Iterator[Promotion]:
 
 
 def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth) -> tuple[str, Checkpoint]:
-    """The run's identity, and its checkpoint of `step` (None: the newest), which verifies to `depth`.
+    """Return the run's identity and its checkpoint of `step` (None: the newest), verified to `depth`.
 
-    Raises VerificationError naming what is wrong with it.
+    Raises VerificationError that names the problems of the checkpoint.
     """
     _, manifest, problems = newest_manifest(store, run_number)
     if manifest is None or problems:
@@ -95,7 +98,7 @@ def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth)
 
 
 def problems_of(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[str]:
-    """What is wrong with a stored checkpoint, by its own manifest and the run's."""
+    """Return the problems of a stored checkpoint, by its own manifest and the run's."""
     listed = {found.key: found for found in store.list_objects(checkpoint.prefix)}
     content, own = own_manifest(store, checkpoint)
     parts = {} if own else checkpoint.parts(content)
@@ -108,8 +111,8 @@ def promote(
 ) -> Promotion:
     """Give the name to a checkpoint that `promotable` returned.
 
-    Raises ConfigError for a name that is none, RunConflictError when somebody moved it in the same moment, or
-    removed the checkpoint: the name is then what it was before.
+    Raises ConfigError for an invalid name. Raises RunConflictError when somebody moved the name or removed
+    the checkpoint at the same time; in the second case the name goes back to what it was.
     """
     require_name(name)
     assert checkpoint.step is not None
@@ -135,10 +138,10 @@ def promote(
 
 
 def withdraw(store: Store, name: str, *, by: str) -> Promotion:
-    """Take the name back: no checkpoint has it any longer. What had it stays on record as `previous`.
+    """Withdraw the name, so that no checkpoint has it. The previous checkpoint stays on record as `previous`.
 
-    The pointer is replaced and not deleted, which takes no right to delete. Raises ConfigError when no
-    checkpoint has the name, RunConflictError when somebody moved it in the same moment.
+    The pointer is replaced and not deleted, so no right to delete is needed. Raises ConfigError when no
+    checkpoint has the name, RunConflictError when somebody moved it at the same time.
     """
     old, had = _pointer(store, name) if _NAME.fullmatch(name) else (None, None)
     if had is None or not had.digest:
@@ -147,14 +150,14 @@ def withdraw(store: Store, name: str, *, by: str) -> Promotion:
 
 
 def _pointer(store: Store, name: str) -> tuple[bytes | None, Promotion | None]:
-    """The pointer as it is stored, and what it says."""
+    """Return the stored bytes of the pointer, and the parsed promotion."""
     key = promotion_key(name)
     content = store.read_object(key)
     return content, None if content is None else _parse(content, key)
 
 
 def _move(store: Store, promotion: Promotion, *, old: bytes | None, before: Promotion | None) -> Promotion:
-    """Put the pointer where `old` is, with the checkpoint in it that had the name before."""
+    """Replace the pointer `old`; the new one records the checkpoint that had the name before."""
     if before and before.digest:
         fields = ("run_number", "step", "digest")
         promotion = replace(promotion, previous={field: getattr(before, field) for field in fields})
@@ -166,20 +169,21 @@ def _move(store: Store, promotion: Promotion, *, old: bytes | None, before: Prom
 
 
 def _put(store: Store, name: str, *, old: bytes | None, new: bytes) -> bool:
-    """Whether the pointer is `new` now, which replaces `old` and nothing else."""
+    """Replace `old`, and nothing else, by `new`; return whether the pointer is `new` now."""
     key = promotion_key(name)
     if old is None:
         store.put_new(key, new, metadata={})
     else:
         store.swap(key, old, new, metadata={})
-    # What counts is what is there: our own put whose answer was lost, or that of somebody else.
+    # Read the pointer back: our put may have succeeded although its response was lost, or somebody else was
+    # first.
     return store.read_object(key) == new
 
 
 def _is_held(store: Store, promotion: Promotion) -> bool:
-    """Whether the run's manifest lists the checkpoint, and its own manifest is there.
+    """Return whether the run's manifest lists the checkpoint, and its own manifest is stored.
 
-    Retention reads the names after it has put its manifest; here the manifest is read after the name.
+    Retention puts its manifest and then reads the names; this reads the manifest after the name was put.
     """
     _, manifest, _ = newest_manifest(store, promotion.run_number)
     listed = checkpoints_of(manifest) if manifest else []
@@ -188,9 +192,9 @@ def _is_held(store: Store, promotion: Promotion) -> bool:
 
 
 def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
-    """Take the name from a checkpoint that is gone; in words, what has it now.
+    """Take the name from a checkpoint that is gone; return a sentence about the result.
 
-    It goes back to what had it, unless that went too while it had no name; then to nothing.
+    The name goes back to the previous checkpoint, unless that was removed as well; then to nothing.
     """
     key, nothing = promotion_key(moved.name), replace(moved, digest="", depth="").content
     now = moved.content

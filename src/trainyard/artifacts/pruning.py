@@ -1,9 +1,9 @@
-"""Remove checkpoints and older records from a store: planned before, said in a further manifest, deleted.
+"""Remove checkpoints and older records from a store.
 
-    plan → a manifest that no longer lists them, but says what they were → delete, each one's marker first
+    plan → a manifest that records them as removed and no longer lists them → delete, each one's marker first
 
-Killed in between, the store still verifies: what is left of a removed checkpoint is a note, and the next
-pruning removes it. What is removed, and why, is `pruning_plan`'s affair.
+If pruning is killed in between, the store still verifies: the rest of a removed checkpoint is only a note,
+and the next pruning removes it. `pruning_plan` decides what is removed, and why.
 """
 
 import logging
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer | None = None) -> list[str]:
-    """Carry the plan of one run out; what was kept against it, because it was promoted or stored anew.
+    """Carry out the plan of one run; return what was kept, because it was promoted or stored again.
 
     Raises RunConflictError, with nothing removed, when the run was stored again since it was planned.
     """
@@ -38,7 +38,8 @@ def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer 
         _vouch_for_the_rest(store, plan, by=by, signer=signer)
     try:
         for each in doomed:
-            # Right before its marker goes: who promotes or stores it later looks for it after.
+            # Check right before the marker is deleted: a later promotion or sync checks the marker
+            # afterwards.
             if _is_listed(store, plan, each.checkpoint):
                 kept.append(f"{each.checkpoint.prefix} was stored anew meanwhile, and kept")
             elif rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):
@@ -57,13 +58,13 @@ def prune(store: Store, plan: RunPlan, *, by: str, rules: Rules, signer: Signer 
 
 
 def _is_listed(store: Store, plan: RunPlan, checkpoint: Checkpoint) -> bool:
-    """Whether a manifest that was put since lists objects of it: its step was trained anew."""
+    """Return whether a newer manifest lists objects of the checkpoint, because its step was trained again."""
     newest = read_chain(store, plan.run_number, plan.chain)[-1].manifest
     return any(entry.key.startswith(checkpoint.prefix) for entry in newest.objects)
 
 
 def _vouch_for_the_rest(store: Store, plan: RunPlan, *, by: str, signer: Signer | None) -> None:
-    """Put the manifest without what goes; records are leftovers until they are gone."""
+    """Put a manifest without the removed objects; superseded records are leftovers until they are deleted."""
     newest, doomed = plan.chain[-1].manifest, plan.doomed
     gone = {entry.key for each in doomed for entry in each.checkpoint.objects} | plan.superseded.keys()
     leftovers = tuple(sorted({*newest.leftovers, *plan.superseded}))
@@ -92,7 +93,7 @@ def _vouch_for_the_rest(store: Store, plan: RunPlan, *, by: str, signer: Signer 
 
 
 def _vouch_again(store: Store, run_number: int, checkpoint: Checkpoint, *, signer: Signer | None) -> None:
-    """Take a checkpoint back that is still there, in the manifest that holds by now."""
+    """List a checkpoint that still exists again, in the newest manifest."""
     chain = read_chain(store, run_number)
     newest = chain[-1].manifest
     listed = {entry.key: entry for entry in checkpoint.objects} | newest.by_key()
@@ -110,7 +111,7 @@ def _vouch_again(store: Store, run_number: int, checkpoint: Checkpoint, *, signe
 def _put(
     store: Store, chain: Sequence[StoredManifest], manifest: RunManifest, *, signer: Signer | None
 ) -> None:
-    """Raises RunConflictError when somebody else put a manifest there meanwhile."""
+    """Put the manifest. Raises RunConflictError when somebody else put one meanwhile."""
     newest = chain[-1]
     if signer is None and next(iter(store.list_objects(signature_prefix(manifest.run_number))), None):
         _logger.warning("run %d was signed, and its new manifest is not: no key is set", manifest.run_number)

@@ -1,6 +1,6 @@
-"""What retention would remove from a store, and why: facts are gathered, nothing is changed.
+"""Plan what retention removes from a store, and why: facts are gathered, nothing is changed.
 
-The rules are `retention`'s affair, carrying a plan out is `pruning`'s.
+`retention` holds the rules; `pruning` carries out a plan.
 """
 
 import logging
@@ -28,17 +28,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What becomes of one run's checkpoints."""
+    """The plan for one run's checkpoints."""
 
     run_number: int
     chain: tuple[StoredManifest, ...]
     decisions: tuple[Decision, ...] = ()
     unfinished: tuple[str, ...] = ()
-    """Objects of checkpoints that an earlier pruning removed from the manifest and not from the store."""
+    """Objects of checkpoints that an interrupted pruning removed from the manifest but not from the store."""
     owed: tuple[Checkpoint, ...] = ()
-    """Whole ones that were promoted while a pruning, cut short since, took them from the manifest."""
+    """Complete checkpoints that were promoted while an interrupted pruning removed them from the manifest."""
     superseded: Mapping[str, int] = field(default_factory=dict)
-    """Records that earlier manifests of the run vouched for while it was going: sizes in bytes, by key."""
+    """Records that only earlier manifests of the running run listed: sizes in bytes, by key."""
     problem: str = ""
     """Why nothing of this run is removed."""
 
@@ -76,7 +76,7 @@ class RunPlan:
         }
 
     def lines(self) -> list[str]:
-        """For people: one line a checkpoint."""
+        """Return text for people: one line per checkpoint."""
         found = [f"run {self.run_number}: nothing is removed: {self.problem}"] if self.problem else []
         for each in self.decisions:
             verb = "keep  " if each.keep else "remove"
@@ -96,7 +96,8 @@ class RunPlan:
 def plan_pruning(store: Store, numbers: Iterable[int], rules: Rules) -> list[RunPlan]:
     """Decide on the checkpoints of the runs; nothing is changed.
 
-    Raises VerificationError when a run's manifest cannot be read: what it was started from is then unknown.
+    Raises VerificationError when a run's manifest cannot be read, because its parent checkpoint is then
+    unknown.
     """
     promoted, children = names_by_digest(store), _children(store)
     return [_plan(store, number, rules, promoted=promoted, children=children) for number in numbers]
@@ -136,7 +137,7 @@ def names_by_digest(store: Store) -> dict[str, list[str]]:
 
 
 def _children(store: Store) -> dict[str, list[int]]:
-    """The runs that were started from each checkpoint, by its digest."""
+    """Return the runs that were started from each checkpoint, by its digest."""
     found: dict[str, list[int]] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         numbers = sorted(used_numbers(store))
@@ -157,7 +158,7 @@ def _is_good(store: Store, checkpoint: Checkpoint) -> bool:
 
 
 def _ages(checkpoints: list[Checkpoint], listed: Mapping[str, StoredObject]) -> dict[int, float]:
-    """Since the last of its objects was stored, by the store's clock; 0 where it does not say."""
+    """Return seconds since the last object of each step was stored, by the store's clock; 0 if unknown."""
     now, found = time.time(), {}
     for checkpoint in checkpoints:
         times = [listed[entry.key].modified for entry in checkpoint.objects if entry.key in listed]
@@ -169,7 +170,7 @@ def _ages(checkpoints: list[Checkpoint], listed: Mapping[str, StoredObject]) -> 
 def _owed(
     chain: Sequence[StoredManifest], listed: Mapping[str, StoredObject], promoted: Mapping[str, Sequence[str]]
 ) -> tuple[Checkpoint, ...]:
-    """Promoted checkpoints that the newest manifest says were removed, and of which every object is there."""
+    """Return promoted checkpoints that the newest manifest records as removed, but are still complete."""
     newest = chain[-1].manifest
     lost = promoted.keys() & {each.digest for each in newest.pruned if each.step in doomed_steps(newest)}
     found = {
@@ -184,7 +185,7 @@ def _owed(
 def _unfinished(
     manifest: RunManifest, listed: Mapping[str, StoredObject], owed: Set[int | None]
 ) -> tuple[str, ...]:
-    """Those that were stored before they were doomed: later ones belong to a step that is trained anew."""
+    """Return removed checkpoints' objects stored before the removal; newer ones belong to a repeated step."""
     doomed = doomed_steps(manifest) - owed
     since = {each.step: each.time for each in manifest.pruned if each.step in doomed}
     found = ((key, checkpoint_step_of(key)) for key in listed)
@@ -192,9 +193,9 @@ def _unfinished(
 
 
 def _superseded(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> dict[str, int]:
-    """Records of earlier manifests, vouched for or left over, once those of the newest are whole.
+    """Return records of earlier manifests, listed or left over, if the newest manifest's are complete.
 
-    Each is a copy of files that grow. What a sync may be sending now is of a later version.
+    Each is an old copy of a growing file. A sync that runs now only sends records of a later version.
     """
     prefix = run_prefix(manifest.run_number)
     own = [entry for entry in records_of(manifest) if entry.key.startswith(prefix)]

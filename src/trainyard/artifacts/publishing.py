@@ -1,6 +1,6 @@
-"""The last step of a sync: the manifest is built from what is stored, and put where no other is.
+"""Build a run's manifest from the stored objects, and put it where no other manifest is.
 
-What is stored, and under which names, was decided and done before; nothing else is sent here.
+This is the last step of a sync. The objects were stored before; nothing else is sent here.
 """
 
 import logging
@@ -38,13 +38,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Before:
-    """What the store had of the run when the sync began."""
+    """The state of the run in the store when the sync began."""
 
     chain: list[StoredManifest]
     known: dict[str, ManifestObject]
-    """What the newest manifest says."""
+    """Entries of the newest manifest, by key."""
     there: dict[str, StoredObject]
-    """What is listed."""
+    """Objects that the store lists, by key."""
 
     @property
     def newest(self) -> RunManifest | None:
@@ -52,22 +52,22 @@ class Before:
 
     @property
     def version(self) -> int:
-        """Of the manifest that comes next."""
+        """Version of the next manifest."""
         return len(self.chain) + 1
 
 
 @dataclass(frozen=True)
 class Published:
-    """The manifest that holds."""
+    """The newest manifest of a run."""
 
     key: str
     sha256: str
     signature: str
-    """The key of its signature, which is stored before it; empty without a signer."""
+    """Key of its signature, which is stored first; empty without a signer."""
 
 
 def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> Before:
-    """Look at what there is; `known_chain` is what was read before, which no longer changes."""
+    """Read the state of the run; `known_chain` are manifests read before, which never change."""
     chain = read_chain(store, number, known_chain)
     there = {found.key: found for found in store.list_objects(run_prefix(number))}
     if (metrics := store.describe(metrics_key(number))) is not None:
@@ -83,7 +83,7 @@ def build_manifest(
     before: Before,
     sent: frozenset[str],
 ) -> RunManifest:
-    """The manifest of `entries`; what was `sent` or there and is not among them is a leftover."""
+    """Return the manifest of `entries`; other keys that were sent or in the store become leftovers."""
     pruned = before.newest.pruned if before.newest else ()
     doomed = doomed_steps(before.newest) if before.newest else frozenset()
     unlisted = {key for key in (*before.there, *sent) if key not in entries}
@@ -112,14 +112,14 @@ def build_manifest(
 
 
 def _may_be_left_over(key: str, version: int) -> bool:
-    """Whether a sync can have sent it: anything else is somebody else's, and stays extra."""
+    """Return whether a sync can have sent the object; any other object is foreign and stays extra."""
     return belongs_to_checkpoint(key) or (records_version_of(key) or version + 1) <= version
 
 
 def put_manifest(
     store: Store, manifest: RunManifest, before: Before, *, signer: Signer | None = None
 ) -> Published:
-    """Put the manifest unless the newest one says the same already; the one that holds."""
+    """Put the manifest unless the newest one has the same content; return the newest one."""
     newest = before.chain[-1] if before.chain else None
     if newest and _says(newest.manifest) == _says(manifest):
         same = newest.manifest.provenance == manifest.provenance
@@ -129,7 +129,8 @@ def put_manifest(
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
     signature = _sign(store, manifest, signer, key=key, content=content)
     store.put_new(key, content, metadata=metadata)
-    # What counts is what is there: our own put whose answer was lost, or that of another sync.
+    # Read the manifest back: our put may have succeeded although its response was lost, or another sync was
+    # first.
     if store.read_object(key) != content:
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
@@ -144,7 +145,7 @@ def _says(manifest: RunManifest) -> tuple[Any, ...]:
 def _sign(
     store: Store, manifest: RunManifest, signer: Signer | None, *, key: str, content: bytes | None = None
 ) -> str:
-    """Sign the bytes of a manifest, without `content` those in the store, which say what ours would."""
+    """Sign the bytes of a manifest; without `content`, sign the equivalent ones that the store has."""
     if signer is None:
         _logger.info("%s is not signed: there is no signing key", key)
         return ""

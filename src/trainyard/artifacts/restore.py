@@ -1,9 +1,9 @@
-"""Give a run back: the whole of it, one checkpoint with the run's records, or the newest that verifies.
+"""Restore a whole run, one checkpoint with the run's records, or the newest checkpoint that verifies.
 
     manifest → .DIR.restoring/: records, each checkpoint, its own manifest last → fsync → rename to DIR
 
-Every file is hashed as it lands. DIR appears at the end or not at all. What an attempt that was cut short has
-brought stays under the temporary name, and the next one goes on from there. The store is only read.
+Every file is hashed as it arrives. DIR appears complete at the end or not at all. Files from an interrupted
+attempt stay under the temporary name, and the next attempt continues from there. The store is only read.
 """
 
 import fcntl
@@ -41,30 +41,30 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """What was given back."""
+    """The result of a restore."""
 
     store: str
     run_id: str
     run_number: int
     directory: str
     steps: tuple[int, ...]
-    """Of the checkpoints."""
+    """Steps of the restored checkpoints."""
     files: int
     bytes: int
-    """Of all files, fetched now or by an attempt before."""
+    """Size of all files, fetched now or by an earlier attempt."""
     fetched_bytes: int
-    """Read from the store now."""
+    """Bytes read from the store now."""
     kept: int
-    """Files that an attempt before had brought whole."""
+    """Number of files that an earlier attempt had completed."""
     seconds: float
     passed_over: tuple[str, ...]
-    """Why newer checkpoints were not taken; only when the newest that verifies was asked for."""
+    """Why newer checkpoints were skipped; only when the newest that verifies was requested."""
     go_on: str
-    """The command that trains on; empty where there is no checkpoint of the trainer."""
+    """The command that resumes training; empty without a checkpoint of the trainer."""
     has_records: bool = True
-    """False for a checkpoint and its metrics that were stored without the directory of a run."""
+    """False for a checkpoint and its metrics that were stored without a run directory."""
     is_open: bool = False
-    """The run was still going when it was stored: its last records are not there."""
+    """The run was still going when it was stored, so its last records are missing."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,7 +81,7 @@ class RestoreReport:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """What a restore would bring."""
+    """The plan of a restore."""
 
     store: str
     run_id: str
@@ -106,7 +106,7 @@ class RestorePlan:
 def plan_restore(
     store: Store, selection: Selection, target: Path, *, verifier: Verifier | None = None
 ) -> RestorePlan:
-    """What `restore` would bring; of the newest that verifies, the newest. Nothing is read but manifests."""
+    """Plan a restore. For the newest that verifies, the plan has the newest. Only manifests are read."""
     manifest = _manifest(store, selection.run_number, verifier)[1]
     candidates = chosen(manifest, selection)
     wanted = candidates[:1] if selection.newest else candidates
@@ -130,12 +130,12 @@ def restore(
     verifier: Verifier | None = None,
     progress: Progress = UNSEEN,
 ) -> RestoreReport:
-    """Make `target`, which must not exist or be empty, the directory of the stored run.
+    """Restore the stored run into `target`, which must not exist or must be empty.
 
-    With a `verifier`, the run's manifest must be signed as that one demands, before anything is fetched.
-    Raises VerificationError naming each object that is not what the manifest says, ServiceError when the
-    store gives up, ConfigError when the directory is in use, TrainyardError when the disk is full. Nothing is
-    then under the name of `target`, and what arrived is kept for the next attempt.
+    With a `verifier`, the run's manifest must have a signature that it accepts, before anything is fetched.
+    Raises VerificationError naming each object that does not match the manifest, ServiceError when the store
+    gives up, ConfigError when the directory is in use, TrainyardError when the disk is full. In these cases
+    `target` does not appear, and the files that arrived are kept for the next attempt.
     """
     started, target = time.monotonic(), Path(os.path.abspath(target))  # noqa: PTH100 - links stay names
     _require_free(target)
@@ -180,7 +180,7 @@ def _bring(
     verifier: Verifier | None,
     progress: Progress,
 ) -> tuple[RunManifest, list[Checkpoint], list[str]]:
-    """Land what was asked for; once more where a sync put a newer manifest while it was read."""
+    """Download the selection; start again if a sync put a newer manifest meanwhile."""
     for _ in range(_TIMES_OVERTAKEN):
         progress.begin("reading the manifests")
         key, manifest = _manifest(store, selection.run_number, verifier)
@@ -202,7 +202,7 @@ def _bring(
 def _land(
     store: Store, manifest: RunManifest, candidates: list[Checkpoint], landing: Landing, *, newest: bool
 ) -> tuple[list[Checkpoint], list[str], list[str]]:
-    """The checkpoints that were brought, why others were passed over, and what is wrong."""
+    """Return the downloaded checkpoints, why others were skipped, and the problems."""
     number = manifest.run_number
     problems = landing.land(places_of(records_of(manifest), number))
     wanted, passed_over = [], []
@@ -226,7 +226,7 @@ def _land(
 
 
 def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> list[str]:
-    """Its own manifest is judged first and lands last: a directory that has one is whole."""
+    """Download a checkpoint. Its own manifest is checked first and written last, to mark it as complete."""
     content, problem = own_manifest(store, checkpoint)
     if problem is not None:
         return [problem]
@@ -275,7 +275,7 @@ def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -
 
 @contextmanager
 def _held(work: Path) -> Iterator[None]:
-    """Make the temporary directory and be the only one who uses it; gone again if nothing came into it."""
+    """Create and lock the temporary directory; remove it again if it stays empty."""
     try:
         work.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -294,7 +294,7 @@ def _held(work: Path) -> Iterator[None]:
 
 @contextmanager
 def _way_on(work: Path) -> Iterator[None]:
-    """Name what the disk refused, and say where the part that arrived is."""
+    """Add to an error of the disk where the files that arrived are."""
     try:
         yield
     except (ServiceError, VerificationError) as error:
@@ -314,7 +314,7 @@ def _what_is_left(work: Path) -> str:
 
 
 def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
-    """Take away what is no file of the plan: what an attempt for something else left, and any link."""
+    """Remove all links, and files that are not in the plan, such as those of another selection."""
     wanted = {work / place for place in places}
     for folder, folders, files in os.walk(work, topdown=False):
         for path in (Path(folder, name) for name in files):

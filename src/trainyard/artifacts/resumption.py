@@ -1,10 +1,10 @@
-"""What a run goes on from on a machine that may never have seen it: its own directory, or the store.
+"""Find the checkpoint to resume from, on a machine that may never have seen the run.
 
-    segment or attempt       the directory if it is as far as the store, else the newest checkpoint stored
-    manifest of another run  that run's checkpoint in a directory of its own, as the parent of a new run
+    segment or attempt       the run directory, unless the store has a newer checkpoint, which is then fetched
+    manifest of another run  that run's checkpoint, in a directory of its own, as the parent of a new run
 
-The answer is what the trainer's `--resume` takes. Nothing is trained. A directory of this machine is moved at
-most, and only for one that was brought whole and is further.
+The answer is a value for the trainer's `--resume`. Nothing is trained. An existing directory is at most
+renamed, and only to replace it with a complete and newer one from the store.
 """
 
 import logging
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run on this machine that is about to be trained."""
+    """A run that is about to be trained on this machine."""
 
     directory: RunDirectory
     run_id: str
@@ -43,29 +43,29 @@ class Wanted:
     store: str
     run_number: int
     segment: int
-    """From 1; a later one must find what the one before left, but for `may_begin`."""
+    """Counted from 1. Unless `may_begin`, a segment above 1 must find an earlier one's checkpoint."""
     look_in_store: bool
     may_begin: bool = False
-    """Whether a later segment may begin as it was asked to, since none before it is known to have stored."""
+    """Whether a later segment may start from scratch, because no earlier one has stored anything."""
     progress: Progress = UNSEEN
-    """Is told of what is fetched."""
+    """Receives the progress of downloads."""
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """What was found."""
+    """The checkpoint to resume from."""
 
     resume: str
-    """For the trainer: auto, none or a checkpoint's directory."""
+    """Value for the trainer: auto, none or a checkpoint's directory."""
     reason: str
     """One line for people."""
 
 
 def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
-    """Have what the run goes on from on this machine.
+    """Make sure that the checkpoint to resume from is on this machine.
 
-    Raises VerificationError when a later segment finds nothing though there was something, or what the store
-    says of the run cannot be trusted; ServiceError when the store that holds it cannot be reached.
+    Raises VerificationError when a later segment finds no checkpoint although there should be one, or when
+    the store's manifests of the run cannot be trusted; ServiceError when the store cannot be reached.
     """
     if wanted.segment > 1 or (wanted.look_in_store and wanted.resume != "none"):
         own = _same_run(wanted, open_store)
@@ -73,8 +73,8 @@ def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
             return own
         if wanted.segment > 1 and not wanted.may_begin:
             raise VerificationError(
-                f"Segment {wanted.segment} finds nothing to go on from: {wanted.directory.path} has no whole "
-                f"checkpoint on this machine, and {wanted.store} has none of run {wanted.run_number}. "
+                f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
+                f"whole checkpoint on this machine, and {wanted.store} has none of run {wanted.run_number}. "
                 "Nothing was started."
             )
         if wanted.resume == "auto":
@@ -83,26 +83,27 @@ def bring(wanted: Wanted, open_store: OpenStore) -> Resumption:
 
 
 def _as_asked(wanted: Wanted, open_store: OpenStore) -> Resumption:
-    """What a run begins from that has nothing of its own."""
+    """Resolve `--resume` for a run that has no checkpoint of its own."""
     place = manifest_place(wanted.resume)
     if place is not None:
         return _parent(wanted, place, open_store(place.store))
     if wanted.resume in ("auto", "none"):
-        return Resumption(wanted.resume, "what is on this machine, if anything")
+        return Resumption(wanted.resume, "the newest checkpoint on this machine, if any")
     path = wanted.resume.removesuffix(f"/{MANIFEST_NAME}")
     return Resumption(path, "the checkpoint that was named")
 
 
 def _same_run(wanted: Wanted, open_store: OpenStore) -> Resumption | None:
-    """The directory of the run, brought up to what the store has; None where neither has a checkpoint.
+    """Bring the run directory up to date with the store; return None if neither has a checkpoint.
 
-    A first segment that was told what to begin from is left to the trainer where the store has nothing.
+    If the store has none, a first segment with an explicit `--resume` is left to the trainer.
     """
     here = _newest_here(wanted.directory)
     try:
         stored = _newest_stored(wanted, open_store(wanted.store))
     except ServiceError as error:
-        # A folder that is not there yet holds nothing; a bucket that does not answer may hold hours of work.
+        # A folder that does not exist yet holds nothing. A bucket that does not answer may hold hours of
+        # work.
         must_exist = wanted.segment > 1 and not wanted.may_begin
         if here is None and (must_exist or not wanted.store.startswith("file://")):
             raise
@@ -116,7 +117,7 @@ def _same_run(wanted: Wanted, open_store: OpenStore) -> Resumption | None:
 
 
 def _newest_here(directory: RunDirectory) -> int | None:
-    """The newest step that has a checkpoint on this machine that verifies; every byte of it is read."""
+    """Return the newest step whose local checkpoint verifies; every byte of it is read."""
     if not directory.run_file.is_file():
         return None
     for step in reversed(directory.checkpoint_steps()):
@@ -130,9 +131,9 @@ def _newest_here(directory: RunDirectory) -> int | None:
 
 
 def _newest_stored(wanted: Wanted, store: Store) -> int | None:
-    """The newest step that the store has of this very run; None when the number is another's or nobody's.
+    """Return the newest stored step of this run; None when the number is free or belongs to another run.
 
-    Raises VerificationError for manifests that are damaged: they are not the same as none.
+    Raises VerificationError for damaged manifests: they do not mean that there are none.
     """
     if next(iter(store.list_objects(manifest_prefix(wanted.run_number))), None) is None:
         return None
@@ -152,7 +153,7 @@ def _newest_step(manifest: RunManifest) -> int | None:
 
 
 def _restored(wanted: Wanted, store: Store, *, here: int | None, stored: int) -> Resumption:
-    """The run from the store, brought beside this machine's, which is then moved aside if it is older."""
+    """Restore the run from the store beside the local one, which is then moved aside if it is older."""
     path = wanted.directory.path
     beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
     brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, brought earlier"
@@ -172,7 +173,7 @@ def _restored(wanted: Wanted, store: Store, *, here: int | None, stored: int) ->
 
 
 def _move_aside(path: Path, step: int | None) -> None:
-    """Give what is under the name another one, if anything is."""
+    """Rename whatever is at `path`, if it is not empty."""
     if not path.exists() or not any(path.iterdir()):
         return
     aside = path.with_name(f"{path.name}.until-{step or 0}")
@@ -185,7 +186,7 @@ def _move_aside(path: Path, step: int | None) -> None:
 
 
 def _parent(wanted: Wanted, place: ManifestPlace, store: Store) -> Resumption:
-    """The newest checkpoint that the named manifest lists, in a directory beside the run's."""
+    """Restore the newest checkpoint that the named manifest lists, in a directory beside the run's."""
     content = store.read_object(place.key)
     if content is None:
         raise VerificationError(f"--resume: {place.store} has no {place.key}. Nothing was started.")

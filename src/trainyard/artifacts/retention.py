@@ -1,6 +1,6 @@
-"""Which checkpoints of a run stay in the store, and why: rules and facts in, decisions out.
+"""Decide which checkpoints of a run stay in the store, and why: rules and facts in, decisions out.
 
-Nothing is read or removed here; facts are `pruning`'s affair.
+Nothing is read or removed here; `pruning_plan` gathers the facts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ from trainyard.errors import ConfigError
 
 @dataclass(frozen=True)
 class Rules:
-    """What a person asked for: what `keep_last` or `keep_every` names stays until it is too old."""
+    """The rules that the user gave. `keep_last` and `keep_every` keep checkpoints until `max_age`."""
 
     keep_last: int | None = None
-    """The newest so many stay."""
+    """Keep this many of the newest checkpoints."""
     keep_every: int | None = None
-    """Those whose step is a multiple stay."""
+    """Keep checkpoints whose step is a multiple of this."""
     max_age: float | None = None
-    """Seconds; what is older goes, whatever the two above say. Alone, everything younger stays."""
+    """Seconds; older ones are removed in spite of the two rules above. Alone, it keeps all younger ones."""
     keep_promoted: bool = True
     even_parents: bool = False
-    """Remove also what another run was started from."""
+    """Also remove checkpoints from which another run was started."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.keep_every is None and self.max_age is None:
@@ -34,21 +34,21 @@ class Rules:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run's checkpoints."""
+    """The facts about a run's checkpoints."""
 
     newest_good: int
-    """The step of the newest that verifies."""
+    """Step of the newest checkpoint that verifies."""
     ages: Mapping[int, float]
     """Seconds since the store received it, by step."""
     promoted: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The names that point at a checkpoint, by its digest."""
+    """Names that point at a checkpoint, by its digest."""
     children: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """The runs that were started from a checkpoint, by its digest."""
+    """Runs that were started from a checkpoint, by its digest."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a checkpoint."""
+    """The decision on a checkpoint."""
 
     checkpoint: Checkpoint
     keep: bool
@@ -56,7 +56,7 @@ class Decision:
 
 
 def decide(checkpoints: Sequence[Checkpoint], rules: Rules, facts: Facts) -> list[Decision]:
-    """A decision on each checkpoint, newest first. One whose step is not known is always kept."""
+    """Decide on each checkpoint, newest first. One whose step is unknown is always kept."""
     known = [each for each in checkpoints if each.step is not None]
     last = {each.step for each in known[: rules.keep_last or 0]}
     return [_decide(each, rules, facts, is_last=each.step in last) for each in checkpoints]

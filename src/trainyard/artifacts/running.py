@@ -1,8 +1,8 @@
-"""Store the checkpoints of a run that is still going, one at a time, each vouched for by a further manifest.
+"""Store the checkpoints of a run that is still going, one at a time, each listed by a further manifest.
 
-A checkpoint is known by its own manifest: what the store's newest manifest lists with the same digests is not
-read again. The records go with each checkpoint, under names that no later sync replaces, so that what is in
-the store can be verified and restored at every moment. When to look is `following`'s affair.
+A checkpoint is identified by its own manifest: if the store's newest manifest lists the same digests, it is
+not read again. Each checkpoint is stored with the records, under keys that no later sync replaces, so that
+the store can be verified and restored at any moment. `following` decides when to look.
 """
 
 import tempfile
@@ -21,23 +21,23 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 
 _FILES_AT_ONCE = 2
-"""Fewer than after the run: the processors are the trainer's."""
+"""Fewer than after the run, because the trainer needs the processors."""
 
 
 class RunningRun:
-    """A run that is being trained, and its number in a store."""
+    """A run that is being trained, and its run number in a store."""
 
     def __init__(
         self, store: Store, directory: RunDirectory, number: int, *, signer: Signer | None = None
     ) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
         self._chain: tuple[StoredManifest, ...] = ()
-        """The manifests read so far: they never change, so that each is read once."""
+        """The manifests read so far; they never change, so each is read once."""
 
     def bring_newest(self, passed_over: frozenset[str]) -> SyncReport | None:
-        """Store the newest whole checkpoint that is not stored; None when there is none.
+        """Store the newest complete checkpoint that is not stored yet; return None if there is none.
 
-        Those named in `passed_over` (`checkpoint-500`) are not looked at.
+        Checkpoints named in `passed_over` (`checkpoint-500`) are ignored.
         """
         with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
             before, contents = self._look(Path(scratch))
@@ -50,7 +50,8 @@ class RunningRun:
                 return None
             records = [group for group in contents.groups if group.name == RECORDS]
             if before.chain and not before.chain[-1].manifest.is_open:
-                # Say first that the run goes on: until then, what follows would be extra.
+                # First put a manifest of a run that is still going: without it, verify would report the new
+                # objects as extra.
                 self._store_groups(replace(contents, groups=tuple(records)), before)
                 return self.bring_newest(passed_over)
             return self._store_groups(replace(contents, groups=(new[0], *records)), before)
@@ -59,7 +60,7 @@ class RunningRun:
         before = read_store(self._store, self._number, self._chain)
         self._chain = tuple(before.chain)
         contents = contents_of(self._directory, self._number, scratch, version=before.version)
-        return before, replace(contents, problems=(), notes=())  # the last pass tells them, once
+        return before, replace(contents, problems=(), notes=())  # the last pass reports them, once
 
     def _store_groups(self, contents: Contents, before: Before) -> SyncReport:
         return store_contents(
@@ -73,9 +74,9 @@ class RunningRun:
 
 
 def _is_stored(group: Group, before: Before) -> bool:
-    """Whether every file of the checkpoint is listed with its digest and is there, by size and ETag."""
+    """Return whether every file of the checkpoint is listed with its digest and stored, by size and ETag."""
     if is_pruned(group, before.newest):
-        return True  # it was, and is not to come back
+        return True  # retention removed it, and it must not be stored again
     for item in group.all_items:
         known, there = before.known.get(item.key), before.there.get(item.key)
         if known is None or there is None or there.size != known.size:
@@ -89,4 +90,4 @@ def _is_stored(group: Group, before: Before) -> bool:
             group.marker.path
         )
     except OSError:
-        return True  # removed here meanwhile, and there all the same
+        return True  # the run removed it meanwhile, but it is stored

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are meant: all, one step, the newest that verifies, or one that was promoted."""
+"""Select checkpoints of a run: all, one step, the newest that verifies, or a promoted one."""
 
 from dataclasses import dataclass
 
@@ -13,17 +13,17 @@ NEWEST = "newest"
 
 @dataclass(frozen=True)
 class Selection:
-    """What was asked for."""
+    """The checkpoints that the user asked for."""
 
     run_number: int
     step: int | None = None
     newest: bool = False
     digest: str | None = None
-    """What the checkpoint must be, when a promoted name stands for it."""
+    """The digest that the checkpoint must have, when it was selected by a promoted name."""
 
 
 def select(store: Store, run_number: int | None, step: str | None) -> Selection:
-    """What `--run-number` and `--step` mean; None is not given. Raises ConfigError when they mean nothing."""
+    """Parse `--run-number` and `--step`; None means not given. Raises ConfigError for invalid ones."""
     if step is not None and not _is_number(step) and step != NEWEST:
         return _promoted(store, run_number, step)
     if run_number is None:
@@ -34,7 +34,7 @@ def select(store: Store, run_number: int | None, step: str | None) -> Selection:
 
 
 def chosen(manifest: RunManifest, selection: Selection) -> list[Checkpoint]:
-    """The checkpoints in question, newest first. Raises VerificationError when there is no such one."""
+    """Return the selected checkpoints, newest first. Raises VerificationError when there is none."""
     found = checkpoints_of(manifest)
     if selection.newest:
         return [checkpoint for checkpoint in found if checkpoint.step is not None]

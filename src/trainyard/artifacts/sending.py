@@ -1,7 +1,7 @@
-"""Send groups of files to a store: a group is read, hashed and compared before any of it becomes visible.
+"""Send groups of files to a store. A group is read, hashed and compared before any of it becomes visible.
 
-It skips what the store holds already with the same bytes; what the run's newest manifest vouches for is not
-even read. Which files and under which names is decided elsewhere, and what a file must be in `claims`.
+Objects that the store already holds with the same bytes are skipped; files that the run's newest manifest
+lists are not even read. The caller chooses the files and their keys; `claims` checks the content of a file.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.progress import UNSEEN, Progress
 
 FILES_AT_ONCE = 32
-"""Small files mostly wait for answers. How many large ones go at once is the store's to say."""
+"""Small files mostly wait for responses. The store itself limits how many large ones are sent at once."""
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
 class Sending:
-    """Sends to one store; a context manager, for its threads."""
+    """Sends groups to one store; a context manager, because it owns threads."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Sending:
         files_at_once: int = FILES_AT_ONCE,
         progress: Progress = UNSEEN,
     ) -> None:
-        """`known` is what the run's newest manifest says, `there` what the store lists."""
+        """`known` are the entries of the run's newest manifest, `there` the objects that the store lists."""
         self.sent: set[str] = set()
-        """Keys of the objects made visible so far, whatever became of their group."""
+        """Keys of the objects made visible so far, even if the rest of their group failed."""
         self._store, self._known, self._there, self._metadata = store, known, there, metadata
         self._progress = progress
         self._pool, self._files_at_once = ThreadPoolExecutor(files_at_once), files_at_once
@@ -51,10 +51,10 @@ class Sending:
         self._pool.shutdown(cancel_futures=True)
 
     def send(self, group: Group) -> dict[str, ManifestObject]:
-        """Bring the group into the store, its marker last; what the manifest has to say of it, by key.
+        """Store the group, its marker last; return the manifest entries by key.
 
-        Raises CheckpointError, with nothing of the group made visible, when a file that is read is not what
-        its checkpoint's manifest says.
+        Raises CheckpointError, with nothing of the group made visible, when a file that is read does not
+        match its checkpoint's manifest.
         """
         entries = self._bring(group.items)
         if group.marker is not None:
@@ -90,7 +90,7 @@ class Sending:
         if known is not None and not (known.etag and known.etag == there.etag):
             known = None
         if known is not None and item.claimed is not None and item.claimed.sha256 == known.sha256:
-            return known  # stored from bytes of this digest: those that are here now are not asked
+            return known  # stored from bytes with this digest, so the local bytes are not read
         sha256 = digest_of(item)
         if known is not None and known.sha256 == sha256:
             return known
@@ -98,7 +98,7 @@ class Sending:
         if described is None or not described.encrypted_as_asked:
             return None
         same = file_agrees(described.checksum, item.path, sha256) or (
-            # Not the object of an earlier manifest, and such a checksum can be forged: its bytes are read.
+            # This object is in no earlier manifest, and such a checksum can be forged, so its bytes are read.
             self._store.is_checksum_of(item.path, described.checksum) and self._reads_as(described, sha256)
         )
         return ManifestObject.of(described, sha256) if same else None
@@ -122,7 +122,7 @@ class Sending:
         return ManifestObject.of(stored, upload.sha256)
 
     def _at_once(self, function: Callable[[_In], _Out], values: Sequence[_In]) -> list[_Out]:
-        """`function` of each value, on the threads; a failure ends the rest before it is raised."""
+        """Call `function` for each value on the threads; after a failure, stop the rest before raising it."""
         waiting, results = deque(enumerate(values)), dict[int, _Out]()
 
         def work() -> None:

@@ -1,4 +1,4 @@
-"""Which store a run goes to: what the command line says, else what the run's own configuration says."""
+"""Choose the store of a run: from the command line, else from the run's own configuration."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ from trainyard.run.settings import read_settings, setting
 
 
 class StoreSettings(NamedTuple):
-    """What a store is opened with."""
+    """The settings for opening a store."""
 
     url: str
     encryption: str
 
 
 def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> StoreSettings:
-    """Fill in what was not given from the run's `config.yaml`. Raises ConfigError when no store is named."""
+    """Complete the settings from the run's `config.yaml`. Raises ConfigError when no store is named."""
     settings = _settings(run_dir) if run_dir is not None else {}
     chosen = url or setting(settings, "artifacts.store")
     if not chosen:

@@ -1,8 +1,8 @@
-"""The signature of a run's manifest: where it lies, what it speaks of, and whether it holds.
+"""Sign a run's manifest, and check the signature.
 
-It covers the manifest and, by name and SHA-256, every object that this lists, in the form of OpenSSF Model
-Signing, so that a copy of the store can also be checked by others' tools. It is put before the manifest, and
-named by the digest of the one it is for. Cryptography is the gateway's affair.
+The signature covers the manifest and, by name and SHA-256, every object that the manifest lists. It uses the
+OpenSSF Model Signing format, so that other tools can check a copy of the store. It is stored before the
+manifest and is named after the manifest's digest. The gateways do the cryptography.
 """
 
 from collections.abc import Mapping
@@ -17,32 +17,32 @@ from trainyard.artifacts.store import Store
 from trainyard.errors import VerificationError
 
 Digests = Mapping[str, str]
-"""SHA-256 in hex by key."""
+"""Maps each key to its SHA-256 in hex."""
 
 
 class Signer(Protocol):
-    """Has a private key, or an identity that a certificate can be had for."""
+    """Signs with a private key, or with an identity for which a certificate can be issued."""
 
     def sign(self, name: str, digests: Digests) -> bytes:
-        """A Sigstore bundle that says that `name` consists of these files."""
+        """Return a Sigstore bundle which states that `name` consists of these files."""
         ...
 
 
 class Verifier(Protocol):
-    """Knows whose signatures count."""
+    """Checks signatures against trusted keys or identities."""
 
     def problem(self, bundle: bytes, digests: Digests) -> str | None:
-        """Why the bundle does not speak for these files, None if it does."""
+        """Return why the bundle does not verify for these files, None if it does."""
         ...
 
 
 def signed_digests(manifest: RunManifest, key: str, sha256: str) -> dict[str, str]:
-    """What the signature of a manifest with this key and digest speaks of."""
+    """Return the digests that the signature of a manifest with this key and digest covers."""
     return {key: sha256, **{entry.key: entry.sha256 for entry in manifest.objects}}
 
 
 def put_signature(store: Store, signer: Signer, manifest: RunManifest, *, key: str, content: bytes) -> str:
-    """Sign the manifest whose bytes are `content`, unless it is signed already; the signature's key."""
+    """Sign the manifest whose bytes are `content`, unless it is signed already; return the signature key."""
     sha256, _ = sha256_of_chunks([content])
     where = signature_key(manifest.run_number, sha256)
     if store.describe(where) is None:
@@ -53,13 +53,13 @@ def put_signature(store: Store, signer: Signer, manifest: RunManifest, *, key: s
 
 @dataclass(frozen=True)
 class SignatureVerdict:
-    """What is known of the signature of a run's newest manifest."""
+    """The result of checking the signature of a run's newest manifest."""
 
     manifest_key: str
     signature_key: str
     """Empty when there is none."""
     checked: bool
-    """Whether it was held against a key."""
+    """Whether it was checked against a key."""
     problems: tuple[str, ...]
 
     @property
@@ -70,7 +70,7 @@ class SignatureVerdict:
         return {"ok": self.ok, **asdict(self)}
 
     def text(self) -> str:
-        """One line for people; the problems are told apart from it."""
+        """Return one line for people, without the problems."""
         if not self.signature_key:
             return f"{self.manifest_key} is not signed"
         if not self.checked:
@@ -81,9 +81,9 @@ class SignatureVerdict:
 
 
 def check_signature(store: Store, run_number: int, verifier: Verifier | None) -> SignatureVerdict:
-    """Hold the signature of the newest manifest against `verifier`; without that, only look for one.
+    """Check the signature of the newest manifest with `verifier`; without one, only look for a signature.
 
-    A manifest that is not signed is a problem only for a verifier.
+    An unsigned manifest is a problem only when a verifier is given.
     """
     key, manifest, _ = newest_manifest(store, run_number)
     if manifest is None:
@@ -92,7 +92,7 @@ def check_signature(store: Store, run_number: int, verifier: Verifier | None) ->
 
 
 def require_signed(store: Store, key: str, manifest: RunManifest, *, verifier: Verifier) -> None:
-    """Raise VerificationError unless the verifier vouches for this very manifest, read from `key` before."""
+    """Raise VerificationError unless `verifier` accepts the signature of `manifest`, read from `key`."""
     verdict = _signature_of(store, key, manifest, verifier=verifier)
     if not verdict.checked or verdict.problems:
         raise VerificationError("\n".join(verdict.problems) or f"{key}: missing in the store")
@@ -104,7 +104,7 @@ def _signature_of(
     run_number = manifest.run_number
     content = store.read_object(key)
     if content is None:
-        return SignatureVerdict(key, "", False, ())  # verifying the objects says what is wrong
+        return SignatureVerdict(key, "", False, ())  # verifying the objects reports the reason
     sha256, _ = sha256_of_chunks([content])
     where = signature_key(run_number, sha256)
     bundle = store.read_object(where)
@@ -114,7 +114,7 @@ def _signature_of(
         return SignatureVerdict(key, where, False, ())
     problem = verifier.problem(bundle, signed_digests(manifest, key, sha256))
     if problem is None and parse_manifest(content, key) != manifest:
-        problem = "of another manifest than was read before"
+        problem = "signs another manifest than the one read before"
     return SignatureVerdict(key, where, True, (f"{where}: {problem}",) if problem else ())
 
 

@@ -1,7 +1,7 @@
-"""The provenance of a run as an in-toto statement: what was stored, by digest, and what made it.
+"""Describe a run as an in-toto statement: the stored objects by digest, and their provenance.
 
-https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md. It stands in the run's manifest, and is
-signed with it. Pure: facts in, plain data out; unknown facts are left out, never guessed.
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md. The statement is part of the run's
+manifest and is signed with it. Pure: facts in, plain data out; unknown facts are omitted, never guessed.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _FACTS = (
     *("version", "created", "seed", "git", "lock_sha256", "config_sha256", "data", "image_digest"),
     *("hardware", "parent", "history", "model", "plan"),
 )
-"""What is taken from `run.json` as it is."""
+"""Keys copied from `run.json` unchanged."""
 
 
 def statement_of(
@@ -30,7 +30,7 @@ def statement_of(
     config: Mapping[str, Any],
     supersedes: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The statement about `objects`; `config` is the resolved configuration, empty if it is not known."""
+    """Return the statement about `objects`; `config` is the resolved configuration, empty if unknown."""
     known = {key: run.get(key) for key in _FACTS}
     predicate = {
         "run_id": run["run_id"],
@@ -49,7 +49,7 @@ def statement_of(
 
 
 def resolved_config(values: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` if they are the configuration whose digest the run has on record, else nothing."""
+    """Return `values` if their digest is the one in the run's record, else nothing."""
     try:
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
@@ -59,7 +59,7 @@ def resolved_config(values: Mapping[str, Any], run: Mapping[str, Any]) -> dict[s
 
 
 def restated(manifest: RunManifest) -> RunManifest:
-    """`manifest`, made from an earlier one, with the statement that fits its objects."""
+    """Return `manifest`, which was made from an earlier one, with a statement that fits its objects."""
     predicate = manifest.statement.get("predicate")
     config = predicate.get("config") if isinstance(predicate, dict) else None
     run = {**manifest.provenance, "run_id": manifest.run_id}
@@ -70,7 +70,7 @@ def restated(manifest: RunManifest) -> RunManifest:
 
 
 def statement_problems(manifest: RunManifest) -> list[str]:
-    """What the manifest's statement says otherwise than the manifest; one without is an old one."""
+    """Return the differences between the statement and its manifest; old manifests have no statement."""
     given = manifest.statement
     if not given:
         return []

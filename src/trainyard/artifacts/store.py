@@ -1,7 +1,7 @@
-"""What a store of objects must be able to do. Gateways satisfy it; nothing here knows S3 or a file system.
+"""The interface of an object store. Gateways implement it; nothing here knows S3 or a file system.
 
 Keys are relative to the store's prefix and use forward slashes. Every method raises ServiceError when the
-store cannot be reached or refuses, after the retries that could have healed it.
+store cannot be reached or refuses, after retrying errors that can heal.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -12,13 +12,13 @@ from trainyard.artifacts.claims import Claim
 
 SHA256 = "SHA256"
 FULL_OBJECT = "FULL_OBJECT"
-"""The checksum is of the object's bytes."""
+"""The checksum covers the object's bytes."""
 COMPOSITE = "COMPOSITE"
-"""The checksum is of the digests of the object's parts, each `part_size` bytes long but the last."""
+"""The checksum covers the digests of the object's parts, each `part_size` bytes long except the last."""
 
 
 class StoredObject(Protocol):
-    """What the store itself says of an object."""
+    """The store's own description of an object."""
 
     @property
     def key(self) -> str: ...
@@ -30,42 +30,43 @@ class StoredObject(Protocol):
 
     @property
     def etag(self) -> str:
-        """Changes when the bytes do; empty where the store has none."""
+        """Changes when the bytes do; empty if the store has none."""
         ...
 
     @property
     def identity(self) -> str:
-        """Tells it from every other object that had or gets the key, for reading it; empty if not known."""
+        """Distinguishes the object from all others under this key, past or future; empty if unknown."""
         ...
 
     @property
     def checksum(self) -> Mapping[str, Any]:
         """`algorithm`, `type`, `value` (base64, as the store returned it) and, for parts, `part_size`.
 
-        Computed by the store from the bytes it holds; empty in listings and where the store computes none.
+        The store computed it from the bytes that it holds. It is empty in listings and for stores that
+        compute none.
         """
         ...
 
     @property
     def modified(self) -> float:
-        """When the store last received it, in Unix seconds by the store's clock; 0 where it does not say."""
+        """When the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
         ...
 
     @property
     def encrypted_as_asked(self) -> bool:
-        """False where `describe` is told of another encryption than new objects are given."""
+        """False if `describe` reports an encryption other than the one for new objects."""
         ...
 
 
 class Upload(Protocol):
-    """A file that was read, and is not visible in the store until `commit`."""
+    """A staged file that becomes visible in the store with `commit`."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def sha256(self) -> str:
-        """Lower-case hex, of the bytes that were read for sending; as claimed where that was vouched for."""
+        """Lower-case hex, of the bytes read for sending; the claimed digest if a claim is vouched for."""
         ...
 
     @property
@@ -78,7 +79,7 @@ class Upload(Protocol):
         ...
 
     def abort(self) -> None:
-        """Leave nothing behind; never raises."""
+        """Discard the upload; never raises."""
         ...
 
 
@@ -90,66 +91,68 @@ class Store(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What stands before every key in the bucket: empty, or ending with a slash."""
+        """The prefix of every key in the bucket: empty, or ending with a slash."""
         ...
 
     def folders(self) -> Iterator[str]:
-        """The first parts of all keys that have more than one."""
+        """Yield the first part of all keys that have more than one."""
         ...
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object whose key starts with `prefix`, without checksums."""
+        """Yield every object whose key starts with `prefix`, without checksums."""
         ...
 
     def describe(self, key: str) -> StoredObject | None:
-        """One object with the store's own checksum; None if there is none."""
+        """Return one object with the store's own checksum; None if there is none."""
         ...
 
     def read_chunks(
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
-        """The object's bytes from `start` on, at most `length`, read from the store; none beyond its end.
+        """Yield at most `length` of the object's bytes from `start` on; nothing beyond its end.
 
         Raises FileNotFoundError when there is no such object, ObjectChangedError when it is not the one of
-        `identity`, or becomes another while it is read.
+        `identity`, or is replaced while it is read.
         """
         ...
 
     def read_object(self, key: str) -> bytes | None:
-        """All of a small object, None if there is none.
+        """Return a small object; None if there is none.
 
-        Others rest on it: where the store sends its own checksum along, the bytes are compared with it.
+        If the store sends its own checksum along, the bytes are compared with it, because other objects
+        depend on these.
         """
         ...
 
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        """The object's bytes as `read_chunks` gives them, in memory of the caller's own.
+        """Yield the object's bytes like `read_chunks`, in memory that the caller provides.
 
-        `room` is filled from its beginning to its end, again and again; a piece is what came at once, and
-        good until its place is filled again.
+        `room` is filled repeatedly from its beginning to its end. A piece is valid until its place is filled
+        again.
         """
         ...
 
     def stream(
         self, key: str, start: int, size: int, *, identity: str = ""
     ) -> Generator[bytes | memoryview, None, None]:
-        """The bytes from `start` on of an object that should have `size`, fetched as fast as the store can.
+        """Yield the bytes from `start` on of an object that should have `size`, as fast as the store can.
 
-        They may be more or fewer where it has another size. A piece is good until the next one is asked for.
-        Who stops before the end closes it: it holds memory that others wait for.
+        There are more or fewer if the object has another size. A piece is valid until the next one is
+        requested.
+        Close the generator to stop early: it holds memory that others wait for.
         """
         ...
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
-        """Store a small object unless the key is taken, decided by the store; False if it is taken."""
+        """Store a small object with a conditional put; return False if the key is taken."""
         ...
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
-        """Replace a small object if it still is `old`, decided by the store; False if it is not."""
+        """Replace a small object with a conditional put; return False if it is not `old` any more."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object; a missing one is not an error."""
         ...
 
     def stage(
@@ -157,18 +160,18 @@ class Store(Protocol):
     ) -> Upload:
         """Read the file once, in constant memory, and prepare it to become the object `key`.
 
-        With a `claim` a store that sends it in such parts compares each, and has the SHA-256 of the whole
-        from there if that is vouched for. Raises CheckpointError when a part is another.
+        With a `claim`, a store that sends it in parts of that size compares each part, and takes the SHA-256
+        of the whole from the claim if that is vouched for. Raises CheckpointError when a part differs.
         """
         ...
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
-        """Whether a checksum of a kind that only this store knows is that of the file.
+        """Return whether a checksum of a kind that only this store knows matches the file.
 
-        It tells damage, and may be one that can be forged.
+        It detects corruption, and may be one that can be forged.
         """
         ...
 
     def sweep(self, older_than_seconds: float) -> int:
-        """Give up uploads of runs that were begun so long ago and never completed; how many. Never raises."""
+        """Abort uploads of runs started this long ago and never completed; return the count. Never raises."""
         ...

@@ -1,11 +1,11 @@
-"""Bring a run's checkpoints and records into a store, and say so in a manifest that goes last.
+"""Upload a run's checkpoints and records to a store, and put its manifest last.
 
-    claim the number → list what is there → each checkpoint: read, compare, send, commit → records → manifest
+    claim the number → list the store → per checkpoint: read, compare, send, commit → records → manifest
 
-What is there already with the same bytes is not sent again, and a checkpoint that S3 holds as the newest
-manifest says is not even read: what became of its files here is `verify`'s to say. One that is to be stored,
-and whose files are not what its own manifest says, is named and not stored; the others are. The command line
-and the choice of the store are not its affair.
+An object that the store holds already with the same bytes is not sent again. A checkpoint that the store
+still holds as the newest manifest lists it is not even read; `verify` checks the local files. A new
+checkpoint whose files do not match its own manifest is reported and not stored; the others are stored. This
+module neither parses the command line nor chooses the store.
 """
 
 import contextlib
@@ -49,10 +49,11 @@ def sync_run(
 ) -> SyncReport:
     """Store the run as number `wanted` (None: the number it has, else the next free one).
 
-    `progress` is told of what need not be sent; of what is, the store tells it (`open_store`, `pace`).
+    `progress` receives the bytes that need not be sent; the store reports those that it sends (`open_store`,
+    `pace`).
 
-    Raises RunConflictError when the number belongs to another run, and ServiceError, with what is still local
-    and the command that finishes the job, when the store gives up on us.
+    Raises RunConflictError when the number belongs to another run, and ServiceError when the store gives up.
+    The ServiceError says which files are still local and gives the command that finishes the upload.
     """
     run_id = str(read_run(directory.run_file)["run_id"])
     with way_on(str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)):
@@ -75,7 +76,7 @@ def store_contents(
     files_at_once: int = FILES_AT_ONCE,
     progress: Progress = UNSEEN,
 ) -> SyncReport:
-    """Store everything in `contents` under a number that was claimed, and the manifest last."""
+    """Store everything in `contents` under a number that was claimed, and put the manifest last."""
     started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
     problems, notes = list(contents.problems), list(contents.notes)
@@ -92,7 +93,7 @@ def store_contents(
         entries = _send_groups(sending, wanted, problems=problems, notes=notes)
     _sweep(store, sending)
     entries |= _identity_entry(store, number, before.known)
-    skipped = len(entries) - len(sending.sent) - 1  # the claim is neither sent here nor there before the run
+    skipped = len(entries) - len(sending.sent) - 1  # the claim record counts as neither
     problems += _carry_over(entries, before)
     for line in (*notes, *problems):
         _logger.warning("%s", line)
@@ -118,13 +119,13 @@ def store_contents(
 def _send_groups(
     sending: Sending, groups: list[Group], *, problems: list[str], notes: list[str]
 ) -> dict[str, ManifestObject]:
-    """Send group after group; what is not whole is told, and the others go all the same."""
+    """Send the groups in order; report a damaged one in `problems` and continue with the others."""
     entries: dict[str, ManifestObject] = {}
     for group in groups:
         try:
             stored = sending.send(group)
         except (CheckpointError, VerificationError, OSError) as error:
-            if group.is_gone:  # removed by the run itself, which has newer ones
+            if group.is_gone:  # the run itself removed it, because it has newer checkpoints
                 notes.append(f"{group.name}: removed here by the run while it was read; passed over")
             else:
                 problems.append(f"{group.name} was not uploaded: {error}")
@@ -135,13 +136,13 @@ def _send_groups(
 
 
 def _sweep(store: Store, sending: Sending) -> None:
-    """Give up what was begun long ago, where something was sent at all."""
+    """Abort uploads that were started long ago, if anything was sent at all."""
     if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
         _logger.info("%d uploads were given up: begun more than a day ago, never completed", swept)
 
 
 def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]:
-    """Keep in the manifest what is no longer on this machine; the names of those that the store lost too."""
+    """Keep entries whose files are no longer on this machine; report those that the store lost too."""
     lost = []
     for key, entry in before.known.items():
         if key not in entries:
@@ -152,7 +153,7 @@ def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]
 
 
 def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject]) -> dict[str, ManifestObject]:
-    """The record of the claim: never written again, so what the last manifest says of it stays true."""
+    """Return the entry of the claim record, which never changes, so the last manifest's entry stays valid."""
     key = identity_key(number)
     if key in known:
         return {key: known[key]}
@@ -163,7 +164,7 @@ def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject])
 
 
 def _metadata(run: dict[str, Any], number: int) -> dict[str, str]:
-    """What every object carries: for people who look at it in a console. Nothing here reads it back."""
+    """Return the metadata of every object. It is for people who use a console; nothing here reads it back."""
     known = {
         "git-commit": run.get("git", {}).get("commit"),
         "run-number": str(number),
@@ -179,7 +180,7 @@ def _total(entries: dict[str, ManifestObject]) -> int:
 
 @contextlib.contextmanager
 def way_on(directory: str, command: str) -> Iterator[None]:
-    """Add to a refusal of the store or the disk where everything still is, and the command that finishes."""
+    """Add to an error of the store or the disk where the files are, and the command that finishes the job."""
     left = f"Nothing is lost: checkpoints and records are in {directory}.\nWhen it is mended: {command}"
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a sync did, as data and as one line for people. Nothing is stored or read here."""
+"""The result of a sync, as data and as one line for people. Nothing is stored or read here."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,26 +8,26 @@ from trainyard.errors import ExitCode
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a sync did."""
+    """The result of a sync."""
 
     store: str
     run_id: str
     run_number: int
     manifest_key: str
     objects: int
-    """In the manifest, whether sent now or before."""
+    """Number of objects in the manifest, whether sent now or before."""
     bytes: int
-    """Of all of them."""
+    """Total size of all these objects."""
     seconds: float
     sent: int
-    """Objects that went now; the manifest is not counted."""
+    """Number of objects sent now, without the manifest."""
     skipped: int
-    """Objects that were there already."""
+    """Number of objects that the store had already."""
     problems: tuple[str, ...]
-    """What was not stored, and why. Not empty means: the answer is no."""
+    """What was not stored, and why. If not empty, the exit code says no."""
     notes: tuple[str, ...]
     signature_key: str = ""
-    """Of the manifest that holds; empty when it is not signed."""
+    """Key of the newest manifest's signature; empty when it is not signed."""
     manifest_sha256: str = ""
 
     @property
@@ -36,7 +36,7 @@ class SyncReport:
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What later steps of a workflow need to know."""
+        """Outputs for later steps of a workflow."""
         return {"manifest": self.manifest_key.rpartition("/")[2], "manifest_sha256": self.manifest_sha256}
 
     def to_json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class SyncReport:
 
 
 def size_text(size: int) -> str:
-    """Bytes as people say them: `812 bytes`, `43 MB`, `8.8 GB`."""
+    """Format a size for people: `812 bytes`, `43 MB`, `8.8 GB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             value = size / factor

@@ -1,7 +1,7 @@
-"""Is what is in the store what the trainer wrote? Manifest, store and, if there is one, disk are compared.
+"""Verify that the store holds what the trainer wrote: compare manifest, store and, if given, disk.
 
-Each object is `comparison`'s affair. Nothing is changed. Reaching the store is the gateway's affair: its
-ServiceError passes through.
+`comparison` compares each object. Nothing is changed. The gateway reaches the store; its ServiceError passes
+through.
 """
 
 from collections.abc import Mapping
@@ -36,37 +36,37 @@ _OBJECTS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, and everything that differs."""
+    """The objects that were compared, and everything that differs."""
 
     objects_total: int
     """Objects in the manifest."""
     objects_verified: int
-    """Those of them with nothing against them."""
+    """Those without a problem."""
     bytes_total: int
     problems: tuple[str, ...]
     run_id: str
     """Empty when there is no manifest."""
     manifest_key: str
     store_whole: bool = False
-    """Nothing is against the store itself; the problems, if any, are of the disk."""
+    """Whether the store itself has no problem; any problems are then on the disk."""
     notes: tuple[str, ...] = ()
-    """What is said and held against nobody: objects on their way while the run was still going, or out."""
+    """Remarks that are not problems: objects still being uploaded or removed while the run was going."""
     depth: str = ""
     seed: int = 0
-    """What the sample was drawn by."""
+    """The seed that drew the sample."""
     compared: str = ""
-    """What was compared with what, for people; only of what was."""
+    """A sentence for people about the comparisons that were made."""
     leftovers: tuple[str, ...] = ()
-    """Keys of objects that a sync which was cut short had sent: there, and vouched for by nobody."""
+    """Keys of objects from an interrupted sync: they are in the store, but no manifest lists them."""
     records: Mapping[str, str] = field(default_factory=dict)
-    """The SHA-256 of each record that describes the run now, by its name in the run directory."""
+    """The SHA-256 of each current record, by its name in the run directory."""
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
     def depth_text(self) -> str:
-        """The depth, and what draws the same sample again."""
+        """Return the depth, with the seed that draws the same sample again."""
         return f"{self.depth}, seed {self.seed}" if self.depth == Depth.SAMPLE else self.depth
 
     def to_json(self) -> dict[str, Any]:
@@ -82,18 +82,18 @@ def verify_run(
     seed: int | None = None,
     progress: Progress = UNSEEN,
 ) -> Verification:
-    """Compare what the store holds of a run with the manifest and, if given, with the run's directory.
+    """Compare the stored objects of a run with the manifest and, if given, with the run's directory.
 
-    Every missing, extra, swapped, truncated or changed object is named in the problems. `seed` draws the
-    sample; None draws one anew. Raises ServiceError when the store cannot be reached, TrainyardError when
-    `run_directory` is no run directory.
+    The problems name every missing, extra, swapped, truncated or changed object. `seed` draws the sample;
+    None draws a new seed. Raises ServiceError when the store cannot be reached, TrainyardError when
+    `run_directory` is not a run directory.
     """
     seed = new_seed() if seed is None else seed
     progress.begin("listing the store")
     key, manifest, problems = newest_manifest(store, run_number)
     if manifest is None:
         return Verification(0, 0, 0, tuple(problems), "", key)
-    # After the manifest: what a sync adds meanwhile is then listed, and not missing.
+    # List after reading the manifest, so that objects which a sync adds meanwhile are listed and not missing.
     listed = _listed(store, run_number)
     notes = _passing(manifest, listed)
     problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
@@ -142,7 +142,7 @@ def _records(manifest: RunManifest) -> dict[str, str]:
 
 
 def _compared(depth: Depth, manifest: RunManifest, disk: DiskComparison | None) -> str:
-    """What was compared with what; of the disk only what was read there."""
+    """Return a sentence about the comparisons; it names the disk only for files that were read there."""
     if disk is None:
         return _places_compared(depth, "in the store and in the manifest", "the manifest")
     words = _places_compared(depth, "on disk, in the store and in the manifest", "disk and manifest")
@@ -166,10 +166,10 @@ def _listed(store: Store, run_number: int) -> dict[str, StoredObject]:
 
 @dataclass(frozen=True)
 class LocalVerification:
-    """The checkpoints of a run directory against their own manifests."""
+    """The result of comparing a run directory's checkpoints with their own manifests."""
 
     steps: tuple[int, ...]
-    """Of the checkpoints that are whole."""
+    """Steps of the complete checkpoints."""
     problems: tuple[str, ...]
 
     @property
@@ -181,7 +181,10 @@ class LocalVerification:
 
 
 def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> LocalVerification:
-    """Read every byte of every checkpoint; having no whole one is a problem, one of another run too."""
+    """Read every byte of every checkpoint.
+
+    It is a problem if no checkpoint is complete, or if one belongs to another run.
+    """
     whole, problems = [], []
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
     digest_of = partial(sha256_of_file, progress=progress)
@@ -202,7 +205,7 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
 
 
 def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str, str]:
-    """Objects that are not listed and may be there: those that come, and those that go."""
+    """Return unlisted objects that may be there, because they are being uploaded or removed."""
     doomed, found = doomed_steps(manifest), {}
     for key in listed.keys() - manifest.by_key().keys():
         if checkpoint_step_of(key) in doomed:
@@ -213,7 +216,10 @@ def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str
 
 
 def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
-    """Objects that nobody declared, and the lack of any checkpoint. Missing ones are found one by one."""
+    """Report objects that the manifest does not list, and a manifest without checkpoints.
+
+    Missing objects are found one by one elsewhere.
+    """
     known = manifest.by_key()
     leftovers = {key for key in manifest.leftovers if manifest.may_be_left_over(key)}
     extra = sorted(listed - known.keys() - leftovers)
@@ -226,9 +232,10 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
 def _compare_own_manifests(
     store: Store, manifest: RunManifest
 ) -> tuple[dict[str, str], dict[str, PartDigests]]:
-    """Each checkpoint's own manifest, which `restore` goes by, must say of its files what the run's says.
+    """Compare each checkpoint's own manifest, which `restore` uses, with the run's manifest.
 
-    What is wrong with it, by its key, and what the others say of the parts of files, by theirs.
+    Returns the problems by the key of the checkpoint's manifest, and the digests of parts by the key of the
+    file.
     """
     checkpoints = [each for each in checkpoints_of(manifest) if each.marker]
     wrong, parts = dict[str, str](), dict[str, PartDigests]()
@@ -243,11 +250,11 @@ def _compare_own_manifests(
 
 
 def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
-    """The manifest must tell of the run the same as the stored run.json, which it lists by digest."""
+    """Check that the manifest's provenance equals the stored run.json, which it lists by digest."""
     key = f"{manifest.records_prefix}run.json"
     content = store.read_object(key)
     if content is None:
-        return []  # missing, which is another problem's to say
+        return []  # missing, which is reported elsewhere
     try:
         run = parse_json_object(content, key)
     except DamagedFileError as error:
@@ -259,7 +266,7 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
 
 
 def _links_in(directory: RunDirectory) -> list[str]:
-    """What of the run is a symbolic link, and so would be judged here and not stored."""
+    """Return a problem for each symbolic link of the run: it would be verified here, but not stored."""
     files = (directory.run_file, directory.config_file, directory.metrics_file, directory.events_file)
     folders = (directory.checkpoints, *map(directory.checkpoint, directory.checkpoint_steps()))
     return [

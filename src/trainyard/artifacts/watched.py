@@ -1,4 +1,4 @@
-"""A store whose reads are told to whoever shows the progress; everything else is the store's own."""
+"""Report the reads of a store as progress; everything else is passed to the store unchanged."""
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def watched(store: "Store", progress: Progress) -> "Store":
-    """`store`, with every block that is read from it told to `progress`. Its gateway tells what is sent."""
+    """Return `store` wrapped so that each block read from it advances `progress`.
+
+    The store's gateway reports what is sent.
+    """
     return _WatchedStore(store, progress)
 
 

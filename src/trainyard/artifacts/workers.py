@@ -1,9 +1,9 @@
-"""A fixed number of threads that work off lists of what is to be fetched.
+"""Run functions over lists of items on a fixed number of threads.
 
-    files.each(land, files) → parts.each(fetch, parts of a large one) → what each gave, in order
+    files.each(land, files) → parts.each(fetch, parts of a large one) → the results, in order
 
-A list within an item of another list needs threads of its own. Once one item fails, or whoever waits is
-interrupted, nothing begins any more in that list, nor in any other that shares its `ending`.
+A list inside an item of another list needs its own threads. After one item fails, or the waiting thread is
+interrupted, no further item starts in that list or in any other list that shares its `ending`.
 """
 
 import threading
@@ -17,24 +17,24 @@ _Out = TypeVar("_Out")
 
 
 class Workers:
-    """At most `count` threads for all lists together, which start when they are needed.
+    """At most `count` threads for all lists together, started when needed.
 
-    Who shares an `ending` clears it before the next list.
+    Callers that share an `ending` clear it before the next list.
     """
 
     def __init__(self, count: int, ending: threading.Event | None = None) -> None:
         self.here = threading.local()
-        """What each thread keeps for itself."""
+        """Thread-local data."""
         self._pool, self._ending = ThreadPoolExecutor(count), ending
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def each(self, function: Callable[[_Item], _Out], items: Sequence[_Item]) -> list[_Out]:
-        """What `function` gives for each item, in their order.
+        """Return the result of `function` for each item, in order.
 
-        When one raises, no other begins, and none is at work any more when it is raised here. Raises
-        CancelledError where it was another list that failed.
+        When one call raises, no further item starts, and all running ones have ended when the exception is
+        raised here. Raises CancelledError when another list failed.
         """
         ending = self._ending or threading.Event()
 
@@ -58,7 +58,7 @@ class Workers:
 
 @contextmanager
 def _ends(ending: threading.Event) -> Iterator[None]:
-    """Set `ending` unless all goes well."""
+    """Set `ending` if the body raises."""
     is_well = False
     try:
         yield

@@ -1,6 +1,7 @@
-"""A checkpoint's manifest: the size and the digests of each of its files. No manifest, no checkpoint.
+"""Read, write and verify a checkpoint's manifest: the size and the digests of each of its files.
 
-The trainer writes it last, resuming and storing read it first. What the files hold is the trainer's affair.
+The trainer writes the manifest last, so a directory without one is not a checkpoint. Resuming and storing
+read it first. The trainer alone knows the contents of the files.
 """
 
 import hashlib
@@ -31,11 +32,11 @@ class ManifestFile:
     sha256: str
     """Lower-case hex."""
     parts: PartDigests | None = None
-    """Of a large file: it can be compared part by part, too."""
+    """Digests of the parts of a large file, which allow it to be compared part by part."""
 
     @classmethod
     def of(cls, path: str, digests: FileDigests) -> Self:
-        """The file `path` whose bytes went through `digests`."""
+        """Return the entry of the file `path` whose bytes went through `digests`."""
         return cls(path, digests.size, digests.sha256, digests.parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """What a whole checkpoint consists of."""
+    """The files of a complete checkpoint."""
 
     step: int
     run_id: str
@@ -64,10 +65,10 @@ class CheckpointManifest:
 
 
 def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple[ManifestFile, ...]:
-    """Every file below `directory` except the manifest itself, in order of name.
+    """Describe every file below `directory` except the manifest itself, sorted by name.
 
-    `known` were hashed while they were written, and are not read again; CheckpointError when the directory
-    does not have them at their size.
+    `known` files were hashed while they were written, and are not read again. Raises CheckpointError when the
+    directory does not have them with that size.
     """
     hashed = {file.path: file for file in known}
     paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_NAME)
@@ -81,20 +82,20 @@ def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple
 
 
 def write_manifest(directory: Path, manifest: CheckpointManifest) -> None:
-    """Mark the checkpoint in `directory` as whole."""
+    """Mark the checkpoint in `directory` as complete by writing its manifest."""
     write_json_atomically(directory / MANIFEST_NAME, manifest.to_json())
 
 
 def read_manifest(directory: Path) -> CheckpointManifest:
-    """The manifest of the checkpoint in `directory`.
+    """Return the manifest of the checkpoint in `directory`.
 
-    Raises CheckpointError when there is none, or it is torn or of another form.
+    Raises CheckpointError when it is missing, damaged or has another format.
     """
     return read_described_manifest(directory)[0]
 
 
 def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, ManifestFile]:
-    """The manifest as `read_manifest` gives it, and what its file is, of the very bytes that were read."""
+    """Return the manifest as `read_manifest` does, and the description of the manifest file that was read."""
     path = directory / MANIFEST_NAME
     try:
         content = read_bytes(path, links=False)
@@ -107,7 +108,7 @@ def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, Manife
 
 
 def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
-    """Read the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
+    """Parse the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
     try:
         value = parse_json_object(content, name)
         if whole_number(value.get("schema", _SCHEMA)) != _SCHEMA:
@@ -142,10 +143,10 @@ def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
 def verify_checkpoint(
     directory: Path, *, run_id: str | None = None, digest_of: Callable[[Path], str] = sha256_of_file
 ) -> CheckpointManifest:
-    """Read every byte of the checkpoint in `directory` and compare it with its manifest, which is returned.
+    """Read every byte of the checkpoint in `directory`, compare it with its manifest, and return that.
 
-    Raises CheckpointError naming the first file that is missing, of another size or of another digest; and
-    when the manifest is of another step than the directory's name, or of another run than `run_id`, if given.
+    Raises CheckpointError naming the first file that is missing or has another size or digest; and when the
+    manifest belongs to another step than the directory's name, or to another run than `run_id`, if given.
     """
     manifest = read_manifest(directory)
     _require_own(manifest, directory, run_id)
@@ -162,7 +163,7 @@ def verify_checkpoint(
 
 
 def whole_number(value: object) -> int:
-    """A count from 0 that a record holds. Raises TypeError or ValueError for anything else."""
+    """Return a count of 0 or more from a record. Raises TypeError or ValueError for anything else."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{str(value)[:80]!r} is not a whole number")
     if not 0 <= value < 1 << 63:
@@ -171,14 +172,14 @@ def whole_number(value: object) -> int:
 
 
 def text_of(value: object) -> str:
-    """A text that a record holds, not empty. Raises TypeError for anything else."""
+    """Return a non-empty string from a record. Raises TypeError for anything else."""
     if not isinstance(value, str) or not value:
         raise TypeError(f"{str(value)[:80]!r} is not a text")
     return value
 
 
 def size_of(path: Path) -> int:
-    """Of a file that is one, and no link. Raises CheckpointError for anything else."""
+    """Return the size of a regular file. Raises CheckpointError for a link and anything else."""
     try:
         with open_regular(path, links=False) as file:
             return os.fstat(file.fileno()).st_size

@@ -1,6 +1,6 @@
-"""The command lines that are proposed to people, ready to be pasted into a shell.
+"""Write the command lines that are suggested to people, ready to paste into a shell.
 
-Only their text, written here once: whoever proposes one takes it from here. Nothing is run.
+Every suggestion takes its text from here. Nothing is run.
 """
 
 import os
@@ -15,10 +15,10 @@ _COMMAND = re.compile(r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|make
 
 
 def script_command(name: str) -> str:
-    """How to call the script `name` (`train.py`) so that it finds the packages that this process has.
+    """Return the command of the script `name` (`train.py`) that finds the packages of this process.
 
-    A script starts the python3 of the shell. Where that is not this interpreter, because the virtual
-    environment is not active, the interpreter is named.
+    A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
+    not active, the command names the interpreter.
     """
     script, active = f"scripts/{name}", os.environ.get("VIRTUAL_ENV")
     if sys.prefix == sys.base_prefix or (active and Path(active).resolve() == Path(sys.prefix).resolve()):
@@ -27,12 +27,12 @@ def script_command(name: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """Whether `text` is the call of a script or of make, and not a sentence."""
+    """Return whether `text` is a call of a script or of make, and not a sentence."""
     return _COMMAND.match(text) is not None
 
 
 def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """`make` and the variables it was given, where `make train` runs this process; otherwise nothing."""
+    """Return `make` and its variables if `make train` runs this process; otherwise an empty list."""
     try:
         words = shlex.split(environment.get("TRAINYARD_STARTED_WITH", ""))
     except ValueError:
@@ -43,9 +43,9 @@ def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
 def resume_command(
     directory: Path, *, checkpoint: Path | None = None, started_with: Sequence[str] = ()
 ) -> str:
-    """Go on with the run in `directory` from `checkpoint`, else from the newest one that verifies.
+    """Return the command that resumes a run from `checkpoint`, else from the newest one that verifies.
 
-    A run that make started (`made_by`) goes on with `make resume`, which also stores and proves it.
+    A run that make started (`made_by`) resumes with `make resume`, which also stores and proves it.
     """
     if checkpoint is None and started_with:
         return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *started_with[1:]])
@@ -60,9 +60,9 @@ def changed_command(
     checkpoint: Path | None = None,
     started_with: Sequence[str] = (),
 ) -> str:
-    """Train the configuration of the run in `directory` with `changes`, as a new run.
+    """Return the command that trains the run's configuration with `changes`, as a new run.
 
-    It begins from `checkpoint`, which make cannot name: by make it begins at step 0.
+    The new run starts from `checkpoint`. Make cannot name a checkpoint, so a run by make starts at step 0.
     """
     settings = [f"{key}={_setting(value)}" for key, value in changes.items()]
     if started_with:
@@ -82,9 +82,9 @@ def _setting(value: object) -> str:
 
 
 def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
-    """Train the configuration of the run in `directory` once more, as a new run.
+    """Return the command that trains the run's configuration again, as a new run.
 
-    By make where that started it (`made_by`), so that the new run is stored and proven too.
+    It uses make if that started the run (`made_by`), so that the new run is stored and proven too.
     """
     if started_with:
         config = f"CONFIG={from_here(directory / 'config.yaml')}"
@@ -93,12 +93,12 @@ def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
 
 
 def sync_command(directory: Path | str, *, store: str, run_number: int | None) -> str:
-    """Store the run in `directory` as `run_number`; None is the number it has, else a free one."""
+    """Return the command that stores the run as `run_number`; None is the number it has, else a free one."""
     flags = f"--run-dir {shlex.quote(str(directory))} --store {shlex.quote(store)}"
     return f"{script_command('training_artifact_sync.py')} {flags} --run-number {run_number or 'auto'} --once"
 
 
 def from_here(path: Path) -> Path:
-    """`path` relative to the working directory where it lies inside."""
+    """Return `path` relative to the working directory if it lies inside, else unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

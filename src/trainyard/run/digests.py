@@ -1,8 +1,8 @@
-"""What a file's bytes are named by: the SHA-256 of the whole and, of a large one, the BLAKE3 of each part.
+"""Compute the digests of files: the SHA-256 of the whole and, for a large file, the BLAKE3 of each part.
 
-A SHA-256 can only be taken of a whole file, in order, by one processor. The digests of its parts, taken in
-the same pass, let whoever fetches the file compare each part by itself, in any order and on any number of
-processors (docs/decisions/0012). Where the digests are kept is the manifests' affair.
+One processor computes a SHA-256 over a whole file in order. The digests of the parts, computed in the same
+pass, let a reader of the file compare each part separately, in any order and on any number of processors
+(docs/decisions/0012). The manifests store the digests.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ _HEX_LENGTH = 64
 
 @dataclass(frozen=True)
 class PartDigests:
-    """The BLAKE3 of every part of a file, in order; all parts but the last are of one size."""
+    """The BLAKE3 of every part of a file, in order; all parts except the last have the same size."""
 
     part_bytes: int
     digests: tuple[str, ...]
     """Lower-case hex."""
 
     def span(self, number: int, size: int) -> tuple[int, int]:
-        """Where the part of this number, from 0 on, begins and ends in a file of `size` bytes."""
+        """Return the begin and end of part `number`, counted from 0, in a file of `size` bytes."""
         start = number * self.part_bytes
         return start, min(start + self.part_bytes, size)
 
@@ -38,7 +38,7 @@ class PartDigests:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], size: int) -> Self:
-        """Of a file of `size` bytes. Raises ValueError, KeyError or TypeError for what cannot be that."""
+        """Parse the digests for a file of `size` bytes. Raises ValueError, KeyError or TypeError."""
         found = cls(int(value["part_bytes"]), tuple(require_digest(digest) for digest in value["parts"]))
         if found.part_bytes < 1 or len(found.digests) != -(-size // found.part_bytes) or not found.digests:
             raise ValueError(f"{len(found.digests)} digests of parts do not make up {size:,} bytes")
@@ -46,14 +46,14 @@ class PartDigests:
 
 
 def part_digest() -> "blake3":
-    """Takes the digest of one part. What only reads manifests does without the package."""
+    """Return a hash object for one part. The import is here because readers of manifests do not need it."""
     from blake3 import blake3
 
     return blake3()
 
 
 class PartHasher:
-    """Takes the digest of each part of bytes that pass by in order, from the beginning of a part on."""
+    """Hashes each part of bytes that arrive in order, starting at the beginning of a part."""
 
     def __init__(self, part_bytes: int) -> None:
         self.size, self._part_bytes = 0, part_bytes
@@ -72,13 +72,13 @@ class PartHasher:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Lower-case hex; the last one of a part that has only begun, where it has."""
+        """Lower-case hex, including a last part that is incomplete but not empty."""
         last = [self._part.hexdigest()] if self.size % self._part_bytes else []
         return (*self._digests, *last)
 
 
 class FileDigests:
-    """Takes both kinds of digest of the bytes of a file that pass by in order."""
+    """Computes both kinds of digest for the bytes of a file that arrive in order."""
 
     def __init__(self, part_bytes: int | None = None) -> None:
         self._part_bytes = part_bytes or PART_BYTES
@@ -99,19 +99,19 @@ class FileDigests:
 
     @property
     def parts(self) -> PartDigests | None:
-        """None of a file of one part, which its SHA-256 speaks for."""
+        """The part digests; None for a file of one part, because its SHA-256 is enough."""
         return PartDigests(self._part_bytes, self._parts.digests) if self.size > self._part_bytes else None
 
 
 def require_digest(value: object) -> str:
-    """The lower-case hex of 32 bytes. Raises ValueError for anything else."""
+    """Return the lower-case hex of 32 bytes. Raises ValueError for anything else."""
     if not isinstance(value, str) or len(value) != _HEX_LENGTH or not _HEX.issuperset(value):
         raise ValueError(f"{str(value)[:80]!r} is not a digest: 64 hex digits in lower case")
     return value
 
 
 def digests_of_file(path: Path) -> FileDigests:
-    """Of the bytes of `path`, read once in constant memory."""
+    """Return the digests of `path`, read once in constant memory."""
     digests, buffer = FileDigests(), memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):

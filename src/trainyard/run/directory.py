@@ -1,9 +1,9 @@
-"""Where the parts of a run lie: the layout that joins any trainer to everything that comes after it.
+"""The layout of a run directory, which connects any trainer to all later steps.
 
     <run>/run.json  config.yaml  metrics.jsonl  events.jsonl
           checkpoints/step-00000500/  logs/  tensorboard/  report/
 
-Only names and existence; what is in the files belongs to `identity`, `records` and `checkpoints`.
+Only names and existence; `identity`, `records` and `checkpoints` know the contents of the files.
 """
 
 import re
@@ -16,13 +16,13 @@ _STEP_NAME = re.compile(r"step-(\d{8,})")
 
 
 def step_of(name: str) -> int | None:
-    """The step that the directory `name` of a checkpoint says; None for any other name."""
+    """Return the step in the checkpoint directory's name; None for any other name."""
     match = _STEP_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def step_name(step: int) -> str:
-    """The name of the directory of the checkpoint after `step` steps."""
+    """Return the directory name of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
 
 
@@ -65,24 +65,24 @@ class RunDirectory:
         return self.path / "report"
 
     def checkpoint(self, step: int) -> Path:
-        """The directory of the checkpoint after `step` steps."""
+        """Return the directory of the checkpoint after `step` steps."""
         return self.checkpoints / step_name(step)
 
     def checkpoint_steps(self) -> list[int]:
-        """The steps that have a directory under `checkpoints/`, oldest first, whole or not."""
+        """Return the steps that have a directory under `checkpoints/`, oldest first, complete or not."""
         if not self.checkpoints.is_dir():
             return []
         steps = (step_of(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
         return sorted(step for step in steps if step is not None)
 
     def create(self) -> None:
-        """Make the directory and its folders; existing ones are kept. Raises ConfigError when it cannot."""
+        """Create the directory and its folders; existing ones are kept. Raises ConfigError when it cannot."""
         for folder in (self.checkpoints, self.logs, self.tensorboard, self.report):
             make_run_folder(folder)
 
 
 def make_run_folder(path: Path) -> None:
-    """Make a folder of a run, if it is not there. Raises ConfigError when it cannot be."""
+    """Create a folder of a run if it is missing. Raises ConfigError when that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

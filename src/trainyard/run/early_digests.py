@@ -1,9 +1,9 @@
-"""The checkpoint that a run will go on from is hashed while the program still imports what it needs.
+"""Hash the checkpoint that a run resumes from while the program still imports its packages.
 
-    start --thread: SHA-256 of the newest checkpoint's files--> asked for, if the file is still the same
+    start --thread: SHA-256 of the newest checkpoint's files--> used later, if the file has not changed
 
-It chooses nothing and judges nothing: which checkpoint is taken, and whether its digests are right, is found
-out later. A file that changed since, or that nobody hashed, is hashed when its digest is asked for.
+This module neither chooses nor verifies a checkpoint; the caller does both later. A file that changed since,
+or was not hashed, is hashed when its digest is requested.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.files import sha256_of_file
 
 _CHUNK_BYTES = 16 << 20
-"""Large: between two chunks the thread waits for the interpreter, which imports keep busy."""
+"""Large, because between two chunks the thread waits for the interpreter, which the imports keep busy."""
 Signature = tuple[int, int, int, int, int]
 
 
 def digests_begun(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
-    """What `sha256_of_file` gives, sooner for the files of what `resume` (`none`, `auto` or a path) names."""
+    """Return a faster `sha256_of_file` for the checkpoint that `resume` (`none`, `auto` or a path) names."""
     files: list[Path] = []
-    with suppress(OSError):  # whoever looks for the checkpoint will say what is wrong
+    with suppress(OSError):  # the search for the checkpoint reports the problem
         folder = _folder(run_dir, resume)
         files = sorted(path for path in folder.iterdir() if path.is_file()) if folder else []
     if not files:
@@ -46,7 +46,7 @@ def _folder(run_dir: Path | None, resume: str) -> Path | None:
 
 
 def _hash_all(digests: dict[Path, "Future[tuple[Signature, str]]"]) -> None:
-    """However it ends, nobody waits for a digest that does not come: those left fail."""
+    """Hash all files; on any failure, the remaining futures fail too, so that nobody waits for them."""
     try:
         for path, digest in digests.items():
             try:
@@ -80,5 +80,5 @@ def _digest_of(path: Path, digests: dict[Path, "Future[tuple[Signature, str]]"])
 
 
 def _signature(status: os.stat_result) -> Signature:
-    """What differs once the file is another one or was written to."""
+    """Return the file attributes that change when the file is replaced or written to."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

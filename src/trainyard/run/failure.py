@@ -1,9 +1,9 @@
-"""The class of a failure, and what is to be done about it: recorded with the outcome, read by every report.
+"""Classify a failure and suggest what to do; it is recorded with the outcome, and every report reads it.
 
     an error --failure_of--> Failure --to_json--> run.json, outcome.failure --read_failure--> next_command
 
-A run that failed by its own configuration would fail again by the same command. Its record therefore names
-the settings to change, and every command that is proposed for it has them. Pure: no file is read.
+A run that failed because of its configuration would fail again with the same command. Its record therefore
+names the settings to change, and every suggested command contains them. Pure: no file is read.
 """
 
 import re
@@ -41,15 +41,15 @@ class Kind(StrEnum):
     SERVICE = "service"
     """An outside service, such as the source of a stream, refused."""
     BUG = "user-code"
-    """An error nobody foresaw; the log has its traceback."""
+    """An unexpected error; the log has its traceback."""
     INTERRUPTED = "interrupted"
     UNKNOWN = "unknown"
 
 
 _STEP = re.compile(r"Step (\d{1,18}): ")
-"""How a message names the step that failed; `where_it_ended` says it in the headline."""
+"""The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
 BY_CONFIGURATION = frozenset({Kind.NOT_FINITE, Kind.GPU_MEMORY, Kind.HOST_MEMORY})
-"""What the same configuration would run into again."""
+"""Failures that would happen again with the same configuration."""
 PROCESS_LOST = "The message of the process that ended stands in the log; once its cause is mended"
 _MENDING = {
     Kind.STORAGE: "Once that is mended",
@@ -58,22 +58,22 @@ _MENDING = {
     Kind.SERVICE: "Once the service answers",
     Kind.BUG: "The log has the traceback; once its cause is mended",
 }
-"""What comes before the command that goes on, where the failure itself does not say."""
+"""Text before the command that resumes, if the failure itself has no advice."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure as `run.json` has it."""
+    """A failure as recorded in `run.json`."""
 
     kind: str
     step: int | None = None
-    """The step that failed, counted from 1; the last one that was done is `outcome.steps`."""
+    """The step that failed, counted from 1; `outcome.steps` is the last one that completed."""
     mend: str = ""
-    """What to do, as a sentence without its full stop."""
+    """Advice, as a sentence without its full stop."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Settings to change, by their dotted key; without them the same would happen again."""
+    """Settings to change, by their dotted key; without them the run would fail again."""
     from_step: int | None = None
-    """The checkpoint that a changed run can begin from; None is step 0."""
+    """The checkpoint from which a changed run can start; None is step 0."""
 
     def to_json(self) -> dict[str, Any]:
         facts = {
@@ -87,7 +87,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What the error itself knows, else what its class says."""
+    """Return the error's own description of the failure, else one by its class."""
     known = getattr(error, "failure", None)
     if isinstance(known, Failure):
         return known
@@ -108,7 +108,7 @@ _KINDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Kind]
 
 
 def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
-    """The failure on record; None for another end, and for records that do not have it."""
+    """Return the recorded failure; None if the run ended otherwise, or the record has none."""
     value = outcome.get("failure")
     if not isinstance(value, Mapping) or not isinstance(value.get("class"), str):
         return None
@@ -123,21 +123,21 @@ def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
 
 
 def short_reason(outcome: Mapping[str, Any]) -> str:
-    """Why a run ended, in one line, without the step that stands beside it anyway; empty if not known."""
+    """Return in one line why a run ended, without the step, which is shown beside it; empty if unknown."""
     reason = outcome.get("reason")
     line = " ".join(reason.split()) if isinstance(reason, str) else ""
     return re.sub(r"^Stopped at step \d+ of \d+: ", "", _STEP.sub("", line))
 
 
 def with_advice(reason: str, outcome: Mapping[str, Any]) -> str:
-    """`reason` and, where the run failed, what to do: `out of main memory. Train on shorter sequences.`"""
+    """Return `reason` and, after a failure, the advice: `out of main memory. Train on shorter sequences.`"""
     failure = read_failure(outcome)
     mend = failure.mend if failure is not None and failure.changes else ""
     return f"{reason.rstrip('.')}. {mend}." if reason and mend else reason
 
 
 def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
-    """`in step 2 of 40` of a step that failed, else `at step 12 of 40`; empty when that is not known."""
+    """Return `in step 2 of 40` for a step that failed, else `at step 12 of 40`; empty if unknown."""
     failure, done = read_failure(outcome), _whole(outcome.get("steps"))
     named = _STEP.match(str(outcome.get("reason", "")))
     step = failure.step if failure is not None and failure.step is not None else done
@@ -150,14 +150,17 @@ def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
 
 
 def next_command(run: Mapping[str, Any], directory: Path) -> str:
-    """What follows an end that is not a success: the same again, or with what has to change."""
+    """Return the command to run after an unsuccessful end: the same again, or with changed settings."""
     outcome = run.get("outcome")
     failure = read_failure(outcome) if isinstance(outcome, Mapping) else None
     return command_after(failure, directory, started_with=started_with(run))
 
 
 def command_after(failure: Failure | None, directory: Path, *, started_with: Sequence[str]) -> str:
-    """A changed run is one of its own, so that it can be proven: a run with two configurations cannot."""
+    """Return the command to run after `failure`.
+
+    A changed run is a new run, because a run with two configurations cannot be proven.
+    """
     if failure is None or not failure.changes:
         return resume_command(directory, started_with=started_with)
     begin = None
@@ -167,7 +170,7 @@ def command_after(failure: Failure | None, directory: Path, *, started_with: Seq
 
 
 def started_with(run: Mapping[str, Any]) -> list[str]:
-    """The words of `run.json` that say what started the run; none where a script did."""
+    """Return the command words in `run.json` that started the run; empty if a script did."""
     words = run.get("started_with")
     return [str(word) for word in words] if isinstance(words, list) else []
 

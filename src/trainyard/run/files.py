@@ -1,6 +1,6 @@
-"""Files that are whole or absent: written under a temporary name, fsynced, renamed; and their SHA-256.
+"""Write files atomically (temporary name, fsync, rename), and compute their SHA-256.
 
-It knows nothing of what is in the files.
+The module knows nothing about the content of the files.
 """
 
 import errno
@@ -25,8 +25,8 @@ _READER_SECONDS, _READER_PAUSE = 3.0, 0.05
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content`: a reader, or a crash at any moment, sees the old file or the new one.
 
-    A link stays one: the file it leads to is replaced. A device or a pipe is written to, never replaced.
-    Raises OSError where that cannot be, and where nobody reads the pipe.
+    A link stays a link: the file behind it is replaced. A device or a pipe is written to and not replaced.
+    Raises OSError if that is impossible, or if nobody reads the pipe.
     """
     if _is_special(path):
         with _open_special(path) as device:
@@ -47,7 +47,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether `path` leads to something that is neither a regular file nor a directory."""
+    """Return whether `path` leads to something that is neither a regular file nor a directory."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -84,7 +84,7 @@ def _write_all(device: BinaryIO, content: bytes) -> None:
 
 
 def write_json_atomically(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` as indented JSON, whole or not at all; a ? stands for what is no Unicode."""
+    """Write `value` atomically as indented JSON; characters that are not valid Unicode become `?`."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     write_bytes_atomically(path, text.encode(errors="replace"))
 
@@ -109,7 +109,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sha256_of_file(path: Path, progress: Progress = UNSEEN) -> str:
-    """The hex SHA-256 of the bytes of `path`, read once in constant memory; `progress` is told each block."""
+    """Return the hex SHA-256 of `path`, read once in constant memory; each block advances `progress`."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -119,7 +119,7 @@ def sha256_of_file(path: Path, progress: Progress = UNSEEN) -> str:
 
 
 def bytes_on_disk(path: Path) -> int:
-    """What a file takes there, without its holes; 0 where there is none."""
+    """Return the disk space of a file, without its holes; 0 if it does not exist."""
     if not path.is_file():
         return 0
     found = path.stat()

@@ -1,6 +1,6 @@
-"""Who a run is and where it came from: `run.json`, the first file written; the outcome is added last.
+"""Write and read `run.json`: a run's identity and provenance, written first, and its outcome, added last.
 
-The facts (git, lock, data, hardware) are handed in; this module only arranges, writes and reads them.
+The facts (git, lock, data, hardware) are passed in; this module only arranges, writes and reads them.
 """
 
 import os
@@ -23,7 +23,7 @@ ORIGIN_KEYS = (
     *("commit", "diff_sha256", "lock_sha256", "config_sha256", "image_digest"),
     *("device", "device_name", "threads", "simd_bits", "torch", "world_size"),
 )
-"""What decides the numbers of a segment beside the data and the seed: what ran, and on what."""
+"""Besides the data and the seed, these facts decide a segment's numeric results: code, settings, hardware."""
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _ABSENT = object()
@@ -56,7 +56,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(_WHOLE, ((int,), "a whole number")),
     **dict.fromkeys(_NUMBERS, ((int, float), "a number")),
 }
-"""What the parts of `run.json` are that others rely on, as far as they are there."""
+"""The types of the parts of `run.json` that other modules use, if they are present."""
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -72,15 +72,15 @@ CI_VARIABLES = {
 
 
 def new_run_id() -> str:
-    """A fresh identity: local time and four random hex digits, for example `20261120-214501-7c1f`."""
+    """Return a new identity: local time and four random hex digits, for example `20261120-214501-7c1f`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The identity of a new run: TRAINYARD_RUN_ID, else a directory's name of that form, else a fresh one.
+    """Return the identity of a new run: TRAINYARD_RUN_ID, else a directory name of that form, else a new one.
 
-    The identity becomes the name of a folder. Raises ConfigError when the one that is given cannot, or when
-    several processes would each choose their own.
+    The identity becomes the name of a folder. Raises ConfigError when the given one cannot, or when several
+    processes would each choose their own.
     """
     if given := environment.get("TRAINYARD_RUN_ID"):
         if _GIVEN_RUN_ID.fullmatch(given):
@@ -97,7 +97,7 @@ def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.en
 
 
 def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Which workflow run this is, from GitHub's variables; empty outside GitHub Actions."""
+    """Return the workflow run's facts from GitHub's variables; empty outside GitHub Actions."""
     if environment.get("GITHUB_ACTIONS") != "true":
         return {}
     return {
@@ -106,14 +106,14 @@ def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def run_address(ci: Mapping[str, str]) -> str:
-    """Where the page of the workflow run of `ci_facts` is; empty when that is not known."""
+    """Return the URL of the workflow run of `ci_facts`; empty if unknown."""
     if not all(ci.get(key) for key in ("server", "repository", "run_id")):
         return ""
     return quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
 
 
 def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:
-    """Where code and environment come from: what git says, the lock's digest, CI and image."""
+    """Return the origin of code and environment: git facts, the lock's digest, CI and image."""
     return {
         "version": __version__,
         "config_file": str(config_file),
@@ -126,15 +126,15 @@ def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict
 
 
 def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> None:
-    """Write `run.json` of a new run: identity and provenance, no outcome yet. Unknown facts are left out."""
+    """Write a new run's `run.json`: identity and provenance, no outcome. Unknown facts are omitted."""
     known = {key: value for key, value in provenance.items() if value not in (None, {}, "")}
     write_json_atomically(path, {"schema": SCHEMA, "run_id": run_id, "created": time.time(), **known})
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """The content of `run.json`, which is a file of its own and no link.
+    """Return the content of `run.json`, which must be a regular file and not a link.
 
-    Raises ConfigError when it is missing, TrainyardError when it is torn or a part is not what it must be.
+    Raises ConfigError when it is missing, TrainyardError when it is damaged or a part has the wrong type.
     """
     try:
         content = read_bytes(path, links=False)
@@ -144,7 +144,7 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def parse_run(content: bytes, name: str) -> dict[str, Any]:
-    """The content of a `run.json` that is called `name` in messages. Raises TrainyardError as `read_run`."""
+    """Parse a `run.json`, called `name` in messages. Raises TrainyardError as `read_run` does."""
     value = parse_json(content, name)
     if not isinstance(value, dict) or not value.get("run_id"):
         raise DamagedFileError(f"{name}: has no run_id, so it is not the record of a run")
@@ -157,7 +157,7 @@ def parse_run(content: bytes, name: str) -> dict[str, Any]:
 
 
 def _part(run: Mapping[str, Any], dotted: str) -> Any:
-    """The part of a record; _ABSENT when there is none."""
+    """Return the part of a record; _ABSENT when there is none."""
     found: Any = run
     for key in dotted.split("."):
         if not isinstance(found, Mapping) or key not in found:
@@ -171,9 +171,10 @@ def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
 
 
 def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
-    """The segments of `run` up to step `until`, oldest first: where each ended, what it ran and on what.
+    """Return the segments of `run` up to step `until`, oldest first, each with its end and its origin.
 
-    Neighbours that ran the same are one. A run is repeated by its record only if all of them ran that.
+    Consecutive segments with the same origin are merged. The record alone is enough to repeat a run only if
+    all segments have the same origin.
     """
     segments: list[dict[str, Any]] = []
     for segment in (*run.get("history", []), {"until": until, **origin_of(run)}):
@@ -186,14 +187,14 @@ def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
 
 
 def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run, or a segment in its history, ran and on what: its ORIGIN_KEYS, as far as they are known."""
+    """Return the origin of a run or of a segment in its history: its ORIGIN_KEYS, as far as known."""
     parts = (record.get("hardware"), record.get("git"), record)
     flat = {key: value for part in parts if isinstance(part, Mapping) for key, value in part.items()}
     return {key: flat[key] for key in ORIGIN_KEYS if key in flat}
 
 
 def write_outcome(path: Path, outcome: Mapping[str, Any] | None) -> None:
-    """Put `outcome` into `run.json`; None takes it out when a finished run goes on."""
+    """Write `outcome` into `run.json`; None removes it when a finished run resumes."""
     run = {key: value for key, value in read_run(path).items() if key != "outcome"}
     if outcome is not None:
         run["outcome"] = dict(outcome)

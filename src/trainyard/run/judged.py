@@ -1,7 +1,7 @@
-"""The records of a run as they are judged: each is read once, and hashed as it is read.
+"""Read the records of a run once for the proof, and hash them while reading.
 
-A verdict is of these bytes: `digests` says which they were, so that whoever shows the verdict later can tell
-whether the run still is what was judged. Nothing is judged here.
+`digests` identifies the bytes that were judged, so that a later reader of the verdict can tell whether the
+run has changed since. Nothing is judged here.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from trainyard.run.identity import parse_run
 from trainyard.run.outside import iterate_json_lines, open_regular, read_bytes
 
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl")
-"""What a proof judges, by name in the run directory."""
+"""The records that a proof judges, by name in the run directory."""
 
 
 class JudgedRecords:
-    """The four records of the run in a directory. What is no file of its own is refused by name."""
+    """The four records of a run directory. A record that is not a regular file is refused by name."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        """Raises ConfigError when it is no run directory, TrainyardError when its `run.json` is damaged."""
+        """Raises ConfigError for another kind of directory, TrainyardError for a damaged `run.json`."""
         self._directory = directory
         try:
             content = read_bytes(directory.run_file, links=False)
@@ -35,7 +35,7 @@ class JudgedRecords:
         self.config = self._config()
 
     def _config(self) -> bytes | None:
-        """The bytes of `config.yaml`; None where there is none that can be read."""
+        """The bytes of `config.yaml`; None if it cannot be read."""
         path = self._directory.config_file
         with suppress(FileNotFoundError, DamagedFileError):
             content = read_bytes(path, links=False)
@@ -44,11 +44,11 @@ class JudgedRecords:
         return None
 
     def rows(self) -> Iterator[dict[str, Any] | None]:
-        """The rows of `metrics.jsonl`, None for a line that is none; read to the end whoever stops early."""
+        """Yield the rows of `metrics.jsonl`, None for an invalid line; the file is always read to its end."""
         return self._lines("metrics.jsonl")
 
     def events(self) -> Iterator[dict[str, Any] | None]:
-        """The events, None for a line that is none."""
+        """Yield the events, None for an invalid line."""
         return self._lines("events.jsonl")
 
     def _lines(self, name: str) -> Iterator[dict[str, Any] | None]:
@@ -56,18 +56,18 @@ class JudgedRecords:
         try:
             yield from iterate_json_lines(self._directory.path / name, links=False, passing=digest.update)
         except DamagedFileError:
-            yield None  # whoever judges says that a line cannot be read
+            yield None  # the proof reports an unreadable line
             return
         if (self._directory.path / name).exists():
             self._digests[name] = digest.hexdigest()
 
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of each record as it was read, by its name; none of one not read to its end."""
+        """Return the SHA-256 of each record as read, by its name; without records not read to their end."""
         return dict(self._digests)
 
 
 def digests_now(directory: RunDirectory) -> dict[str, str]:
-    """The SHA-256 of each record as it lies there, by its name; none of what is missing or no file."""
+    """Return the SHA-256 of each record on disk, by its name; without missing and irregular files."""
     found = {}
     for name in RECORDS:
         with suppress(FileNotFoundError, DamagedFileError, OSError):

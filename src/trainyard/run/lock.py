@@ -1,4 +1,4 @@
-"""One trainer a run directory: a lock that the system takes back when the process ends, however it ends."""
+"""Allow one trainer per run directory, with a lock that the system releases however the process ends."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ _NAME = ".lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory, made if need be. Raises ConfigError when it cannot be used or is held."""
+    """Lock the run directory, and create it if needed. Raises ConfigError when it is locked or unusable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / _NAME).open("a+")
@@ -40,7 +40,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _leave_nothing_unused(directory: Path) -> None:
-    """Take the directory of a run that never started away again, if it holds nothing else."""
+    """Remove the directory of a run that never started, if it holds nothing else."""
     if not (directory / "run.json").exists():
         (directory / _NAME).unlink(missing_ok=True)
         with suppress(OSError):

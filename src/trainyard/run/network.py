@@ -1,8 +1,8 @@
-"""What NCCL's own log says of the network between the machines of a run. Pure: lines in, a value out.
+"""Read from NCCL's log which network connected the machines of a run. Pure: lines in, a value out.
 
-Only the channels that NCCL opened decide. The names of plugins and devices, `Using network …` and the lines
-of bootstrapping stand in logs of runs that use something else, or nothing; without a channel nothing is said.
-Forms of the lines: NCCL 2.4 to 2.31, aws-ofi-nccl 1.4 to 1.21.
+Only the channels that NCCL opened decide. The names of plugins and devices, `Using network …` and bootstrap
+lines also appear in logs of runs that use another network or none; without a channel, nothing is concluded.
+Supported log formats: NCCL 2.4 to 2.31, aws-ofi-nccl 1.4 to 1.21.
 """
 
 import re
@@ -16,7 +16,7 @@ _WISH = re.compile(r"NCCL_(?P<name>NET|IB_DISABLE|NET_PLUGIN) set by environment
 
 
 class Fabric(StrEnum):
-    """What machines are joined by that is faster than their ordinary network."""
+    """A network between machines that is faster than the ordinary one."""
 
     EFA = "EFA"
     INFINIBAND = "InfiniBand"
@@ -35,26 +35,26 @@ _CAUSES = {
         (r"NET/IB : No device found", "NCCL sees no device"),
     ),
 }
-"""Lines that say why a fabric was not used; they stand in healthy logs too, and explain but never decide."""
+"""Log lines that explain why a fabric was not used. Healthy logs have them too, so they never decide."""
 
 
 @dataclass(frozen=True)
 class NetworkUse:
-    """What one process's log shows."""
+    """The network use in one process's log."""
 
     channels: Mapping[str, int]
-    """How many of them by which network, as NCCL calls it: Socket, IB, AWS Libfabric …"""
+    """Number of channels per network, as NCCL calls it: Socket, IB, AWS Libfabric …"""
     wishes: Mapping[str, str]
-    """What the environment told NCCL: NET, IB_DISABLE, NET_PLUGIN."""
+    """What the environment requested from NCCL: NET, IB_DISABLE, NET_PLUGIN."""
     causes: Mapping[Fabric, str]
-    """Why a fabric was not used, if it was not."""
+    """Why a fabric was not used."""
 
     @property
     def by_tcp(self) -> bool:
         return self.channels.get("Socket", 0) > 0
 
     def asked_for_tcp(self, fabric: Fabric) -> bool:
-        """Whether somebody told NCCL to leave `fabric` alone."""
+        """Return whether the environment told NCCL not to use `fabric`."""
         if self.wishes.get("NET", "").lower() == "socket":
             return True
         if fabric is Fabric.EFA:
@@ -63,7 +63,7 @@ class NetworkUse:
 
 
 def read_network(lines: Iterable[str]) -> NetworkUse:
-    """Read the log of one process, of NCCL_DEBUG=INFO; of a silent log nothing is known."""
+    """Read one process's log with NCCL_DEBUG=INFO; a log without NCCL lines gives no facts."""
     channels: Counter[str] = Counter()
     wishes: dict[str, str] = {}
     causes: dict[Fabric, str] = {}
@@ -78,9 +78,9 @@ def read_network(lines: Iterable[str]) -> NetworkUse:
 
 
 def fallback(use: NetworkUse, fabric: Fabric | None) -> str | None:
-    """Why TCP instead of the `fabric` that the machine has; None where nothing shows that, or it was wished.
+    """Return why TCP was used instead of the machine's `fabric`; None if it was not, or was requested.
 
-    An empty text is a fallback that the log does not explain.
+    An empty text means that the log does not explain it.
     """
     if fabric is None or not use.by_tcp or use.asked_for_tcp(fabric):
         return None

@@ -1,9 +1,9 @@
-"""The one way to read JSON, JSON lines and YAML that come from outside: bounded, and never waiting.
+"""Read JSON, JSON lines and YAML from untrusted files: bounded, and without blocking.
 
     path --opened without blocking, a regular file--> bytes --size--> text --UTF-8--> value --depth, digits-->
 
-Whatever a file holds, the answer is a value that can be used, shown and written again, or a DamagedFileError
-that names the file and, where there is one, the line. What the values mean is for the callers.
+For any file, the result is a value that can be used, shown and written again, or a DamagedFileError that
+names the file and, if known, the line. The callers interpret the values.
 """
 
 import io
@@ -19,13 +19,13 @@ from typing import IO, Any, NoReturn
 from trainyard.errors import ConfigError, DamagedFileError
 
 MOST_BYTES = 256 << 20
-"""Of a JSON document: the manifest of a million objects has less."""
+"""Maximum size of a JSON document: the manifest of a million objects is smaller."""
 MOST_LINE_BYTES = 16 << 20
-"""Of a line of JSON lines."""
+"""Maximum size of one line of JSON lines."""
 MOST_YAML_BYTES = 4 << 20
 MOST_DEPTH = 100
 MOST_DIGITS = 100
-"""Of a whole number."""
+"""Maximum number of digits of a whole number."""
 MOST_YAML_VALUES = 100_000
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -39,10 +39,10 @@ _LONG_NUMBER = re.compile(rf"[0-9]{{{MOST_DIGITS + 1},}}|[0-9][eE]\+?[0-9]{{3,}}
 
 
 def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
-    """Open a regular file for reading; a pipe, a device or a folder is refused and not waited for.
+    """Open a regular file for reading; refuse a pipe, a device or a folder without waiting for it.
 
-    Without `links`, a symbolic link is refused, too. Raises FileNotFoundError when there is nothing, and
-    DamagedFileError for everything else that is no file that can be read.
+    Without `links`, a symbolic link is refused, too. Raises FileNotFoundError when the path does not exist,
+    and DamagedFileError for anything else that is not a readable regular file.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
@@ -51,7 +51,7 @@ def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{path}: missing") from None
-    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+    except (OSError, ValueError) as error:  # ValueError: the name contains a null character
         raise DamagedFileError(f"{path}: cannot be read ({_words(error)})") from None
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -62,7 +62,7 @@ def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> bytes:
-    """The content of a regular file of at most `most` bytes. Raises as `open_regular` does."""
+    """Return the content of a regular file of at most `most` bytes. Raises as `open_regular` does."""
     with open_regular(path, links=links) as file:
         try:
             content = file.readall() if _fits(file, most) else b""
@@ -74,7 +74,7 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> byt
 
 
 def read_text(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> str:
-    """The content of a regular file as UTF-8. Raises as `open_regular` does."""
+    """Return the content of a regular file as UTF-8. Raises as `open_regular` does."""
     return decoded(read_bytes(path, most=most, links=links), str(path))
 
 
@@ -87,20 +87,20 @@ def read_named_text(path: Path, hint: str) -> str:
 
 
 def read_json(path: Path, *, links: bool = True) -> Any:
-    """The value in a JSON file. Raises as `open_regular` does, and DamagedFileError when it is no JSON."""
+    """Return the value in a JSON file. Raises as `open_regular`, and DamagedFileError for invalid JSON."""
     return parse_json(read_bytes(path, links=links), str(path))
 
 
 def read_json_object(path: Path, *, links: bool = True) -> dict[str, Any]:
-    """The object in a JSON file. Raises as `read_json` does."""
+    """Return the object in a JSON file. Raises as `read_json` does."""
     return parse_json_object(read_bytes(path, links=links), str(path))
 
 
 def parse_json(content: bytes | str, name: str) -> Any:
-    """The value of a JSON document that is called `name` in messages.
+    """Parse a JSON document, called `name` in messages.
 
-    Not a number, infinity, a key that is given twice, a text that is no Unicode, a whole number of more than
-    MOST_DIGITS digits and more than MOST_DEPTH levels are refused. Raises DamagedFileError.
+    Refuses NaN, infinity, duplicate keys, invalid Unicode, whole numbers of more than MOST_DIGITS digits and
+    more than MOST_DEPTH levels. Raises DamagedFileError.
     """
     if len(content) > MOST_BYTES:
         raise DamagedFileError(f"{name}: damaged: more than {MOST_BYTES:,} bytes")
@@ -108,7 +108,7 @@ def parse_json(content: bytes | str, name: str) -> Any:
 
 
 def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
-    """The object of a JSON document. Raises DamagedFileError when it is none."""
+    """Parse the object of a JSON document. Raises DamagedFileError when it is not an object."""
     value = parse_json(content, name)
     if not isinstance(value, dict):
         raise DamagedFileError(f"{name}: damaged: holds {_kind(value)}, where an object belongs")
@@ -116,7 +116,7 @@ def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
 
 
 def parse_json_line(content: bytes | str) -> dict[str, Any] | None:
-    """The object of one line; None when it is none. A number may be infinite or none: judges say so."""
+    """Parse the object of one line, None if invalid. NaN and infinity are allowed; the proof reports them."""
     try:
         value = _value_of(content, "line", _LINE, finite=False)
     except DamagedFileError:
@@ -127,10 +127,10 @@ def parse_json_line(content: bytes | str) -> dict[str, Any] | None:
 def iterate_json_lines(
     path: Path, *, links: bool = True, passing: Callable[[bytes], object] = bool
 ) -> Iterator[dict[str, Any] | None]:
-    """The object of each line in constant memory, None for a line that is none; nothing for a missing file.
+    """Yield the object of each line in constant memory, None for an invalid line; nothing for a missing file.
 
-    `passing` is given the file's bytes in order. Raises DamagedFileError when there is something that is no
-    regular file.
+    `passing` is called with the file's bytes in order. Raises DamagedFileError when the path is not a regular
+    file.
     """
     try:
         raw = open_regular(path, links=links)
@@ -144,7 +144,7 @@ def iterate_json_lines(
 
 
 def parse_yaml(content: bytes | str, name: str) -> Any:
-    """The value of a YAML document. Aliases count as often as they stand. Raises DamagedFileError."""
+    """Parse a YAML document. Every use of an alias counts in full. Raises DamagedFileError."""
     import yaml
 
     if len(content) > MOST_YAML_BYTES:
@@ -169,12 +169,12 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
 
 
 def same_json(one: object, other: object) -> bool:
-    """Whether two JSON values are the same; to Python true is 1, and 1 is 1.0."""
+    """Return whether two JSON values are the same. Python's `==` would treat true, 1 and 1.0 as equal."""
     return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def decoded(content: bytes, name: str) -> str:
-    """`content` as UTF-8. Raises DamagedFileError with the line where it is none."""
+    """Decode `content` as UTF-8. Raises DamagedFileError with the line of the first invalid byte."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -235,14 +235,14 @@ def _value_of(content: bytes | str, name: str, decoder: json.JSONDecoder, *, fin
     except (ValueError, RecursionError) as error:
         reason = "too deep" if isinstance(error, RecursionError) else str(error)
         raise DamagedFileError(f"{name}: damaged, not readable as JSON ({reason})") from None
-    # What follows looks at every value: only where one of them can be at fault.
+    # The check below visits every value, so it runs only when one of them can be invalid.
     if has_long or text.count("[") + text.count("{") > MOST_DEPTH or _SURROGATE.search(text):
         _require_usable(value, name, finite=finite)
     return value
 
 
 def _require_usable(value: Any, name: str, *, finite: bool) -> None:
-    """Raise DamagedFileError for what could not be shown, written or walked later."""
+    """Raise DamagedFileError for values that could not be shown, written or traversed later."""
     waiting = [(value, 1)]
     while waiting:
         found, depth = waiting.pop()
@@ -269,7 +269,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _lines(file: IO[bytes], passing: Callable[[bytes], object]) -> Iterator[bytes | None]:
-    """Each line, None for one that is too long, which is read past in pieces."""
+    """Yield each line, None for one that is too long, which is skipped in pieces."""
     while line := file.readline(MOST_LINE_BYTES):
         passing(line)
         if len(line) < MOST_LINE_BYTES or line.endswith(b"\n"):
@@ -283,7 +283,7 @@ def _lines(file: IO[bytes], passing: Callable[[bytes], object]) -> Iterator[byte
 
 
 def _require_shallow(text: str, name: str) -> None:
-    """Read the parser's events, before anything is built from them."""
+    """Check the parser's events before any value is built from them."""
     import yaml
 
     depth = 0
@@ -298,7 +298,7 @@ def _require_shallow(text: str, name: str) -> None:
 
 
 def _require_few(root: Any, name: str) -> None:
-    """Count what comes out when aliases are written out; one that holds itself never ends."""
+    """Count the values after expanding aliases; an alias that contains itself never ends."""
     import yaml
 
     waiting: list[tuple[Any, int]] = [(root, 1)]

@@ -1,26 +1,25 @@
-"""How long work tells how far it is, to whoever shows it. Nothing is shown here."""
+"""The interface by which long work reports its progress. Nothing is displayed here."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told what is being done and how much of it is done; any thread may tell."""
+    """Receives the current work and its progress; any thread may report."""
 
     def begin(self, what: str, total: int | None = None, unit: str = "B") -> None:
-        """Now `what` ("reading the store") is done, in place of what was before.
+        """Start `what` ("reading the store"), in place of the work before.
 
-        `total` is how much there is of it, None where that is not known; in bytes, unless `unit` is a noun in
-        the plural such as `files`.
+        `total` is its amount, None if unknown; in bytes, unless `unit` is a plural noun such as `files`.
         """
         ...
 
     def advance(self, count: int) -> None:
-        """So much more of it is done."""
+        """Report `count` more units as done."""
         ...
 
 
 class Unseen:
-    """Nobody watches."""
+    """Ignores all progress."""
 
     def begin(self, what: str, total: int | None = None, unit: str = "B") -> None:
         pass

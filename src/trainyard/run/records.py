@@ -1,6 +1,6 @@
-"""The JSON-lines records of a run: `metrics.jsonl` (one row a logged step) and `events.jsonl`.
+"""Write and read a run's JSON-lines records: `metrics.jsonl` (one row per logged step) and `events.jsonl`.
 
-Writing appends whole lines; reading bears a last line that a crash cut off. Unknown values are absent.
+Writing appends whole lines; reading tolerates a last line that a crash cut off. Unknown values are omitted.
 """
 
 import json
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class RecordWriter:
-    """Appends rows to a JSON-lines file; each row is handed to the system before `write` returns."""
+    """Appends rows to a JSON-lines file; each row is passed to the system before `write` returns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +51,7 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn a refusal of the system into a RecordError that names the file."""
+    """Turn an error of the system into a RecordError that names the file."""
     try:
         yield
     except OSError as error:
@@ -62,20 +62,20 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All whole rows of a JSON-lines file, none if it is missing; lines that are no objects are skipped.
+    """Return all complete rows of a JSON-lines file, none if it is missing; other lines are skipped.
 
-    Raises DamagedFileError when something else than a file is there.
+    Raises DamagedFileError when the path is not a file.
     """
     return list(iterate_rows(path))
 
 
 def iterate_rows(path: Path) -> Iterator[Row]:
-    """The whole rows of a JSON-lines file one by one, in constant memory, as `read_rows` gives them."""
+    """Yield the complete rows of a JSON-lines file in constant memory, as `read_rows` does."""
     return (row for row in iterate_json_lines(path) if row is not None)
 
 
 def keep_rows_up_to(path: Path, step: int) -> int:
-    """Drop the rows after `step`, which a resumed run writes again; returns how many were dropped."""
+    """Drop the rows after `step`, which a resumed run writes again; return the number of dropped rows."""
     rows = read_rows(path)
     kept = [row for row in rows if int(row.get("step", 0)) <= step]
     if len(kept) < len(rows):
@@ -86,7 +86,7 @@ def keep_rows_up_to(path: Path, step: int) -> int:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off what follows the last newline, so that the next row starts on a line of its own."""
+    """Remove an incomplete last line, so that the next row starts on its own line."""
     if not path.is_file():
         return
     content = path.read_bytes()

@@ -1,8 +1,8 @@
-"""A segment of a long run: one workflow run of several that train one model, and what hands it to the next.
+"""Segments of a long run: several workflow runs train one model, and each hands over to the next.
 
     segment 1 ──exit 75, or its runner died──> segment 2 ──> … ──> done    one lineage, one commit, one run
 
-It only says what a segment is. Whether there is a next one is decided in `watch.continuation`.
+This module only describes a segment. `watch.continuation` decides whether there is a next one.
 """
 
 import json
@@ -24,49 +24,49 @@ _MANIFEST = re.compile(
 
 @dataclass(frozen=True)
 class Segment:
-    """Which part of which lineage a workflow run is."""
+    """The position of a workflow run in a lineage."""
 
     lineage: str
-    """The id of the workflow run that began it."""
+    """The id of the lineage's first workflow run."""
     number: int
     """Counted from 1."""
     run_number: int
-    """The number in the store: that of the workflow run that began it."""
+    """The run number in the store: that of the lineage's first workflow run."""
     commit: str
-    """All segments run this commit, in full."""
+    """The full commit hash, the same for all segments."""
     step: int = 0
-    """Where the lineage stood, as far as it was known, when this segment was dispatched."""
+    """The lineage's last known step when this segment was dispatched."""
     deaths: int = 0
-    """How many segments before this one ended with their runner and without word of a step, in a row."""
+    """Number of consecutive segments before this one whose runner died before they reported a step."""
     thread: str = ""
-    """The lineage's thread in Slack, CHANNEL:TS; empty when there is none that another machine could use."""
+    """The lineage's Slack thread, CHANNEL:TS; empty if there is none that another machine can use."""
 
     @property
     def run_id(self) -> str:
-        """The identity of the run that the lineage trains, and the name of its directory."""
+        """The identity of the run that the lineage trains, which is also the name of its directory."""
         return f"gh-{self.lineage}"
 
     @property
     def may_begin(self) -> bool:
-        """Whether it may find nothing to go on from: it is the first, or those before died without a step."""
+        """Whether it may start from scratch: it is the first, or those before died without a step."""
         return self.number == 1 or (self.step == 0 and self.deaths > 0)
 
     def next(self, *, step: int, died: bool) -> "Segment":
-        """The segment after this one, of the same lineage at the same commit."""
+        """Return the next segment, of the same lineage at the same commit."""
         deaths = self.deaths + 1 if died else 0
         return replace(self, number=self.number + 1, step=step, deaths=deaths)
 
     def told_in(self, thread: str) -> "Segment":
-        """The same with the thread in Slack, where one is known now."""
+        """Return the same segment with the Slack thread, if it is known now."""
         return replace(self, thread=thread) if _THREAD.fullmatch(thread) else self
 
     def to_text(self) -> str:
-        """As the dispatch input `continues` carries it."""
+        """Return the value of the dispatch input `continues`."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def first_segment(environment: Mapping[str, str]) -> Segment:
-    """The segment that the workflow run of GitHub's variables begins. Raises ConfigError outside of one."""
+    """Return the first segment, from GitHub's variables. Raises ConfigError outside a workflow run."""
     names = ("GITHUB_RUN_ID", "GITHUB_RUN_NUMBER", "GITHUB_SHA")
     missing = [name for name in names if not environment.get(name)]
     if missing:
@@ -76,7 +76,7 @@ def first_segment(environment: Mapping[str, str]) -> Segment:
 
 
 def read_segment(text: str, *, what: str = "continues") -> Segment:
-    """Read what `Segment.to_text` wrote. Raises ConfigError, because people can type anything there."""
+    """Parse the text of `Segment.to_text`. Raises ConfigError, because people can type anything there."""
     try:
         value = parse_json(text, what)
     except DamagedFileError:
@@ -98,20 +98,20 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
 
 @dataclass(frozen=True)
 class Handover:
-    """What a workflow run resolved and its successor needs: `plan.json`, or the plan job's output `plan`."""
+    """The resolved values that a workflow run passes on: `plan.json`, or the plan job's output `plan`."""
 
     segment: Segment
     inputs: Mapping[str, str]
-    """The dispatch inputs, but for `resume` of a later segment and `continues`."""
+    """The dispatch inputs, except a later segment's `resume` and `continues`."""
     ref: str
     store: str
     most_segments: int
 
     def inputs_of(self, following: Segment, *, manifest: str = "") -> dict[str, str]:
-        """The inputs that the segment `following` is dispatched with; `manifest` is the stored one's name.
+        """Return the dispatch inputs for the segment `following`; `manifest` is the stored manifest's name.
 
-        Without a manifest it looks for itself: on the runner first, then in the store. Where no step was ever
-        told, it begins as this segment did if it finds nothing.
+        Without a manifest, the segment searches for a checkpoint: on the runner first, then in the store. If
+        no step was ever reported and it finds none, it starts as this segment did.
         """
         unknown = self.inputs.get("resume", "auto") if following.may_begin else "auto"
         resume = f"{self.store}/manifests/{manifest}" if manifest else unknown
@@ -119,7 +119,7 @@ class Handover:
 
 
 def read_handover(text: str) -> Handover:
-    """Read a plan. Raises ConfigError for anything else."""
+    """Parse a plan. Raises ConfigError for anything else."""
     try:
         value = parse_json_object(text, "--plan")
         parts = {name: value[name] for name in ("inputs", "ref", "store", "most_segments")}
@@ -131,7 +131,7 @@ def read_handover(text: str) -> Handover:
 
 @dataclass(frozen=True)
 class ManifestPlace:
-    """A run's manifest by its address, as a pointer to what a run goes on from."""
+    """The address of a run's manifest, given as the point to resume from."""
 
     store: str
     key: str
@@ -139,7 +139,7 @@ class ManifestPlace:
 
 
 def manifest_place(resume: str) -> ManifestPlace | None:
-    """Where the manifest lies whose address is `resume`; None for any other way to resume."""
+    """Return the manifest's place if `resume` is its address; None for any other way to resume."""
     match = _MANIFEST.fullmatch(resume)
     return ManifestPlace(match["store"], match["key"], int(match["number"])) if match else None
 

@@ -1,7 +1,7 @@
-"""A run's `config.yaml` as plain values, for those that act on a run without training it.
+"""Read a run's `config.yaml` as plain values, for tools that work on a run without training it.
 
-Nothing is validated and no default is filled in: that is the affair of `config`, which wrote the file.
-YAML 1.1, which PyYAML reads, is enough here: what `config` writes means the same in it and in YAML 1.2.
+Nothing is validated and no default is filled in; `config`, which wrote the file, did both. PyYAML reads YAML
+1.1, which is enough here: what `config` writes means the same in YAML 1.1 and 1.2.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from trainyard.run.outside import parse_yaml
 
 
 def read_settings(content: str | bytes, name: str = "config.yaml") -> dict[str, Any]:
-    """The sections of a `config.yaml`, called `name` in messages; none where it is no mapping.
+    """Return the sections of a `config.yaml`, called `name` in messages; empty if it is not a mapping.
 
-    Raises ConfigError when it is no YAML.
+    Raises ConfigError when it is not valid YAML.
     """
     try:
         values = parse_yaml(content, name)
@@ -24,7 +24,7 @@ def read_settings(content: str | bytes, name: str = "config.yaml") -> dict[str, 
 
 
 def setting(settings: Mapping[str, Any], key: str) -> Any:
-    """The value at the dotted `key`; None when there is none."""
+    """Return the value at the dotted `key`; None if there is none."""
     value: Any = settings
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

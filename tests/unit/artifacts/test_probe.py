@@ -57,17 +57,13 @@ def a_link_to_itself(path: Path) -> Path:
     return path
 
 
-def too_long(path: Path) -> Path:
-    return path / ("x" * 300)
-
-
 def a_folder_under_its_name(path: Path) -> Path:
     (path / READINESS).mkdir(parents=True)
     return path
 
 
 @pytest.mark.parametrize(
-    "broken", [a_file, below_a_file, a_dangling_link, a_link_to_itself, too_long, a_folder_under_its_name]
+    "broken", [a_file, below_a_file, a_dangling_link, a_link_to_itself, a_folder_under_its_name]
 )
 def test_what_is_no_folder_is_refused_by_name(tmp_path: Path, broken: Callable[[Path], Path]) -> None:
     folder = broken(tmp_path / "store")

@@ -82,7 +82,7 @@ def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tm
         with pytest.raises((VerificationError, ServiceError), match=r"nothing to go on from|does not exist"):
             bring(wanted(tmp_path / NAME, store), open_store)
         (tmp_path / "store").mkdir(exist_ok=True)
-    with pytest.raises(VerificationError, match="Segment 2 finds nothing to go on from"):
+    with pytest.raises(VerificationError, match="Segment 2 finds nothing to resume from"):
         bring(wanted(tmp_path / NAME, store), open_store)
 
 

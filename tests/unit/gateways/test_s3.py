@@ -75,9 +75,9 @@ def test_the_permission_is_that_of_the_operation(operation: str, permission: str
         (NoCredentialsError(), "There are no AWS credentials for s3://ml-runs. Set AWS_ACCESS_KEY_ID"),
         (
             TokenRetrievalError(provider="sso", error_msg="gone"),
-            "credentials for s3://ml-runs could not be had",
+            "credentials for s3://ml-runs could not be obtained",
         ),
-        (ParamValidationError(report="non ascii"), "S3 cannot be asked that"),
+        (ParamValidationError(report="non ascii"), "The request to S3 is not valid"),
     ],
 )
 def test_each_cause_is_told(error: Exception, text: str) -> None:

@@ -182,7 +182,7 @@ def test_a_build_that_finds_nothing_of_its_run_begins_only_if_it_is_told_so(
     (tmp_path / "store").mkdir()  # a folder that is not there is a store that cannot be reached
     refused = build(new_machine("refused"), CODEBUILD_BUILD_NUMBER="42", **again)
     assert refused.status == {"install": "SUCCEEDED", "pre_build": "FAILED"}
-    assert "Segment 2 finds nothing to go on from" in refused.log
+    assert "Segment 2 finds nothing to resume from" in refused.log
     assert refused.exported["TRAIN_CODE"] == ""
     begun = build(new_machine("begun"), CODEBUILD_BUILD_NUMBER="43", MAY_BEGIN="true", DEADLINE="1s", **again)
     assert begun.exported == {"RUN_ID": "cb-41", "RUN_NUMBER": "41", "TRAIN_CODE": "75"}, begun.log

@@ -1,7 +1,7 @@
-"""How a bucket is reached: boto3's client, made as AWS's own settings say.
+"""Create boto3's client from AWS's own settings.
 
-Only what our uploads need is set here. Region, endpoint, proxy, addressing style, and the accelerate,
-dual-stack and FIPS endpoints are boto3's to find out.
+Only the settings that our uploads need are set here. boto3 finds the region, endpoint, proxy, addressing
+style, and the accelerate, dual-stack and FIPS endpoints.
 """
 
 import functools
@@ -12,13 +12,13 @@ from trainyard.errors import ConfigError
 from trainyard.gateways.s3.clock import Clock, sign_by
 
 CONNECTIONS = 80
-"""Kept open at most: those of the threads that send and fetch small files, and of parts beside them."""
+"""Maximum number of open connections, for the threads that transfer small files and parts."""
 _CONNECT_SECONDS = 5.0
 _SENT_UNASKED_BYTES = 1 << 20
 
 
 def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
-    """A client with the credentials of now. Raises ConfigError for settings that cannot be used."""
+    """Return a client with the current credentials. Raises ConfigError for unusable settings."""
     import boto3
     import botocore.session
     from botocore.exceptions import BotoCoreError
@@ -40,14 +40,14 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
 
 @functools.cache
 def _definitions(path: str | None) -> Any:
-    """boto3's definitions of services, read once for all clients: they take most of the time to make one."""
+    """Return boto3's service definitions, loaded once because loading them takes most of a client's start."""
     from botocore.loaders import create_loader
 
     return create_loader(path)
 
 
 def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:
-    """Let S3 refuse a file before it is sent. Small ones and parts go at once: asking takes a round trip."""
+    """Let S3 refuse a large file before its body is sent. For small ones, asking wastes a round trip."""
     from botocore.utils import determine_content_length
 
     if (determine_content_length(params["body"]) or 0) > _SENT_UNASKED_BYTES:
@@ -65,10 +65,10 @@ def _settings(attempts: int, call_seconds: float) -> Any:
         retries={"mode": "standard", "total_max_attempts": attempts},
         max_pool_connections=CONNECTIONS,
         tcp_keepalive=True,
-        # boto3 puts its own together anew for each request, which takes a seventh of the request's time.
+        # boto3 builds its user agent anew for each request, which takes a seventh of the request's time.
         user_agent=f"Trainyard Boto3/{boto3.__version__} Botocore/{botocore.__version__}",
-        # Every upload carries a signed checksum of its body already: no second one, neither as a checksum nor
-        # as the signature of the body.
+        # Every upload already carries a signed checksum of its body, so no second checksum and no body
+        # signature is needed.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"payload_signing_enabled": False},

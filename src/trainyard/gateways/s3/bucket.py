@@ -1,6 +1,6 @@
-"""One S3 operation on one bucket: with a time limit, retried where that can heal, refused in plain words.
+"""Run one S3 operation on one bucket: with a time limit, retries of errors that can heal, and clear errors.
 
-botocore retries connections and 5xx answers; here stand the answers that heal too and that it does not know.
+botocore retries connections and 5xx responses; this module retries other responses that can heal.
 """
 
 import os
@@ -22,13 +22,13 @@ from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import DENIED, explain
 
 _ATTEMPTS = 5
-"""Of one call, with exponential backoff and jitter; AWS's own variable AWS_MAX_ATTEMPTS overrides it."""
+"""Attempts per call, with exponential backoff and jitter; AWS's variable AWS_MAX_ATTEMPTS overrides it."""
 _DAMAGED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest")
-"""The bytes arrived as others than they were sent."""
+"""The bytes that arrived differ from the ones sent."""
 _BUSY = ("409", "ConditionalRequestConflict", "OperationAborted", "IncompleteBody")
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "400")
-"""The session's time is over; 400 is all that the answer to a HEAD can say of it."""
+"""The session has expired; the response to a HEAD request can only say 400."""
 _NEVER_AN_ANSWER = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", *_EXPIRED)
 
 _SURE_TO_BE_THERE = {
@@ -39,11 +39,11 @@ _SURE_TO_BE_THERE = {
     "get_object": "ContentLength",
     "list_objects_v2": "IsTruncated",
 }
-"""What an answer lacks that broke off in its headers, which Python's HTTP client takes for their end."""
+"""A field that a truncated response lacks; Python's HTTP client takes a cut in the headers for their end."""
 
 
 class _Refusals:
-    """Takes every refusal as an answer and remembers its code, but those that say nothing of the question."""
+    """Accepts every refusal as a response and records its code, except those unrelated to the request."""
 
     def __init__(self) -> None:
         self.code = ""
@@ -56,12 +56,12 @@ class _Refusals:
 
 
 class Bucket:
-    """A bucket and the prefix under which we keep to."""
+    """A bucket and the prefix that contains all our keys."""
 
     def __init__(
         self, name: str, prefix: str, *, encryption: str, call_seconds: float, attempts: int | None = None
     ) -> None:
-        """`attempts` of one call at most; None is AWS_MAX_ATTEMPTS, and 5 where that is not set."""
+        """`attempts` is the maximum per call; None means AWS_MAX_ATTEMPTS, or 5 if that is not set."""
         self.name = name
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts(attempts)
@@ -74,52 +74,53 @@ class Bucket:
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
     def call(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
-        """S3's answer to `operation` on `key`; None when it answers with one of the codes in `unless`.
+        """Return S3's response to `operation` on `key`; None for one of the codes in `unless`.
 
-        Raises VerificationError when S3 keeps receiving other bytes than were sent, else ServiceError.
+        Raises VerificationError when S3 repeatedly receives other bytes than were sent, else ServiceError.
         """
         return self._ask(operation, {"Key": self.prefix + key, **arguments}, unless)
 
     def create(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
-        """`call` for the operations that make an object: encrypted as the store was asked to."""
+        """Like `call`, for operations that create an object: with the store's encryption."""
         return self.call(operation, key, unless=unless, **self._encryption, **arguments)
 
     def require_encrypted(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Raise VerificationError when S3 says of a new object that it is not encrypted as asked."""
+        """Raise VerificationError when S3 reports that a new object lacks the requested encryption."""
         if not self.is_encrypted_as_asked(answer):
             raise VerificationError(
                 f"{key}: encrypted by {answer['ServerSideEncryption']}, asked for "
-                f"{self._encryption['ServerSideEncryption']}: an upload that was begun so was gone on with"
+                f"{self._encryption['ServerSideEncryption']}: an upload that was started so was resumed"
             )
 
     def is_encrypted_as_asked(self, answer: Mapping[str, Any]) -> bool:
-        """Whether S3 does not say of an object that it is encrypted in another way than was asked for."""
+        """Return False only if S3 reports another encryption for the object than was requested."""
         told, asked = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
         return not told or not asked or told == asked
 
     @property
     def is_aws(self) -> bool:
-        """Whether it is Amazon's, which tells the encryption of every object that has one."""
+        """Whether the endpoint is Amazon's, which reports the encryption of every encrypted object."""
         return ".amazonaws.com" in self.endpoint
 
     @property
     def goes_on_with_uploads(self) -> bool:
-        """Whether an upload that was cut off may be gone on with: not where a key is asked for.
+        """Whether interrupted uploads may be resumed: not if a KMS key is requested.
 
-        Nothing tells with what encryption it was begun, and its ETags tell nothing of its parts then.
+        S3 does not say with which encryption an upload was started, and with KMS the ETags say nothing about
+        the parts.
         """
         return self._encryption.get("ServerSideEncryption", "AES256") == "AES256"
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
-        """S3's answer to `operation` on the bucket itself, and no code; or None and the code of its refusal.
+        """Return S3's response to `operation` on the bucket and no code, or None and the refusal's code.
 
-        Raises ServiceError when S3 cannot be reached, or the bucket or the credentials are the wrong ones.
+        Raises ServiceError when S3 cannot be reached, or when the bucket or the credentials are wrong.
         """
         refused = _Refusals()
         return self._ask(operation, arguments, refused), refused.code
 
     def pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
-        """S3's answers to a listing of the keys that start with `prefix`."""
+        """Yield S3's responses to a listing of the keys that start with `prefix`."""
         further: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", {"Prefix": self.prefix + prefix, **arguments, **further}, ())
@@ -139,7 +140,7 @@ class Bucket:
                 if _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
-                    raise ServiceError(f"The answers of {self.endpoint} to {operation} break off.")
+                    raise ServiceError(f"The responses of {self.endpoint} to {operation} are cut off.")
             except ClientError as error:
                 code = str(error.response.get("Error", {}).get("Code", ""))
                 if code in unless:
@@ -148,7 +149,7 @@ class Bucket:
                     raise _refusal(code)(self.explained(operation, error)) from None
                 if code in _EXPIRED:
                     self._renew_credentials(client)
-            except (ResponseParserError, ValueError, OverflowError) as error:  # of a time or a number, too
+            except (ResponseParserError, ValueError, OverflowError) as error:  # invalid time or number
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
             except BotoCoreError as error:
@@ -157,7 +158,7 @@ class Bucket:
         raise AssertionError("the last attempt returns or raises")
 
     def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        """What S3 answers, asked once more where it was our time that it refused."""
+        """Return S3's response; ask once more if S3 refused our time."""
         from botocore.exceptions import ClientError
 
         signed_by = self._clock.offset
@@ -170,11 +171,11 @@ class Bucket:
 
     def _answer_once(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         if (body := arguments.get("Body")) is not None and hasattr(body, "seek"):
-            body.seek(0)  # botocore rewinds it between its own attempts only
+            body.seek(0)  # botocore rewinds it only between its own attempts
         return getattr(client, operation)(Bucket=self.name, **arguments)
 
     def _renew_credentials(self, expired: Any) -> None:
-        """Look for credentials anew, once for all threads: files, roles and tokens may have newer ones."""
+        """Load credentials again, once for all threads: files, roles and tokens may have newer ones."""
         with self._renewing:
             if self._client is expired:
                 self._client = self._connect()
@@ -183,12 +184,12 @@ class Bucket:
         return connect(attempts=self.attempts, call_seconds=self._call_seconds, clock=self._clock)
 
     def explained(self, operation: str, error: Exception) -> str:
-        """What went wrong, in words for the person who can mend it."""
+        """Return an error message for the person who can fix the problem."""
         return explain(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 
 
 def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
-    """Whether the answer neither broke off in its headers nor lacks, being damaged, what is sure."""
+    """Return whether the response is complete and has the field `sure`."""
     etag, listed = str(answer.get("ETag", "")), answer.get("Contents", ())
     if etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')):
         return False
@@ -199,19 +200,19 @@ def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
 
 
 def pause(attempt: int) -> None:
-    """Wait up to 1, 2, 4 … seconds before the next attempt, at random: clients must not march in step."""
+    """Wait up to 1, 2, 4 … seconds before the next attempt, at random: clients must not retry in step."""
     time.sleep(random.uniform(0, min(2 ** (attempt - 1), 10)))  # noqa: S311
 
 
 def _refusal(code: str) -> type[TrainyardError]:
-    """What to raise for a refusal with this code."""
+    """Return the error class for a refusal with this code."""
     if code in _DAMAGED:
         return VerificationError
     return PermissionRefusedError if code in DENIED else ServiceError
 
 
 def _attempts(most: int | None) -> int:
-    """AWS_MAX_ATTEMPTS, or its default; `most` where that is less."""
+    """Return AWS_MAX_ATTEMPTS or its default, limited to `most`."""
     value = os.environ.get("AWS_MAX_ATTEMPTS", str(_ATTEMPTS))
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(f"AWS_MAX_ATTEMPTS is {value!r}; it must be a whole number above 0")

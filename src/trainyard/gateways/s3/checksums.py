@@ -1,8 +1,8 @@
-"""The checksums that S3 computes over what it receives in parts: which there are, of a part and of the whole.
+"""The checksums that S3 computes over a multipart upload: the algorithms, for a part and for the whole.
 
-CRC64NVME costs next to nothing and is the same however a file was cut. It tells damage, not malice: it goes
-where the way to the store cannot be tampered with, and the SHA-256 of the manifest is beside it. A composite
-SHA-256 goes where asked for, over plain HTTP, and where a store knows no CRC64NVME.
+CRC64NVME is almost free and does not depend on how a file was split. It detects corruption, not tampering, so
+it is used when the connection cannot be tampered with, beside the SHA-256 in the manifest. A composite
+SHA-256 is used on request, over plain HTTP, and for stores without CRC64NVME.
 """
 
 import base64
@@ -18,7 +18,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Running(Protocol):
-    """A checksum that is told the bytes piece by piece, as those of `hashlib` are."""
+    """A running checksum that is updated piece by piece, like those of `hashlib`."""
 
     def update(self, piece: memoryview, /) -> None: ...
 
@@ -26,26 +26,26 @@ class Running(Protocol):
 
 
 class Algorithm(StrEnum):
-    """A checksum over parts, by S3's name."""
+    """A multipart checksum, by S3's name."""
 
     CRC64NVME = "CRC64NVME"
     SHA256 = "SHA256"
 
     def created(self) -> dict[str, str]:
-        """What an upload is begun with."""
+        """Return the arguments that start an upload."""
         full = {"ChecksumType": "FULL_OBJECT"} if self is Algorithm.CRC64NVME else {}
         return {"ChecksumAlgorithm": str(self), **full}
 
     def start(self) -> Running:
-        """Of one part, before its first byte."""
+        """Return the checksum of one part before its first byte."""
         return hashlib.sha256() if self is Algorithm.SHA256 else _Crc64Nvme()
 
     def sent(self, value: bytes) -> dict[str, str]:
-        """Makes S3 compute the checksum of the part it receives, and refuse anything else than `value`."""
+        """Return the arguments that make S3 compute the part's checksum and refuse any other than `value`."""
         return {"ChecksumAlgorithm": str(self), f"Checksum{self}": as_text(value)}
 
     def whole(self, parts: Sequence[tuple[bytes, int]]) -> bytes:
-        """Of the object whose parts have these checksums and sizes."""
+        """Return the checksum of the object whose parts have these checksums and sizes."""
         if self is Algorithm.SHA256:
             return hashlib.sha256(b"".join(value for value, _ in parts)).digest()
         from awscrt import checksums
@@ -56,9 +56,9 @@ class Algorithm(StrEnum):
         return _as_bytes(total)
 
     def completed(self, whole: bytes) -> dict[str, str]:
-        """Makes S3 refuse to join parts to anything else than what has this checksum."""
+        """Return the arguments that make S3 refuse to join the parts if their whole has another checksum."""
         if self is Algorithm.SHA256:
-            return {}  # S3 takes no composite one, and compares those of the parts
+            return {}  # S3 accepts no composite checksum here, but compares those of the parts
         return {"ChecksumType": "FULL_OBJECT", f"Checksum{self}": as_text(whole)}
 
 
@@ -76,7 +76,7 @@ class _Crc64Nvme:
 
 
 def crc64nvme_of(path: Path) -> str:
-    """Of a file, in base64."""
+    """Return the CRC64NVME of a file in base64."""
     checksum, buffer = Algorithm.CRC64NVME.start(), memoryview(bytearray(_BLOCK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -85,13 +85,13 @@ def crc64nvme_of(path: Path) -> str:
 
 
 def is_safe_way(endpoint: str) -> bool:
-    """Whether nobody between us and the store can change bytes and their unkeyed checksum alike."""
+    """Return whether nobody on the way to the store can change bytes together with their checksum."""
     place = urlsplit(endpoint)
     return place.scheme == "https" or place.hostname in _LOOPBACK
 
 
 def as_text(value: bytes) -> str:
-    """As S3 writes it."""
+    """Return the checksum as S3 writes it."""
     return base64.b64encode(value).decode()
 
 

@@ -1,19 +1,19 @@
-"""What may be known of a file before it is sent: what each part must be, and the SHA-256 of the whole."""
+"""Interface for facts known before a file is sent: the digest of each part, and the SHA-256 of the whole."""
 
 from typing import Protocol
 
 
 class PartCheck(Protocol):
-    """Compares a part with what it must be."""
+    """Compares a part with its expected digest."""
 
     def update(self, piece: memoryview, /) -> None: ...
 
     def require(self) -> None:
-        """Raise CheckpointError when it is another."""
+        """Raise CheckpointError when the part differs."""
 
 
 class Claim(Protocol):
-    """What is known of a file, by its parts."""
+    """The expected digests of a file's parts."""
 
     @property
     def size(self) -> int: ...
@@ -26,9 +26,9 @@ class Claim(Protocol):
 
     @property
     def is_vouched_for(self) -> bool:
-        """Whether the SHA-256 need not be taken where the parts are right."""
+        """Whether the SHA-256 need not be computed if the parts match."""
         ...
 
     def part(self, number: int) -> PartCheck:
-        """Of this number, from 0 on."""
+        """Return the check of part `number`, counted from 0."""
         ...

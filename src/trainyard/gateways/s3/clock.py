@@ -1,7 +1,7 @@
-"""The clock that requests are signed by: this machine's, put right by the store's once it was refused.
+"""The clock that signs requests: this machine's, corrected by the store's after a refusal.
 
-S3 refuses a request whose time differs from its own by more than a quarter of an hour. botocore signs by the
-machine's clock and gives up; here what the store's answer says of its time is heeded, and said once.
+S3 refuses a request whose time differs from its own by more than 15 minutes. botocore signs with the
+machine's clock and gives up; this module uses the time in the store's response instead, and warns once.
 """
 
 import logging
@@ -17,22 +17,22 @@ _logger = logging.getLogger(__name__)
 
 
 class Clock:
-    """The time of one store, for any number of threads."""
+    """The time of one store, shared by any number of threads."""
 
     def __init__(self) -> None:
         self.offset = timedelta()
-        """What is added to this machine's time."""
+        """Added to this machine's time."""
         self.endpoint = ""
-        """Of the store, for messages."""
+        """The store's endpoint, for messages."""
 
     def now(self) -> datetime:
         return machine_time() + self.offset
 
     def is_put_right(self, response: Mapping[str, Any], signed_by: timedelta) -> bool:
-        """Whether a refusal was of our time, and the store's is known now.
+        """Return whether the refusal concerned our time, and the store's time is known now.
 
-        `signed_by` is the offset that the request was signed with. The refusal of a HEAD says nothing but
-        403: there the two clocks must differ by more than S3 allows.
+        `signed_by` is the offset that signed the request. The refusal of a HEAD request only says 403: it
+        counts if the two clocks differ by more than S3 allows.
         """
         code = str(response.get("Error", {}).get("Code", ""))
         offset = offset_told(response)
@@ -52,7 +52,7 @@ def machine_time() -> datetime:
 
 
 def offset_told(response: Mapping[str, Any]) -> timedelta | None:
-    """How far the time in a store's answer is ahead of this machine's; None if it tells none."""
+    """Return how far the time in a store's response is ahead of this machine's; None if it has none."""
     try:
         theirs = parsedate_to_datetime(response["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, ValueError, TypeError):
@@ -61,7 +61,7 @@ def offset_told(response: Mapping[str, Any]) -> timedelta | None:
 
 
 def difference(endpoint: str, offset: timedelta | None) -> str:
-    """That the clocks differ, by how much, and what to do, in words."""
+    """Return a message that the clocks differ, by how much, and what to do."""
     off = ""
     if offset is not None:
         word = "behind" if offset > timedelta() else "ahead"
@@ -73,7 +73,7 @@ def difference(endpoint: str, offset: timedelta | None) -> str:
 
 
 def sign_by(client: Any, clock: Clock, credentials: Any) -> None:
-    """Let botocore's `client` sign by `clock` as well, where that differs from the machine's."""
+    """Make botocore's `client` sign with `clock` if that differs from the machine's clock."""
     from botocore.auth import S3SigV4Auth
 
     class ByOurClock(S3SigV4Auth):  # type: ignore[misc]

@@ -1,6 +1,7 @@
-"""Memory for the parts and ranges that are on their way: one budget for all files of a store.
+"""Memory for the parts and ranges being transferred: one budget for all files of a store.
 
-It comes from the system and goes back to it: what threads free of the heap stays with the process.
+The buffers are mapped from the system and returned to it, because the process keeps heap memory that threads
+free.
 """
 
 import mmap
@@ -16,13 +17,13 @@ class Memory:
     def __init__(self, budget: int = BUDGET_BYTES) -> None:
         self._budget, self._lent = budget, 0
         self._spare: list[mmap.mmap] = []
-        """Buffers that came back, all of one size: new ones would be filled with zeros first."""
+        """Returned buffers, all of one size, for reuse: the system fills new ones with zeros first."""
         self._changed = threading.Condition()
 
     def take(self, size: int, *, wait: bool = True) -> mmap.mmap | None:
-        """A buffer of `size` bytes, which `give` takes back; None where none is left and `wait` is False.
+        """Return a buffer of `size` bytes for `give` to take back; None if none is left and `wait` is False.
 
-        Who waits must hold no buffer that only he gives back: two of them would wait for each other.
+        A caller that waits must not hold a buffer that only it can return: two such callers would deadlock.
         """
         with self._changed:
             if not wait and not self._has_room(size):
@@ -34,7 +35,7 @@ class Memory:
             return self._spare.pop() if self._spare else mmap.mmap(-1, size)
 
     def give(self, buffer: mmap.mmap) -> None:
-        """Take a buffer back that nobody reads or fills any more."""
+        """Take back a buffer that nobody reads or fills any more."""
         with self._changed:
             self._lent -= len(buffer)
             if not self._spare or len(self._spare[0]) == len(buffer):

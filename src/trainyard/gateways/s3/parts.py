@@ -1,10 +1,10 @@
-"""A large file on its way into a bucket, in parts that are joined when the caller commits.
+"""Multipart upload of a large file; the parts are joined when the caller commits.
 
-    for each part, several at a time: memory → read with its checksum → SHA-256 of the whole, in turn → send
+    for each part, several at a time: memory → read with its checksum → SHA-256 of the whole, in order → send
 
 Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. The
-SHA-256 of the whole is not taken where it is known from the digests of its parts. An upload of the same file
-that was cut off is taken up (`unfinished`): what S3 has of it does not go again.
+SHA-256 of the whole is not computed if the digests of the parts imply it. An interrupted upload of the same
+file is resumed (`unfinished`): parts that S3 has are not sent again.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stor
 from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirmed, object_of, part_bytes
 
 PARTS_AT_ONCE = 8
-"""Of one file, as far as the memory goes. One connection to S3 carries 90 MB/s, whatever the line."""
+"""Per file, as far as the memory budget allows. One connection to S3 carries at most 90 MB/s on any line."""
 _PIECE_BYTES = 1 << 18
-"""Read at once, and checksummed while a processor's cache holds it: from memory that costs twice as much."""
+"""Size of one read, checksummed while in the processor's cache: from memory it costs twice as much."""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
-"""What stores answer that do not know the checksum."""
+"""Responses of stores that do not support the checksum."""
 
 
 class _UnknownChecksumError(Exception):
-    """The store does not know it."""
+    """The store does not support the checksum."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class _Sent:
 
 
 class _InTurn:
-    """The SHA-256 of the whole, told by the threads that have the parts, each in its turn."""
+    """Computes the SHA-256 of the whole from parts in several threads, in the order of the parts."""
 
     def __init__(self) -> None:
         self._whole, self._next = hashlib.sha256(), 1
         self._turn, self._is_over = threading.Condition(), False
 
     def update(self, number: int, content: memoryview) -> None:
-        """Raises CancelledError where a part before it does not come any more."""
+        """Add the part when it is its turn. Raises CancelledError when an earlier part failed."""
         with self._turn:
             self._turn.wait_for(lambda: self._next == number or self._is_over)
             if self._is_over:
@@ -65,7 +65,7 @@ class _InTurn:
             self._turn.notify_all()
 
     def end(self) -> None:
-        """Let nobody wait any more."""
+        """Stop all threads that wait."""
         with self._turn:
             self._is_over = True
             self._turn.notify_all()
@@ -80,18 +80,18 @@ class _InTurn:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part, and what it is brought with."""
+    """A part to send, and its resources."""
 
     number: int
-    """From 1 on."""
+    """Counted from 1."""
     buffer: mmap.mmap
     memory: Memory
-    """Gets the buffer back."""
+    """The pool to which the buffer is returned."""
     whole: _InTurn
 
 
 class Parts:
-    """A large file whose parts S3 has, and which is no object yet."""
+    """A multipart upload that is not joined yet."""
 
     def __init__(
         self, bucket: Bucket, key: str, size: int, *, pace: Pace, claim: Claim | None = None
@@ -109,16 +109,16 @@ class Parts:
         self._there: Mapping[int, StoredPart] = {}
         self._upload_id = ""
         self._held = contextlib.ExitStack()
-        """The file and the lock on it, until the upload is no more."""
+        """The open file and its lock, held until the upload ends."""
 
     @property
     def is_compared(self) -> bool:
         return self._claim is not None
 
     def send(self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, memory: Memory) -> bool:
-        """Send all parts that S3 does not have yet; False, with nothing begun, if it knows no such checksum.
+        """Send all parts that S3 does not have; return False, with nothing started, for an unknown checksum.
 
-        What was sent is given up when one fails for good.
+        When one part fails permanently, the upload is aborted.
         """
         self._algorithm = algorithm
         with contextlib.ExitStack() as undo:
@@ -138,7 +138,7 @@ class Parts:
             {"PartNumber": number, "ETag": part.etag, f"Checksum{self._algorithm}": as_text(part.checksum)}
             for number, part in enumerate(self._sent, 1)
         ]
-        # NoSuchUpload is how a retry hears that the first request, whose answer was lost, did join the parts.
+        # On a retry, NoSuchUpload means that the first request, whose response was lost, did join the parts.
         answer = self._bucket.call(
             "complete_multipart_upload",
             self._key,
@@ -162,7 +162,7 @@ class Parts:
                 )
 
     def _begin(self, file: FileIO, metadata: Mapping[str, str]) -> None:
-        """Have an upload to send parts to; raises _UnknownChecksumError."""
+        """Start or resume the upload; raises _UnknownChecksumError."""
         if _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
             self._take_up()
         if self._upload_id:
@@ -182,7 +182,7 @@ class Parts:
             raise _UnknownChecksumError
 
     def _take_up(self) -> None:
-        """Go on with an upload of this file that was cut off, if its parts are as long as ours are."""
+        """Resume an interrupted upload of this file if its parts have the same length as ours."""
         algorithm = self._algorithm
         upload_id = newest_unfinished(self._bucket, self._key, algorithm)
         there = stored_parts(self._bucket, self._key, upload_id, algorithm=algorithm) if upload_id else {}
@@ -193,7 +193,7 @@ class Parts:
         return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
 
     def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: Memory) -> list[_Sent]:
-        """Each part in order; the first are read while the upload is begun."""
+        """Send each part in order; the first ones are read while the upload is being started."""
         whole, parts = _InTurn(), list[Future[_Sent]]()
         with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:
             begun = pool.submit(self._begin, file, metadata)
@@ -212,7 +212,7 @@ class Parts:
         return sent
 
     def _bring(self, descriptor: int, part: "_Part", begun: Future[None]) -> _Sent:
-        """Read a part, have it hashed in its turn, and send it."""
+        """Read a part, hash it in its turn, and send it."""
         sent = None
         try:
             if part.whole.is_over:
@@ -221,7 +221,7 @@ class Parts:
             checksum = self._read(descriptor, part.number, content)
             if self._hashes:
                 part.whole.update(part.number, content)
-            begun.result()  # raises where there is no upload to send it to
+            begun.result()  # raises if the upload could not be started
             sent = self._send_part(part.number, content, checksum)
             return sent
         finally:
@@ -230,7 +230,7 @@ class Parts:
             part.memory.give(part.buffer)
 
     def _read(self, descriptor: int, number: int, content: memoryview) -> bytes:
-        """Fill `content` with the part; its checksum."""
+        """Fill `content` with the part; return its checksum."""
         self._pace(len(content))
         left, offset, checksum = content, (number - 1) * self._part_bytes, self._algorithm.start()
         check = self._claim.part(number - 1) if self._claim else None
@@ -263,10 +263,10 @@ class Parts:
 
 
 class _Whole:
-    """A buffer as a file whose every read gives a piece, or all that is left where no size is asked for.
+    """A buffer as a file; every read returns one piece, or the whole rest if no size is given.
 
-    Handed over as bytes, the signer copies it; handed over as a plain file, it is sent in pieces of 16 KiB.
-    In pieces, because a time limit is one of each piece.
+    If it were bytes, the signer would copy it; a plain file would be sent in pieces of 16 KiB. It is sent in
+    pieces because the time limit applies to each piece.
     """
 
     def __init__(self, content: memoryview) -> None:
@@ -290,12 +290,15 @@ class _Whole:
 
 
 def _is_no_consequence(part: Future[_Sent]) -> bool:
-    """Wait for it. Whether it was sent, or failed by itself and not because another had failed."""
+    """Wait for the part; return whether it was sent or failed by itself, not because another part failed."""
     return not isinstance(part.exception(), CancelledError)
 
 
 def _is_ours_alone(file: FileIO) -> bool:
-    """Whether no other process sends this file; held until it is closed. Two must not share one upload."""
+    """Return whether no other process sends this file; the lock is held until the file is closed.
+
+    Two processes must not share one upload.
+    """
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

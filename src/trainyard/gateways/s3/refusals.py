@@ -1,6 +1,6 @@
-"""What S3 or the way to it refused, in words for the person who can mend it: the cause, the name, what to do.
+"""Explain errors of S3 and the network to the person who can fix them: the cause, the name, what to do.
 
-Pure: errors in, text out. No secret is ever in such a text; the access key is not named either.
+Pure: errors in, text out. The text never contains a secret, nor the access key.
 """
 
 import re
@@ -16,7 +16,7 @@ _PERMISSIONS = {
     "complete_multipart_upload": "PutObject",
 }
 DENIED = ("AccessDenied", "403", "AllAccessDisabled", "Forbidden")
-"""The store answers, and the role may not do that."""
+"""The store responds, but the role lacks the permission."""
 _CREDENTIALS = {
     "InvalidAccessKeyId": "the access key does not exist there",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
@@ -28,7 +28,7 @@ _REGION = ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalL
 
 
 def explain(error: Exception, *, bucket: str, operation: str, endpoint: str) -> str:
-    """Why `operation` on `bucket` failed, and what to do."""
+    """Return why `operation` on `bucket` failed, and what to do."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return _explain_connection(error, bucket, endpoint)
@@ -88,7 +88,7 @@ def _explain_connection(error: Exception, bucket: str, endpoint: str) -> str:
         "SSOTokenLoadError",
         "UnauthorizedSSOTokenError",
     ):
-        return f"The AWS credentials for s3://{bucket} could not be had: {error}"
+        return f"The AWS credentials for s3://{bucket} could not be obtained: {error}"
     if kind == "ParamValidationError":
-        return f"S3 cannot be asked that: {error}"
+        return f"The request to S3 is not valid: {error}"
     return f"No usable answer from {endpoint} ({kind}: {error})."

@@ -1,8 +1,8 @@
-"""How a bucket is set up: versions, encryption, the sweeping of aborted uploads, no public access.
+"""Check a bucket's settings: versioning, encryption, the removal of aborted uploads, no public access.
 
-Each setting is read, judged by docs/runbooks/permissions.md, and mended only when asked. Of objects that are
-named it is told whether they are encrypted; which to name is the caller's affair. Where a store does
-not know a setting, or the role may not read it, it is told as not known and is no error.
+Each setting is read, compared with docs/runbooks/permissions.md, and fixed only on request. For named
+objects, the check reports whether they are encrypted; the caller chooses them. A setting that the store does
+not support, or that the role may not read, is reported as unknown and is not an error.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class Finding:
     """None when it could not be read."""
     found: str
     fixed: bool = False
-    """It was not good, and is now."""
+    """It was not good and has been fixed."""
 
     def text(self) -> str:
         verdict = {True: "ok", False: "not ok", None: "not known"}[self.good]
@@ -43,21 +43,21 @@ class Finding:
 
 
 class BucketSetup:
-    """The settings of the bucket `name`; those of lifecycles as far as they touch `prefix`."""
+    """The settings of the bucket `name`; lifecycle rules as far as they affect `prefix`."""
 
     def __init__(self, name: str, prefix: str, *, encryption: str, call_seconds: float) -> None:
         self._bucket = Bucket(name, prefix, encryption=encryption, call_seconds=call_seconds)
         self._algorithm = "AES256" if encryption == "none" else encryption
 
     def findings(self, *, fix: bool) -> Iterator[Finding]:
-        """Each setting; those that are not good are mended first with `fix`."""
+        """Yield a finding per setting; with `fix`, settings that are not good are fixed first."""
         for name, read, judge, mend in self._checks():
             yield self._look(name, read, judge, mend=mend if fix else None)
         yield self._look("no expiry", "get_bucket_lifecycle_configuration", self._expiry, mend=None)
         yield self._look("owner pays", "get_bucket_request_payment", _payer, mend=None)
 
     def stored(self, keys: Sequence[str]) -> Finding:
-        """How objects that are there are encrypted: the default of a bucket is for what comes after it."""
+        """Check the encryption of existing objects: the bucket's default applies only to new ones."""
         name, looked_at = "stored objects", keys[:_MOST_OBJECTS]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             answers = dict(zip(looked_at, pool.map(self._encryption_of, looked_at), strict=True))
@@ -65,7 +65,7 @@ class BucketSetup:
         if not told:
             return Finding(name, None, f"none of {len(looked_at)} could be looked at")
         if not any(told.values()) and not self._bucket.is_aws:
-            return Finding(name, None, "the store tells of none how it is encrypted")
+            return Finding(name, None, "the store does not say how they are encrypted")
         wanted = "aws:kms" if self._algorithm == "aws:kms" else ""
         wrong = sorted(key for key, found in told.items() if not found or not found.startswith(wanted))
         if not wrong:
@@ -74,7 +74,7 @@ class BucketSetup:
         return Finding(name, False, f"{len(wrong)} of {len(told)}: {how}, such as {wrong[0]}; copy them anew")
 
     def _encryption_of(self, key: str) -> str | None:
-        """Empty for none, None where the object may not be looked at, or is not there."""
+        """Return the object's encryption: empty for none, None if it is missing or may not be read."""
         answer, _ = self._bucket.about("head_object", Key=self._bucket.prefix + key)
         return None if answer is None else str(answer.get("ServerSideEncryption", ""))
 
@@ -129,7 +129,7 @@ class BucketSetup:
         self._change("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
 
     def _sweep(self, answer: _Answer) -> None:
-        """Add our rule to those that there are: S3 replaces all of them at once."""
+        """Add our rule to the existing ones, because S3 replaces all rules at once."""
         rules = [rule for rule in answer.get("Rules", []) if rule.get("ID") != "abort-incomplete-uploads"]
         abort = {"DaysAfterInitiation": _ABORT_DAYS}
         rules.append(
@@ -149,7 +149,7 @@ class BucketSetup:
         return f"no rule aborts uploads that were never completed; {_ABORT_DAYS} days are advised"
 
     def _expiry(self, answer: _Answer) -> str | None:
-        """A rule that removes or moves what a manifest vouches for; somebody made it, so it is not mended."""
+        """Report a rule that removes or moves current objects; people wrote it, so it is not fixed."""
         ours = self._bucket.prefix
         for rule in _enabled(answer):
             removes = {"Days", "Date"} & set(rule.get("Expiration", {})) or rule.get("Transitions")
@@ -182,7 +182,7 @@ def _versioning(answer: _Answer) -> str | None:
 def _payer(answer: _Answer) -> str | None:
     if answer.get("Payer") != "Requester":
         return None
-    return "the requester pays, which Trainyard does not offer to: let the bucket's owner pay (BucketOwner)"
+    return "the requester pays, which Trainyard does not support: let the bucket's owner pay (BucketOwner)"
 
 
 def _enabled(answer: _Answer) -> Iterator[_Answer]:
@@ -190,7 +190,7 @@ def _enabled(answer: _Answer) -> Iterator[_Answer]:
 
 
 def _prefix(rule: _Answer) -> str:
-    """What the keys start with that a rule is about."""
+    """Return the prefix of the keys to which a rule applies."""
     chosen = rule.get("Filter", {})
     return str(chosen.get("Prefix") or chosen.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
 

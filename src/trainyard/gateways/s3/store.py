@@ -1,4 +1,4 @@
-"""What a store does, in terms of S3's operations. It knows nothing of runs."""
+"""The operations of a store, on S3. The module knows nothing about runs."""
 
 import contextlib
 import hashlib
@@ -30,14 +30,14 @@ from trainyard.gateways.s3.uploads import (
 )
 
 PARTS_FROM_BYTES = 64 << 20
-"""Above, a file goes in parts: one request is one connection, and goes again from the start when it fails."""
+"""Larger files are sent in parts, because a failed single request starts again from the beginning."""
 RANGE_BYTES = 8 << 20
-"""Of a large object that is read in order; as many at once as there are parts of a file that is sent."""
+"""Range of a large object that is read in order; as many at once as parts of a file that is sent."""
 _LARGE_AT_ONCE = 4
-"""Files that go in parts. All share one memory, and the SHA-256 of each, where it is taken, one processor."""
+"""Files in multipart uploads at once. They share one memory budget, and each SHA-256 occupies a processor."""
 _TAKEN = ("412", "PreconditionFailed")
 _UNCONDITIONAL = ("501", "NotImplemented")
-"""Answers of stores that know no conditional writes."""
+"""Responses of stores without conditional writes."""
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 _OURS = re.compile(r"run-\d+/")
@@ -45,19 +45,19 @@ _OURS = re.compile(r"run-\d+/")
 
 @dataclass(frozen=True)
 class _Span:
-    """What to read of which object."""
+    """The part of an object to read."""
 
     key: str
     start: int
     end: int | None
     etag: str = ""
-    """With its quotes; of the object that it must be, empty for any."""
+    """ETag, with its quotes, that the object must have; empty for any."""
     told: dict[str, Any] | None = None
-    """Gets what S3 says of the object, with its checksum, if that is asked for."""
+    """Receives S3's description of the object, with its checksum if that is requested."""
 
 
 class S3Store:
-    """A store in `bucket`, all keys below `prefix`."""
+    """A store in `bucket`; all keys are below `prefix`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class S3Store:
         checksum: str = Algorithm.CRC64NVME,
         attempts: int | None = None,
     ) -> None:
-        """`checksum`: of files in parts, CRC64NVME where that does, or SHA256. `attempts`: of one call."""
+        """`checksum` is for multipart uploads: CRC64NVME if safe, or SHA256. `attempts` is per call."""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = Bucket(
             bucket, prefix, encryption=encryption, call_seconds=call_seconds, attempts=attempts
@@ -99,7 +99,7 @@ class S3Store:
     def read_chunks(
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
-        """A stream that breaks is taken up where it broke, as long as the object is still the same."""
+        """Yield the object's bytes; a broken stream is resumed if the object is still the same."""
         span = _Span(key, start, None if length is None else start + length, _quoted(identity))
         return self._read(span, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
 
@@ -117,7 +117,7 @@ class S3Store:
                 return content
             pause(attempt)
         raise ServiceError(
-            f"{key}: its bytes arrive from {self._bucket.endpoint} as others than it has, each time. "
+            f"{key}: its bytes from {self._bucket.endpoint} do not match its checksum, each time. "
             "Something on the way changes them."
         )
 
@@ -125,7 +125,7 @@ class S3Store:
         return self._into(_Span(key, start, start + length), room)
 
     def _into(self, span: "_Span", room: memoryview) -> Iterator[memoryview]:
-        """Pieces of the object, in `room`."""
+        """Yield pieces of the object, in `room`."""
         end = span.end or 0
 
         def fill(body: Any, done: int) -> Iterator[memoryview]:
@@ -141,7 +141,7 @@ class S3Store:
     def stream(
         self, key: str, start: int, size: int, *, identity: str = ""
     ) -> Generator[bytes | memoryview, None, None]:
-        """Several ranges of a large object at once, in buffers that are filled again once they were used."""
+        """Yield a large object from several parallel ranges, in buffers that are reused."""
         if size - start <= RANGE_BYTES:
             yield from self.read_chunks(key, start=start, identity=identity)
             return
@@ -151,7 +151,7 @@ class S3Store:
             try:
                 while starts or under_way:
                     while starts and len(under_way) < PARTS_AT_ONCE:
-                        # Those that wait for memory hold none: it is given back here, in order.
+                        # A caller that waits holds no buffer: all are returned here, in order.
                         buffer = self._memory.take(RANGE_BYTES, wait=not under_way)
                         if buffer is None:
                             break
@@ -165,11 +165,11 @@ class S3Store:
             finally:
                 for filled, buffer in under_way:
                     if not filled.cancel():
-                        filled.exception()  # wait: it fills the buffer
+                        filled.exception()  # wait, because it still fills the buffer
                     self._memory.give(buffer)
 
     def _fill(self, span: "_Span", buffer: mmap.mmap) -> int:
-        """How many bytes there were for it."""
+        """Fill the buffer; return the number of bytes."""
         return sum(len(piece) for piece in self._into(span, memoryview(buffer)))
 
     def _read(self, span: "_Span", pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
@@ -205,7 +205,7 @@ class S3Store:
             pause(attempt)
 
     def _require_end(self, key: str, etag: str, asked: Mapping[str, str]) -> None:
-        """Return when S3 refused a reading for the end of the object, which it is shorter than."""
+        """Return if S3 refused the read because the object ends before its start; otherwise raise."""
         found = self.describe(key) if asked else None
         if found is None:
             raise FileNotFoundError(key)
@@ -228,7 +228,7 @@ class S3Store:
         return True
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
-        found = self.describe(key)  # before the bytes are read: what changes in between has another ETag
+        found = self.describe(key)  # read before the bytes, so that a later change has another ETag
         if found is None or self.read_object(key) != old:
             return False
         arguments: dict[str, Any] = {
@@ -263,7 +263,7 @@ class S3Store:
         return checksum.get("algorithm") == Algorithm.CRC64NVME and checksum["value"] == crc64nvme_of(path)
 
     def sweep(self, older_than_seconds: float) -> int:
-        """By the store's own clock; where the role may not list uploads, the lifecycle rule has to do it."""
+        """Abort old uploads by the store's clock. If listing them is denied, the lifecycle rule does it."""
         swept = 0
         with contextlib.suppress(ServiceError, VerificationError, KeyError):
             answer, _ = self._bucket.about("list_multipart_uploads", Prefix=f"{self.prefix}run-")
@@ -283,7 +283,7 @@ def _quoted(identity: str) -> str:
 
 
 def _same(key: str, etag: str, answer: Mapping[str, Any]) -> str:
-    """The ETag that S3 answers, if it is the one of before: not every store heeds If-Match."""
+    """Return the ETag of S3's response if it is unchanged: some stores ignore If-Match."""
     found = str(answer.get("ETag", ""))
     if etag and found and found.strip('"') != etag.strip('"'):
         raise ObjectChangedError(f"{key}: became another object while it was read")

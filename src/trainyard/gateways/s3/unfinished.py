@@ -1,7 +1,7 @@
-"""Uploads in parts that were begun and never completed: which there are, and what S3 has of one.
+"""Find multipart uploads that were never completed, and the parts that S3 has of one.
 
-Looking needs s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts; without them nothing is found,
-and the file goes from its start.
+This needs s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts; without them nothing is found, and
+the file is sent from its start.
 """
 
 import base64
@@ -19,17 +19,17 @@ _LISTED_PARTS = 1000
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A part as S3 has it."""
+    """A part that S3 has."""
 
     etag: str
     size: int
     checksum: bytes
-    """Of the algorithm of the upload; empty where S3 does not tell."""
+    """Checksum by the upload's algorithm; empty if S3 does not say."""
 
     def holds(self, content: bytes | memoryview, checksum: bytes, algorithm: Algorithm) -> bool:
-        """Whether it is `content`: by a SHA-256, else by an ETag that is its MD5.
+        """Return whether the part is `content`, by a SHA-256 or else by an ETag that is its MD5.
 
-        Anyone who may write can have begun the upload, and a CRC64NVME can be forged.
+        Anyone with write access can have started the upload, and a CRC64NVME can be forged.
         """
         if self.checksum and self.checksum != checksum:
             return False
@@ -39,8 +39,8 @@ class StoredPart:
 
 
 def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
-    """The id of the upload of `key` that was begun last with this checksum; empty if there is none."""
-    with contextlib.suppress(ServiceError, VerificationError, KeyError):  # of an answer that is damaged
+    """Return the id of the newest upload of `key` with this checksum; empty if there is none."""
+    with contextlib.suppress(ServiceError, VerificationError, KeyError):  # of a damaged response
         answer, _ = bucket.about("list_multipart_uploads", Prefix=bucket.prefix + key)
         uploads = [
             each for each in (answer or {}).get("Uploads", []) if _is(each, bucket.prefix + key, algorithm)
@@ -51,9 +51,9 @@ def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
 
 
 def stored_parts(bucket: Bucket, key: str, upload_id: str, *, algorithm: Algorithm) -> dict[int, StoredPart]:
-    """What S3 has of an upload, by number; nothing where the role may not look or the answer is damaged."""
+    """Return the parts that S3 has, by number; none if the role may not look or the response is damaged."""
     found: dict[int, StoredPart] = {}
-    with contextlib.suppress(ServiceError, VerificationError, ValueError, KeyError):  # no base64, no number
+    with contextlib.suppress(ServiceError, VerificationError, ValueError, KeyError):  # bad base64 or number
         further: dict[str, int] = {}
         while True:
             page = bucket.call(
@@ -74,5 +74,8 @@ def stored_parts(bucket: Bucket, key: str, upload_id: str, *, algorithm: Algorit
 
 
 def _is(upload: dict[str, Any], key: str, algorithm: Algorithm) -> bool:
-    """Some stores do not tell the checksum; a wrong one is refused when a part comes, at the latest."""
+    """Return whether the upload has this key and checksum.
+
+    Some stores do not report the checksum; a wrong one is refused when the first part arrives.
+    """
     return bool(upload["Key"] == key and upload.get("ChecksumAlgorithm", algorithm) == algorithm)

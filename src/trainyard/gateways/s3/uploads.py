@@ -1,7 +1,7 @@
-"""A file on its way into a bucket in one request; larger ones are `parts`'s affair.
+"""Upload a file in one request; `parts` uploads larger ones.
 
-It is hashed, then sent with its SHA-256, which S3 computes again and refuses if it differs; S3's answer for
-the object is compared once more.
+The file is hashed, then sent with its SHA-256, which S3 computes again and refuses if it differs. The
+checksum in S3's response is compared once more.
 """
 
 import base64
@@ -19,12 +19,12 @@ from trainyard.gateways.s3.bucket import Bucket
 _PART_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20
 BODY_BYTES = 128 << 10
-"""Sent at once. Python's time limit is one of each such piece, and many connections may share a slow line."""
+"""Size of one write. Python's time limit applies to each, and many connections may share a slow line."""
 _MOST_PARTS = 10_000
 """S3's own limit."""
 MISSING = ("404", "NoSuchKey", "NotFound")
 Pace = Callable[[int], None]
-"""Called with the number of bytes that are to be read next; may wait."""
+"""Called with the number of bytes to be read next; may wait."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class S3Object:
 
 
 def describe(bucket: Bucket, key: str) -> S3Object | None:
-    """The object with the checksum that S3 computed, None if there is no such object."""
+    """Return the object with the checksum that S3 computed; None if it does not exist."""
     answer = bucket.call("head_object", key, unless=MISSING, ChecksumMode="ENABLED")
     if answer is None:
         return None
@@ -53,7 +53,7 @@ def describe(bucket: Bucket, key: str) -> S3Object | None:
 
 
 def sha256_of(path: Path, pace: Pace) -> str:
-    """The hex SHA-256 of a file."""
+    """Return the hex SHA-256 of a file."""
     digest, buffer = hashlib.sha256(), bytearray(min(_BLOCK_BYTES, path.stat().st_size + 1))
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
@@ -64,13 +64,13 @@ def sha256_of(path: Path, pace: Pace) -> str:
 
 
 def sha256_arguments(digest: bytes) -> dict[str, Any]:
-    """Makes S3 compute the SHA-256 of what it receives, and refuse anything else than `digest`."""
+    """Return the arguments that make S3 compute the SHA-256 and refuse any other than `digest`."""
     return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _base64(digest)}
 
 
 @dataclass(frozen=True)
 class SinglePart:
-    """A file that becomes an object in one request; it is read again then, and S3 refuses other bytes."""
+    """A file that one request uploads; it is read again then, and S3 refuses other bytes."""
 
     bucket: Bucket
     key: str
@@ -96,11 +96,11 @@ class SinglePart:
         return confirmed(self.bucket, stored, algorithm="SHA256", expected=_base64(digest))
 
     def abort(self) -> None:
-        """Nothing was sent."""
+        """Do nothing, because nothing was sent."""
 
 
 class _Blocks:
-    """A file that is read in blocks of a useful size, whatever is asked for (urllib3 asks for 16 KiB)."""
+    """A file that is read in large blocks, whatever size is requested (urllib3 requests 16 KiB)."""
 
     def __init__(self, file: FileIO, size: int, pace: Pace) -> None:
         self._file, self._size, self._pace = file, size, pace
@@ -120,13 +120,13 @@ class _Blocks:
 
 
 def confirmed(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
-    """The object, once S3's own checksum is the expected one; unchanged where S3 computes none."""
+    """Return the object if S3's own checksum is the expected one; unchanged if S3 computes none."""
     for _ in range(1 + bucket.attempts):
-        # Some stores leave out the number of parts that stands after a composite checksum ("-12").
+        # Some stores omit the number of parts after a composite checksum ("-12").
         value = str(stored.checksum.get("value", "")).partition("-")[0]
         if (stored.checksum.get("algorithm"), value) == (algorithm, expected):
             return stored
-        # None, or one from an answer that broke off in its headers: what counts is what S3 says when asked.
+        # The checksum is missing, or comes from a response with truncated headers, so S3 is asked again.
         described = describe(bucket, stored.key)
         if described is None or described.size != stored.size:
             continue
@@ -139,7 +139,7 @@ def confirmed(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str
 
 
 def object_of(key: str, size: int, answer: Mapping[str, Any], *, part_size: int = 0) -> S3Object:
-    """The object that S3 answers about; `part_size` as it was sent, where that is known."""
+    """Return the object that S3's response describes; `part_size` is the one used for sending, if known."""
     etag = str(answer.get("ETag", "")).strip('"')
     for algorithm in ("SHA256", "CRC64NVME"):
         value = answer.get(f"Checksum{algorithm}")
@@ -155,7 +155,7 @@ def object_of(key: str, size: int, answer: Mapping[str, Any], *, part_size: int 
 
 
 def is_as_told(content: bytes, answer: Mapping[str, Any]) -> bool:
-    """Whether the bytes of an answer have the SHA-256 that it tells of the object, if it tells one."""
+    """Return whether the bytes of a response match the SHA-256 in it, if it has one."""
     told = object_of("", len(content), answer).checksum
     if told.get("algorithm") != "SHA256" or told["type"] != "FULL_OBJECT":
         return True
@@ -163,7 +163,7 @@ def is_as_told(content: bytes, answer: Mapping[str, Any]) -> bool:
 
 
 def part_bytes(size: int) -> int:
-    """How long the parts of a file of `size` bytes are, a whole number of MiB."""
+    """Return the part size for a file of `size` bytes, a whole number of MiB."""
     return max(_PART_BYTES, -(-size // _MOST_PARTS // (1 << 20)) * (1 << 20))
 
 
