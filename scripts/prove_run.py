@@ -129,9 +129,8 @@ def final_state(
         return None, None
     display = PhaseDisplay("proof")
     try:
-        there = checkpoint_at_hand(
-            directory.checkpoint(step), open_store(str(store)), found.run_number or 0, step, display
-        )
+        path, number = directory.checkpoint(step), found.run_number or 0
+        there = checkpoint_at_hand(path, open_store(str(store)), number, step, progress=display)
         with shown(display), there as checkpoint:
             return digests_of_tensors(run, checkpoint, display), None
     except (CheckpointError, VerificationError) as error:

@@ -17,7 +17,7 @@ from trainyard.run.progress import UNSEEN, Progress
 
 @contextmanager
 def checkpoint_at_hand(
-    path: Path, store: Store, run_number: int, step: int, progress: Progress = UNSEEN
+    path: Path, store: Store, run_number: int, step: int, *, progress: Progress = UNSEEN
 ) -> Iterator[Path]:
     """Yield the checkpoint at `path`, or a copy of the stored one if it is gone.
 
@@ -27,13 +27,13 @@ def checkpoint_at_hand(
         yield path
         return
     with TemporaryDirectory(prefix="trainyard-") as folder:
-        if not fetch_checkpoint(store, run_number, step, Path(folder), progress):
+        if not fetch_checkpoint(store, run_number, step, Path(folder), progress=progress):
             raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
         yield Path(folder)
 
 
 def fetch_checkpoint(
-    store: Store, run_number: int, step: int, folder: Path, progress: Progress = UNSEEN
+    store: Store, run_number: int, step: int, folder: Path, *, progress: Progress = UNSEEN
 ) -> bool:
     """Fetch the checkpoint's files into `folder`, and hash them as they arrive.
 

@@ -77,7 +77,7 @@ def test_an_invalid_tag_is_refused(checkout: Make, tag: str) -> None:
 
 
 def test_a_missing_file_of_the_checkout_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"pyproject\.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: missing"):
         read_release(tmp_path, "v1.2.0")
 
 
