@@ -1,0 +1,68 @@
+"""What is to be run: the shape that a cluster is judged for. A plain value.
+
+Nothing that is left open is guessed here: without an instance type every node with GPUs is looked at, without
+`gpus_per_node` a node is taken as a whole.
+"""
+
+from dataclasses import dataclass
+
+from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
+
+GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
+GPU_DRIVER = "gpu.nvidia.com"
+"""Of Dynamic Resource Allocation: publishes the GPUs of a node as ResourceSlices."""
+EFA_DRIVER = "dra.net"
+"""The same for EFA (DRANET); its DeviceClass is efa.networking.k8s.aws."""
+KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+TOLERATED = (GPU, EFA)
+"""Taints that every job here tolerates: they keep others away from such nodes."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A job, as far as a cluster must have room for it."""
+
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    """None: all that a node of the type has; 0: no GPU is needed."""
+    instance_type: str = ""
+    """EC2's name, without HyperPod's prefix; empty takes any."""
+    kind: str = "auto"
+    """One of KINDS; auto takes the first that the cluster serves."""
+    namespace: str = "default"
+    queue: str = ""
+    """A LocalQueue of Kueue in the namespace."""
+    image: str = ""
+    claim: str = ""
+    """The PersistentVolumeClaim that checkpoints go to."""
+    checkpoint_path: str = ""
+    """Where they go in a pod."""
+    priority_class: str = ""
+    secret: str = ""
+    """A Secret of the namespace that pods refer to."""
+    tolerations: tuple[str, ...] = ()
+    """Keys of further taints that the job tolerates."""
+
+    @property
+    def tolerated(self) -> tuple[str, ...]:
+        return (*TOLERATED, *self.tolerations)
+
+    @property
+    def shape(self) -> str:
+        """For people: `4 × p5.48xlarge`, `2 nodes with 8 GPUs`."""
+        if self.instance_type:
+            return f"{self.nodes} × {self.instance_type}"
+        each = {None: "GPUs", 0: "no GPU", 1: "1 GPU"}.get(self.gpus_per_node, f"{self.gpus_per_node} GPUs")
+        return f"{self.nodes} {'node' if self.nodes == 1 else 'nodes'} with {each}"
+
+
+def plain_type(name: str) -> str:
+    """An instance type without HyperPod's prefix."""
+    return name.removeprefix(HYPERPOD)
+
+
+def catalogued(name: str) -> InstanceType | None:
+    """The instance type of this name, HyperPod's names included; None where it is not in the catalogue."""
+    plain = plain_type(name)
+    return next((instance for instance in CATALOGUE if instance.name == plain), None)
