@@ -3,23 +3,23 @@
 
     check      yes or no for the plan, with evidence and remedy for each finding
     capacity   what is free now, whether the plan fits, who holds the rest, when Kueue would admit it
-    nodes      the nodes that the plan may mean: GPUs, EFA, zone, health
+    nodes      the nodes that the plan may mean: GPUs, EFA, zone, health; with --prometheus their use
     list       the EKS and HyperPod clusters of the account in a region
     fix        the safe remedies as a plan, the others as commands; --apply carries the safe ones out
 
 Nothing is created but by fix --apply: jobs and pods are only sent as dry runs. The cluster is that of the
-kubeconfig ($KUBECONFIG, ~/.kube/config), or --cluster NAME --region R for an EKS cluster, whose tokens are
-signed here with the AWS credentials of this process: the aws CLI is not needed.
+kubeconfig, or --cluster NAME --region R, whose tokens are signed here: the aws CLI is not needed.
 
-Reads:      the kubeconfig or AWS, the API of the cluster; --config for the section cluster
-Writes:     nothing but with fix --apply; in GitHub Actions the verdict into the job summary
-Exit codes: 0 ready; 1 not ready, or fix left something undone; 2 wrong usage or kubeconfig; 4 the cluster,
-or AWS, cannot be reached or does not take the credentials
-Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
+Reads:      the kubeconfig or AWS, the API of the cluster, ECR for --image-uri; --config for its section
+cluster Writes:     nothing but with fix --apply; in GitHub Actions the verdict into the job summary, and
+why it is no into the step output `reason`
+Exit codes: 0 ready; 1 not ready, or fix left something undone; 2 wrong usage or kubeconfig; 4 the cluster, or
+            AWS, cannot be reached or does not take the credentials; 5 what was installed is not served in
+            time Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4
+            --namespace team-a
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -27,58 +27,69 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard import command, terminal
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.cluster.demand import Demand
+    from trainyard.cluster.hyperpod import Use
     from trainyard.cluster.looking import Looking
+    from trainyard.config.cluster import ClusterConfig
     from trainyard.gateways.kubernetes.api import Api
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+REACH = (
+    ("--context", "NAME", "of the kubeconfig; default: the current one"),
+    ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
+    ("--region", "REGION", "of AWS; default: as the environment says"),
+)
+PLAN = (
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
+    ("--namespace", "NAME", "default: that of the context, or default"),
+    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
+    ("--image-uri", "URI", "the image that is to run"),
+    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
+    ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
+    ("--priority-class", "NAME", "a PriorityClass"),
+    ("--secret", "NAME", "a Secret of the namespace that pods refer to"),
+)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
-    reach = parser.add_argument_group("the cluster")
+    reach, plan = parser.add_argument_group("the cluster"), parser.add_argument_group("the plan")
     reach.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
-    reach.add_argument(
-        "--context", default="", metavar="NAME", help="of the kubeconfig; default: the current one"
-    )
-    reach.add_argument(
-        "--cluster", default="", metavar="NAME", help="an EKS cluster, instead of a kubeconfig"
-    )
-    reach.add_argument(
-        "--region", default="", metavar="REGION", help="of AWS; default: that of the environment"
-    )
-    plan = parser.add_argument_group("the plan")
-    plan.add_argument(
-        "--config", type=Path, metavar="FILE", help="a configuration; its section cluster is read"
-    )
+    plan.add_argument("--config", type=Path, metavar="FILE", help="its section cluster is read")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of it")
     plan.add_argument("--num-nodes", type=command.positive, default=1, metavar="N", help="default: 1")
     plan.add_argument("--gpu-per-node", type=gpus, metavar="N", help="default: all of a node; 0 for none")
-    plan.add_argument(
-        "--instance-type", default="", metavar="TYPE", help="for example p5.48xlarge; default: any"
-    )
     plan.add_argument("--kind", choices=KINDS, help="of the job; default: the first that is served")
-    plan.add_argument("--namespace", metavar="NAME", help="default: that of the context, or default")
-    plan.add_argument("--queue", metavar="NAME", help="a LocalQueue of Kueue in the namespace")
-    plan.add_argument("--image-uri", metavar="URI", help="the image that is to run")
-    plan.add_argument("--volume", metavar="CLAIM", help="the PersistentVolumeClaim for checkpoints")
-    plan.add_argument("--checkpoint-path", metavar="PATH", help="where checkpoints are written in a pod")
-    plan.add_argument("--priority-class", metavar="NAME", help="a PriorityClass")
-    plan.add_argument("--secret", metavar="NAME", help="a Secret of the namespace that pods refer to")
-    tolerated = "a taint that the job tolerates; may be repeated"
-    plan.add_argument("--tolerate", action="append", default=[], metavar="KEY", help=tolerated)
+    plan.add_argument(
+        "--tolerate", action="append", default=[], metavar="KEY", help="a taint; may be repeated"
+    )
+    for group, options in ((reach, REACH), (plan, PLAN)):
+        for flag, metavar, meaning in options:
+            group.add_argument(flag, default="", metavar=metavar, help=meaning)
+    parser.add_argument("--prometheus", metavar="URL", help="with nodes: a workspace that knows their use")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry the safe remedies out")
-    seconds = "time limit of one call of the API; default: 20"
-    parser.add_argument("--call-seconds", type=command.seconds, default=20.0, metavar="S", help=seconds)
+    parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
+    limit = "of one call of the API; default: 20"
+    parser.add_argument("--call-seconds", type=command.seconds, default=20.0, metavar="S", help=limit)
     args = parser.parse_args(argv)
-    if args.cluster and (args.kubeconfig or args.context):
-        parser.error("--cluster names an EKS cluster by itself; leave --kubeconfig and --context out")
+    refuse_contradictions(parser, args)
     return args
+
+
+def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if args.cluster and (args.kubeconfig or args.context):
+        parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+    if args.apply and (args.command != "fix" or args.dry_run):
+        parser.error("--apply is for fix, and not together with --dry-run")
+    if args.set and not args.config:
+        parser.error("--set changes a configuration: name it with --config")
+    if args.prometheus and args.command != "nodes":
+        parser.error("--prometheus is for nodes")
 
 
 def gpus(text: str) -> int:
@@ -89,120 +100,125 @@ def gpus(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
-    commands = {"check": check, "nodes": show_nodes, "capacity": show_capacity}
-    return commands[args.command](args)
+    if args.command == "list":
+        return show_clusters(args)
+    settings = settings_of(args)
+    api, look = opened(args, settings)
+    if args.command == "fix":
+        return fix(args, settings, api, look)
+    return {"check": check, "capacity": show_capacity, "nodes": show_nodes}[args.command](args, look)
 
 
-def check(args: argparse.Namespace) -> int:
-    from trainyard.cluster.record import cluster_record, plan_record
-    from trainyard.cluster.snapshot import Unseen
-    from trainyard.cluster.verdict import State, judge, verdict_record
+def show_clusters(args: argparse.Namespace) -> int:
+    from trainyard.cluster.hyperpod import cluster_list_record, hyperpod_cluster
+    from trainyard.gateways.kubernetes.eks import list_clusters
+    from trainyard.gateways.kubernetes.hyperpod import HyperPod
+    from trainyard.report.cluster.fix_text import cluster_lines
+
+    eks = [cluster.record() for cluster in list_clusters(args.region)]
+    pods = HyperPod(args.region)
+    described = [hyperpod_cluster(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
+    data = [*eks, *(cluster_list_record(cluster, pods.region) for cluster in described)]
+    return say(args, {"clusters": data}, cluster_lines(data, width=terminal.width()))
+
+
+def check(args: argparse.Namespace, look: "Looking") -> int:
+    from trainyard.cluster.images import look_for_image
+    from trainyard.cluster.verdict import judge, verdict_record
+    from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.cluster.verdict_text import refusal, verdict_lines, verdict_markdown
 
-    api, demand, look = opened(args)
-    snapshot = look.snapshot(Unseen("not asked"))
-    verdict = judge(snapshot, demand)
-    data: dict[str, Any] = {
-        **verdict_record(verdict),
-        "cluster": cluster_record(snapshot, api.access.context),
-        "plan": plan_record(demand),
-    }
-    say(data, verdict_lines(data, width=terminal.width()), as_json=args.json)
+    snapshot = look.snapshot(look_for_image(look.demand.image, find_digest))
+    verdict = judge(snapshot, look.demand)
+    data = {**verdict_record(verdict), **look.record(snapshot)}
+    say(args, data, verdict_lines(data, width=terminal.width()))
     append_summary(verdict_markdown(data))
-    if verdict.state is State.READY:
-        return ExitCode.DONE
-    set_output("reason", refusal(data))
-    annotate(Level.ERROR, refusal(data), title="The cluster is not ready")
-    lost = verdict.state is State.UNKNOWN and verdict.service_failed
-    return ExitCode.REFUSED if lost else ExitCode.NO
+    if verdict.exit_code:
+        set_output("reason", refusal(data))
+        annotate(Level.ERROR, refusal(data), title="The cluster is not ready")
+    return verdict.exit_code
 
 
-def show_nodes(args: argparse.Namespace) -> int:
-    from trainyard.cluster.capacity import measure
-    from trainyard.cluster.record import cluster_record, plan_record, room_record
-    from trainyard.report.cluster.capacity_text import node_lines
-
-    api, demand, look = opened(args)
-    snapshot = look.usage()
-    capacity = measure(snapshot, demand)
-    data: dict[str, Any] = {
-        "cluster": cluster_record(snapshot, api.access.context),
-        "plan": plan_record(demand),
-        "nodes": [room_record(room) for room in capacity.rooms],
-        "unknown": capacity.unseen,
-    }
-    say(data, node_lines(data, width=terminal.width()), as_json=args.json)
-    return ExitCode.DONE
-
-
-def show_capacity(args: argparse.Namespace) -> int:
-    from trainyard.cluster.admission import outlook
+def show_capacity(args: argparse.Namespace, look: "Looking") -> int:
     from trainyard.cluster.capacity import Fit, measure
-    from trainyard.cluster.fitness import assess
-    from trainyard.cluster.record import capacity_record, cluster_record, plan_record
+    from trainyard.cluster.record import capacity_record
     from trainyard.report.cluster.capacity_text import capacity_lines
 
-    api, demand, look = opened(args)
     snapshot = look.usage()
-    capacity = measure(snapshot, demand)
-    expected = outlook(snapshot, demand, assess(snapshot, demand))
-    data: dict[str, Any] = {
-        "cluster": cluster_record(snapshot, api.access.context),
-        "plan": plan_record(demand),
-        "capacity": capacity_record(capacity, expected, snapshot),
-    }
-    say(data, capacity_lines(data, width=terminal.width()), as_json=args.json)
+    capacity = measure(snapshot, look.demand)
+    data = {**look.record(snapshot), "capacity": capacity_record(capacity, look.demand, snapshot)}
+    say(args, data, capacity_lines(data, width=terminal.width()))
     return ExitCode.DONE if capacity.fit is Fit.NOW else ExitCode.NO
 
 
-def opened(args: argparse.Namespace) -> "tuple[Api, Demand, Looking]":
-    """The API of the cluster, what it is judged for, and a look at it."""
-    from trainyard.cluster.demand import Demand
+def show_nodes(args: argparse.Namespace, look: "Looking") -> int:
+    from trainyard.cluster.capacity import measure
+    from trainyard.cluster.hyperpod import measured_use
+    from trainyard.cluster.record import nodes_record
+    from trainyard.gateways.prometheus import Prometheus
+    from trainyard.report.cluster.capacity_text import node_lines
+
+    snapshot = look.usage()
+    capacity = measure(snapshot, look.demand)
+    use: Sequence[Use] = ()
+    if args.prometheus:
+        workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
+        use = measured_use([room.fitness.node.name for room in capacity.rooms], workspace.query)
+    data = {**look.record(snapshot), **nodes_record(capacity, use)}
+    return say(args, data, node_lines(data, width=terminal.width()))
+
+
+def fix(args: argparse.Namespace, settings: "ClusterConfig", api: "Api", look: "Looking") -> int:
+    from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
+    from trainyard.cluster.images import look_for_image
+    from trainyard.cluster.verdict import judge
+    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.kubernetes.applying import apply_all
+    from trainyard.report.cluster.fix_text import fix_lines
+    from trainyard.run.outside import read_yaml_documents
+
+    snapshot = look.snapshot(look_for_image(look.demand.image, find_digest))
+    steps = plan_fix(judge(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
+    if args.apply:
+        for step in steps:
+            apply_all(api, step.objects)
+    data = {**look.record(snapshot), "steps": steps_record(steps, applied=args.apply)}
+    say(args, data, fix_lines(data["steps"], applied=args.apply, width=terminal.width()))
+    left = [step for step in steps if not (step.automatic and args.apply)]
+    return ExitCode.NO if left else ExitCode.DONE
+
+
+def settings_of(args: argparse.Namespace) -> "ClusterConfig":
+    """The section cluster of the configuration, or its defaults."""
+    from trainyard.config.cluster import ClusterConfig
+    from trainyard.config.load import load_config
+
+    return load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
+
+
+def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "tuple[Api, Looking]":
+    from trainyard.cluster.demand import demand_of
     from trainyard.cluster.looking import Looking
     from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.run.outside import read_yaml
 
-    access = find_access(args)
+    if args.cluster:
+        access = access_by_name(args.cluster, args.region)
+    else:
+        access = access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
-    demand = Demand(
-        nodes=args.num_nodes,
-        gpus_per_node=args.gpu_per_node,
-        instance_type=args.instance_type.removeprefix("ml."),
-        kind=args.kind or "auto",
-        namespace=args.namespace or access.namespace or "default",
-        queue=args.queue or "",
-        image=args.image_uri or "",
-        claim=args.volume or "",
-        checkpoint_path=args.checkpoint_path or "",
-        priority_class=args.priority_class or "",
-        secret=args.secret or "",
-        tolerations=tuple(args.tolerate),
-    )
-    return api, demand, Looking(api, demand, server=access.server, now=time.time())
+    demand = demand_of(vars(args), settings, namespace=access.namespace)
+    return api, Looking(api, demand, server=access.server, context=access.context, now=time.time())
 
 
-def find_access(args: argparse.Namespace) -> Any:
-    from trainyard.gateways.kubernetes.access import pod_access, read_access
-    from trainyard.run.outside import parse_yaml, read_text
-
-    named = args.kubeconfig or next((Path(p) for p in os.environ.get("KUBECONFIG", "").split(":") if p), None)
-    path = named or Path.home() / ".kube" / "config"
-    try:
-        return read_access(parse_yaml(read_text(path), str(path)), path=path, context=args.context)
-    except FileNotFoundError:
-        if named is None and (access := pod_access()) is not None:
-            return access
-        raise ConfigError(
-            f"{path}: no such kubeconfig; name one with --kubeconfig, or an EKS cluster with --cluster "
-            f"and --region"
-        ) from None
-
-
-def say(data: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
-    if as_json:
+def say(args: argparse.Namespace, data: dict[str, Any], lines: list[str]) -> int:
+    if args.json:
         command.print_json(data)
     else:
         print("\n".join(lines))
+    return ExitCode.DONE
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ Nothing that is left open is guessed here: without an instance type every node w
 `gpus_per_node` a node is taken as a whole.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
 
 GPU = "nvidia.com/gpu"
@@ -55,6 +58,24 @@ class Demand:
             return f"{self.nodes} × {self.instance_type}"
         each = {None: "GPUs", 0: "no GPU", 1: "1 GPU"}.get(self.gpus_per_node, f"{self.gpus_per_node} GPUs")
         return f"{self.nodes} {'node' if self.nodes == 1 else 'nodes'} with {each}"
+
+
+def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: str = "") -> Demand:
+    """What a command line asks for, over what the configuration says; `namespace` is that of the context."""
+    return Demand(
+        nodes=given["num_nodes"],
+        gpus_per_node=given["gpu_per_node"],
+        instance_type=plain_type(given["instance_type"]),
+        kind=given["kind"] or settings.kind,
+        namespace=given["namespace"] or settings.namespace or namespace or "default",
+        queue=given["queue"] or settings.queue or "",
+        image=given["image_uri"] or settings.image or "",
+        claim=given["volume"] or settings.volume.claim or "",
+        checkpoint_path=given["checkpoint_path"] or settings.volume.mount_path or "",
+        priority_class=given["priority_class"] or settings.priority_class or "",
+        secret=given["secret"] or settings.secret or "",
+        tolerations=tuple(given["tolerate"]),
+    )
 
 
 def plain_type(name: str) -> str:

@@ -8,7 +8,7 @@ operator and for namespaces that are `kubeflow` or start with `hyperpod`.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,6 +154,12 @@ def queries(nodes: Iterable[str], *, label: str = "Hostname") -> Mapping[str, st
     match = "|".join(re.escape(node).replace("\\-", "-") for node in sorted(nodes))
     quoted = '"' + match.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return {name: text.replace("NODE", label).replace("MATCH", quoted) for name, text in QUERIES.items()}
+
+
+def measured_use(nodes: Sequence[str], ask: Callable[[str], Iterable[Json]]) -> tuple[Use, ...]:
+    """The figures of these nodes; `ask` gives the series of a query."""
+    asked = queries(nodes) if nodes else {}
+    return use_of({figure: ask(text) for figure, text in asked.items()})
 
 
 def use_of(answers: Mapping[str, Iterable[Json]], *, label: str = "Hostname") -> tuple[Use, ...]:

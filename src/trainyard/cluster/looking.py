@@ -17,6 +17,7 @@ from trainyard.cluster import reduction
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.kinds import GROUPS, JobKind, chosen_kind, serves, trial_job, trial_pod
 from trainyard.cluster.permissions import needed_permissions, review_of, reviewed
+from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import Image, Namespace, Permission, Snapshot, Trial, Unseen, Volume
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
@@ -72,8 +73,14 @@ class Served:
 class Looking:
     """One look; `snapshot` takes it."""
 
-    def __init__(self, api: Api, demand: Demand, *, server: str, now: float) -> None:
-        self._api, self._demand, self._server, self._now = api, demand, server, now
+    def __init__(self, api: Api, demand: Demand, *, server: str, context: str, now: float) -> None:
+        """`now` is the time here, in Unix seconds."""
+        self.demand = demand
+        self._api, self._server, self._context, self._now = api, server, context, now
+
+    def record(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Which cluster was looked at, and for what, as plain data."""
+        return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
     def snapshot(self, image: "Image | Unseen") -> Snapshot:
         """Everything that the checks need. Raises ServiceError when the cluster cannot be asked at all."""
@@ -133,7 +140,7 @@ class Looking:
 
     def _work(self, served: Served) -> Mapping[str, Callable[[], Any]]:
         """Field of the snapshot -> what finds it out."""
-        demand, space = self._demand, f"/api/v1/namespaces/{quote(self._demand.namespace)}"
+        demand, space = self.demand, f"/api/v1/namespaces/{quote(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
         dra = served.path(DRA, "v1", "v1beta2", "v1beta1")
         trainer = served.path("trainer.kubeflow.org", "v1alpha1")
@@ -214,10 +221,10 @@ class Looking:
         return ask
 
     def _permissions_needed(self, served: Served) -> tuple[Permission, ...]:
-        return needed_permissions(self._demand, self._kind(served))
+        return needed_permissions(self.demand, self._kind(served))
 
     def _kind(self, served: Served) -> JobKind:
-        return chosen_kind(self._demand, served.resources)
+        return chosen_kind(self.demand, served.resources)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -249,7 +256,7 @@ class Looking:
         return frozenset(_flat(_flat(found)))
 
     def _namespace(self) -> Namespace:
-        name = self._demand.namespace
+        name = self.demand.namespace
         answer = self._api.get(f"/api/v1/namespaces/{quote(name)}")
         if answer is None:
             return Namespace(name, exists=False)
@@ -258,9 +265,9 @@ class Looking:
         return Namespace(name, exists=True, terminating=phase == "Terminating", labels=labels)
 
     def _volume(self) -> "Volume | Unseen | None":
-        if not self._demand.claim:
+        if not self.demand.claim:
             return Unseen("no claim is named", absent=True)
-        namespace, claim = quote(self._demand.namespace), quote(self._demand.claim)
+        namespace, claim = quote(self.demand.namespace), quote(self.demand.claim)
         return volume_of(
             self._api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
             lambda path: _or_none(self._seen(lambda: self._api.get(path))),
@@ -268,9 +275,9 @@ class Looking:
 
     def _secret(self) -> bool | Unseen:
         """Whether the secret is there; its content is not asked for."""
-        if not self._demand.secret:
+        if not self.demand.secret:
             return Unseen("no secret is named", absent=True)
-        path = f"/api/v1/namespaces/{quote(self._demand.namespace)}/secrets/{quote(self._demand.secret)}"
+        path = f"/api/v1/namespaces/{quote(self.demand.namespace)}/secrets/{quote(self.demand.secret)}"
         return self._api.get(path, names_only=True) is not None
 
     def _job_trial(self, served: Served) -> Trial | Unseen:
@@ -281,8 +288,8 @@ class Looking:
         if kind.name == "trainjob":
             found = self._seen(lambda: self._work(served)["runtimes"]())
             runtime = found[0] if found and not isinstance(found, Unseen) else ""
-        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{quote(self._demand.namespace)}"
-        body = trial_job(kind, self._demand, runtime=runtime)
+        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{quote(self.demand.namespace)}"
+        body = trial_job(kind, self.demand, runtime=runtime)
         return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)
 
     def _trial(self, what: str, path: str, body: Json) -> Trial:

@@ -1,11 +1,13 @@
 """What was found, as plain data: the JSON of `manage_cluster.py`, which the reports read too."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from trainyard.cluster.admission import Outlook
+from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import Capacity, Holder, Room
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import on_hyperpod
+from trainyard.cluster.hyperpod import Use
 from trainyard.cluster.snapshot import Snapshot, Unseen
 
 Json = dict[str, Any]
@@ -36,8 +38,9 @@ def plan_record(demand: Demand) -> Json:
     }
 
 
-def capacity_record(capacity: Capacity, expected: Outlook, snapshot: Snapshot) -> Json:
+def capacity_record(capacity: Capacity, demand: Demand, snapshot: Snapshot) -> Json:
     """What is free, whether the gang fits, who holds the rest, and when the queue would admit it."""
+    expected = outlook(snapshot, demand, tuple(room.fitness for room in capacity.rooms))
     return {
         "fits": capacity.fit.value,
         "nodes_wanted": capacity.nodes_wanted,
@@ -53,6 +56,13 @@ def capacity_record(capacity: Capacity, expected: Outlook, snapshot: Snapshot) -
         "may_grow": not isinstance(snapshot.scalers, Unseen) and bool(snapshot.scalers),
         "unknown": capacity.unseen,
     }
+
+
+def nodes_record(capacity: Capacity, use: Iterable[Use] = ()) -> Json:
+    """Every node, with its use where that was asked for."""
+    figures = {found.node: dict(found.figures) for found in use}
+    nodes = [{**room_record(room), "use": figures.get(room.fitness.node.name, {})} for room in capacity.rooms]
+    return {"nodes": nodes, "unknown": capacity.unseen}
 
 
 def room_record(room: Room) -> Json:

@@ -17,6 +17,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
 from trainyard.cluster.kinds import chosen_kind
 from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.errors import ExitCode
 
 
 class State(StrEnum):
@@ -55,6 +56,14 @@ class Verdict:
     def blind(self) -> tuple[Finding, ...]:
         """Essential checks that could not look."""
         return tuple(f for f in self.findings if f.check.essential and f.outcome.failed_to_look)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of a script that asks for the verdict."""
+        if self.state is State.READY:
+            return ExitCode.DONE
+        lost = self.state is State.UNKNOWN and self.service_failed
+        return ExitCode.REFUSED if lost else ExitCode.NO
 
     @property
     def service_failed(self) -> bool:

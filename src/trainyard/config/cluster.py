@@ -1,4 +1,4 @@
-"""The section `cluster` of the configuration: where jobs go on Kubernetes, and what a cluster may be given."""
+"""The section `cluster` of the configuration: where jobs go on Kubernetes, what a cluster may be given."""
 
 from typing import Annotated, Literal
 

@@ -1,41 +1,12 @@
 """ECR: whether an image is in a registry, and by which digest. Nothing is pulled or changed."""
 
-import re
-from dataclasses import dataclass
-
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
 
-_URI = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/"
-    r"(?P<repository>[a-z0-9][a-z0-9._/-]*)"
-    r"(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
-    re.ASCII,
-)
 _MISSING = ("ImageNotFoundException", "RepositoryNotFoundException")
 
 
-@dataclass(frozen=True)
-class EcrImage:
-    """The parts of an image's name in ECR."""
-
-    account: str
-    region: str
-    repository: str
-    tag: str
-    digest: str
-
-
-def parse_uri(uri: str) -> EcrImage | None:
-    """The parts of `uri`; None where it is not in ECR."""
-    match = _URI.fullmatch(uri)
-    if match is None:
-        return None
-    found = {name: value or "" for name, value in match.groupdict().items()}
-    return EcrImage(**found)
-
-
-def find_digest(image: EcrImage) -> str | None:
-    """The digest of the image; None where the registry does not have it.
+def find_digest(*, account: str, region: str, repository: str, tag: str, digest: str) -> str | None:
+    """The digest of an image that is named by tag or digest; None where the registry does not have it.
 
     Raises PermissionRefusedError, ServiceError when AWS refuses, ServiceTroubleError when it cannot be
     reached.
@@ -44,15 +15,13 @@ def find_digest(image: EcrImage) -> str | None:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-    what = f"look for {image.repository} in ECR of {image.region}"
+    what = f"look for {repository} in ECR of {region}"
     retries = {"mode": "standard", "total_max_attempts": 3}
     settings = Config(connect_timeout=5, read_timeout=20, retries=retries)
-    wanted = {"imageDigest": image.digest} if image.digest else {"imageTag": image.tag or "latest"}
+    wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
     try:
-        client = boto3.session.Session(region_name=image.region).client("ecr", config=settings)
-        answer = client.describe_images(
-            registryId=image.account, repositoryName=image.repository, imageIds=[wanted]
-        )
+        client = boto3.session.Session(region_name=region).client("ecr", config=settings)
+        answer = client.describe_images(registryId=account, repositoryName=repository, imageIds=[wanted])
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in _MISSING:

@@ -24,6 +24,7 @@ class HyperPod:
         try:
             session = boto3.session.Session(region_name=region or None)
             self._client: Any = session.client("sagemaker", config=settings)
+            self.region = str(self._client.meta.region_name)
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{error}; name a region with --region") from None
 

@@ -34,21 +34,40 @@ class EksCluster:
     authentication: str
     """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty where EKS does not say."""
 
+    @property
+    def region(self) -> str:
+        """As its ARN has it."""
+        return self.arn.split(":")[3] if self.arn.count(":") >= 5 else ""
+
+    def record(self) -> dict[str, str]:
+        """It as plain data."""
+        return {
+            "name": self.name,
+            "type": "eks",
+            "status": self.status,
+            "region": self.region,
+            "version": self.version,
+            "authentication": self.authentication,
+        }
+
 
 def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
     """The clusters of the account in a region. Raises ServiceError when AWS refuses or cannot be reached."""
     client = _client(region)
     with_names = _asked(lambda: [n for page in _pages(client) for n in page["clusters"]], "list its clusters")
-    return tuple(_described(client, name) for name in with_names[:_MOST_CLUSTERS])
+    found = (_described(client, name) for name in with_names[:_MOST_CLUSTERS])
+    return tuple(cluster for cluster in found if cluster is not None)
 
 
-def describe_cluster(name: str, region: str = "") -> EksCluster:
-    """One cluster by its name. Raises ConfigError when there is none of this name."""
+def describe_cluster(name: str, region: str = "") -> EksCluster | None:
+    """One cluster by its name; None when there is none of this name."""
     return _described(_client(region), name)
 
 
-def _described(client: Any, name: str) -> EksCluster:
+def _described(client: Any, name: str) -> EksCluster | None:
     found = _asked(lambda: client.describe_cluster(name=name)["cluster"], f"describe the cluster {name}")
+    if found is None:
+        return None
     return EksCluster(
         name=name,
         arn=str(found.get("arn", "")),
@@ -86,7 +105,7 @@ def _asked(work: Any, what: str) -> Any:
         details = error.response.get("Error", {})
         code, said = str(details.get("Code", "")), str(details.get("Message", ""))
         if code == "ResourceNotFoundException":
-            raise ConfigError(f"EKS has none to {what}: {said}; see --region and --cluster") from None
+            return None
         if code in (*_REFUSED, *_UNKNOWN_CALLER):
             raise PermissionRefusedError(f"AWS does not allow to {what} ({code}): {said}") from None
         raise ServiceError(f"AWS refused to {what} ({code}): {said}") from None
