@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from trainyard.cluster.hyperpod import Use
     from trainyard.cluster.looking import Looking
     from trainyard.config.cluster import ClusterConfig
-    from trainyard.gateways.kubernetes.api import Api
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
@@ -74,22 +73,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry the safe remedies out")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
-    limit = "of one call of the API; default: 20"
-    parser.add_argument("--call-seconds", type=command.seconds, default=20.0, metavar="S", help=limit)
+    parser.add_argument("--call-seconds", type=command.seconds, default=20.0, metavar="S", help="of one call")
     args = parser.parse_args(argv)
-    refuse_contradictions(parser, args)
-    return args
-
-
-def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
     if args.apply and (args.command != "fix" or args.dry_run):
-        parser.error("--apply is for fix, and not together with --dry-run")
+        parser.error("--apply is for fix, without --dry-run")
     if args.set and not args.config:
         parser.error("--set changes a configuration: name it with --config")
     if args.prometheus and args.command != "nodes":
         parser.error("--prometheus is for nodes")
+    return args
 
 
 def gpus(text: str) -> int:
@@ -100,13 +94,16 @@ def gpus(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command.configure_logging(args.log_level)
+    from trainyard.config.cluster import ClusterConfig
+    from trainyard.config.load import load_config
+
     if args.command == "list":
         return show_clusters(args)
-    settings = settings_of(args)
-    api, look = opened(args, settings)
+    settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
+    look = opened(args, settings)
     if args.command == "fix":
-        return fix(args, settings, api, look)
-    return {"check": check, "capacity": show_capacity, "nodes": show_nodes}[args.command](args, look)
+        return fix(args, settings, look)
+    return check(args, look) if args.command == "check" else show_usage(args, look)
 
 
 def show_clusters(args: argparse.Namespace) -> int:
@@ -123,13 +120,12 @@ def show_clusters(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace, look: "Looking") -> int:
-    from trainyard.cluster.images import look_for_image
     from trainyard.cluster.verdict import judge, verdict_record
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.cluster.verdict_text import refusal, verdict_lines, verdict_markdown
 
-    snapshot = look.snapshot(look_for_image(look.demand.image, find_digest))
+    snapshot = look.snapshot(find_digest)
     verdict = judge(snapshot, look.demand)
     data = {**verdict_record(verdict), **look.record(snapshot)}
     say(args, data, verdict_lines(data, width=terminal.width()))
@@ -140,84 +136,62 @@ def check(args: argparse.Namespace, look: "Looking") -> int:
     return verdict.exit_code
 
 
-def show_capacity(args: argparse.Namespace, look: "Looking") -> int:
-    from trainyard.cluster.capacity import Fit, measure
-    from trainyard.cluster.record import capacity_record
-    from trainyard.report.cluster.capacity_text import capacity_lines
-
-    snapshot = look.usage()
-    capacity = measure(snapshot, look.demand)
-    data = {**look.record(snapshot), "capacity": capacity_record(capacity, look.demand, snapshot)}
-    say(args, data, capacity_lines(data, width=terminal.width()))
-    return ExitCode.DONE if capacity.fit is Fit.NOW else ExitCode.NO
-
-
-def show_nodes(args: argparse.Namespace, look: "Looking") -> int:
+def show_usage(args: argparse.Namespace, look: "Looking") -> int:
+    """What is free: of the whole plan (`capacity`), or node by node (`nodes`)."""
     from trainyard.cluster.capacity import measure
     from trainyard.cluster.hyperpod import measured_use
-    from trainyard.cluster.record import nodes_record
+    from trainyard.cluster.record import usage_record
     from trainyard.gateways.prometheus import Prometheus
-    from trainyard.report.cluster.capacity_text import node_lines
+    from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
 
     snapshot = look.usage()
     capacity = measure(snapshot, look.demand)
     use: Sequence[Use] = ()
     if args.prometheus:
         workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
-        use = measured_use([room.fitness.node.name for room in capacity.rooms], workspace.query)
-    data = {**look.record(snapshot), **nodes_record(capacity, use)}
-    return say(args, data, node_lines(data, width=terminal.width()))
+        use = measured_use(capacity.node_names, workspace.query)
+    data = {**look.record(snapshot), **usage_record(capacity, look.demand, snapshot, use=use)}
+    if args.command == "nodes":
+        return say(args, data, node_lines(data, width=terminal.width()))
+    say(args, data, capacity_lines(data, width=terminal.width()))
+    return capacity.exit_code
 
 
-def fix(args: argparse.Namespace, settings: "ClusterConfig", api: "Api", look: "Looking") -> int:
+def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "Looking") -> int:
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
-    from trainyard.cluster.images import look_for_image
     from trainyard.cluster.verdict import judge
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
     from trainyard.run.outside import read_yaml_documents
 
-    snapshot = look.snapshot(look_for_image(look.demand.image, find_digest))
+    snapshot = look.snapshot(find_digest)
     steps = plan_fix(judge(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
     if args.apply:
         for step in steps:
-            apply_all(api, step.objects)
+            apply_all(look.api, step.objects)
     data = {**look.record(snapshot), "steps": steps_record(steps, applied=args.apply)}
     say(args, data, fix_lines(data["steps"], applied=args.apply, width=terminal.width()))
-    left = [step for step in steps if not (step.automatic and args.apply)]
+    left = any(not (step.automatic and args.apply) for step in steps)
     return ExitCode.NO if left else ExitCode.DONE
 
 
-def settings_of(args: argparse.Namespace) -> "ClusterConfig":
-    """The section cluster of the configuration, or its defaults."""
-    from trainyard.config.cluster import ClusterConfig
-    from trainyard.config.load import load_config
-
-    return load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
-
-
-def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "tuple[Api, Looking]":
+def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "Looking":
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.looking import Looking
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
     from trainyard.run.outside import read_yaml
 
-    if args.cluster:
-        access = access_by_name(args.cluster, args.region)
-    else:
-        access = access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    named = access_by_name(args.cluster, args.region) if args.cluster else None
+    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     demand = demand_of(vars(args), settings, namespace=access.namespace)
-    return api, Looking(api, demand, server=access.server, context=access.context, now=time.time())
+    return Looking(api, demand, server=access.server, context=access.context, now=time.time())
 
 
 def say(args: argparse.Namespace, data: dict[str, Any], lines: list[str]) -> int:
-    if args.json:
-        command.print_json(data)
-    else:
-        print("\n".join(lines))
+    command.print_json(data) if args.json else print("\n".join(lines))
     return ExitCode.DONE
 
 

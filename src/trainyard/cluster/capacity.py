@@ -12,6 +12,7 @@ from enum import StrEnum
 from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand
 from trainyard.cluster.fitness import Fitness, assess, devices_by_node
 from trainyard.cluster.snapshot import Amounts, Pod, Snapshot, Unseen
+from trainyard.errors import ExitCode
 
 
 class Fit(StrEnum):
@@ -81,6 +82,15 @@ class Capacity:
     @property
     def gpus_free(self) -> int:
         return sum(room.gpus_free for room in self.rooms if room.fitness.fit)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(room.fitness.node.name for room in self.rooms)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of a script that asks whether the gang fits."""
+        return ExitCode.DONE if self.fit is Fit.NOW else ExitCode.NO
 
     @property
     def whole_nodes(self) -> tuple[str, ...]:

@@ -15,10 +15,11 @@ from urllib.parse import quote
 
 from trainyard.cluster import reduction
 from trainyard.cluster.demand import Demand
+from trainyard.cluster.images import look_for_image
 from trainyard.cluster.kinds import GROUPS, JobKind, chosen_kind, serves, trial_job, trial_pod
 from trainyard.cluster.permissions import needed_permissions, review_of, reviewed
 from trainyard.cluster.record import cluster_record, plan_record
-from trainyard.cluster.snapshot import Image, Namespace, Permission, Snapshot, Trial, Unseen, Volume
+from trainyard.cluster.snapshot import Namespace, Permission, Snapshot, Trial, Unseen, Volume
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
     CredentialsRefusedError,
@@ -49,6 +50,8 @@ class Api(Protocol):
 
     def review(self, path: str, body: Json) -> Json: ...
 
+    def apply(self, path: str, body: Json) -> tuple[int, Json]: ...
+
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]: ...
 
 
@@ -76,19 +79,24 @@ class Looking:
     def __init__(self, api: Api, demand: Demand, *, server: str, context: str, now: float) -> None:
         """`now` is the time here, in Unix seconds."""
         self.demand = demand
-        self._api, self._server, self._context, self._now = api, server, context, now
+        self.api = api
+        self._server, self._context, self._now = server, context, now
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
         """Which cluster was looked at, and for what, as plain data."""
         return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
-    def snapshot(self, image: "Image | Unseen") -> Snapshot:
-        """Everything that the checks need. Raises ServiceError when the cluster cannot be asked at all."""
+    def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
+        """Everything that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
+
+        Raises ServiceError when the cluster cannot be asked at all.
+        """
         version = self._version()
         offset = self._clock_offset()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
             nodes = pool.submit(self._seen, self._nodes)
             pods = pool.submit(self._seen, self._pods)
+            image = pool.submit(look_for_image, self.demand.image, find_digest)
             served = self._served(pool)
             coming = {name: pool.submit(self._seen, work) for name, work in self._work(served).items()}
             permissions = [pool.submit(self._permission, p) for p in self._permissions_needed(served)]
@@ -105,7 +113,7 @@ class Looking:
                 permissions=tuple(future.result() for future in permissions),
                 nodes=seen_nodes,
                 pods=pods.result(),
-                image=image,
+                image=image.result(),
                 **found,
             )
 
@@ -153,8 +161,8 @@ class Looking:
             "slices": lambda: self._list(dra, "resourceslices", reduction.slice_of),
             "allocated": lambda: self._allocated(dra),
             "namespace": self._namespace,
-            "quotas": lambda: self._api.whole_list(f"{space}/resourcequotas", reduction.quota_of),
-            "limits": lambda: _flat(self._api.whole_list(f"{space}/limitranges", reduction.limits_of)),
+            "quotas": lambda: self.api.whole_list(f"{space}/resourcequotas", reduction.quota_of),
+            "limits": lambda: _flat(self.api.whole_list(f"{space}/limitranges", reduction.limits_of)),
             "volume": self._volume,
             "drivers": lambda: self._names("/apis/storage.k8s.io/v1/csidrivers"),
             "priority_classes": lambda: self._names("/apis/scheduling.k8s.io/v1/priorityclasses"),
@@ -180,20 +188,20 @@ class Looking:
             return Unseen(str(error))
 
     def _version(self) -> str:
-        answer = self._api.get("/version")
+        answer = self.api.get("/version")
         if not isinstance(answer, dict) or not answer.get("gitVersion"):
             raise ServiceError(f"{self._server} is no Kubernetes API server: /version says nothing")
         return str(answer["gitVersion"])
 
     def _clock_offset(self) -> float | None:
-        theirs = self._api.server_time
-        return None if theirs is None else theirs - self._api.clock_at_answer
+        theirs = self.api.server_time
+        return None if theirs is None else theirs - self.api.clock_at_answer
 
     def _nodes(self) -> Any:
-        return self._api.whole_list("/api/v1/nodes", reduction.node_of)
+        return self.api.whole_list("/api/v1/nodes", reduction.node_of)
 
     def _pods(self) -> Any:
-        return self._api.whole_list("/api/v1/pods", reduction.pod_of, fieldSelector=LIVE)
+        return self.api.whole_list("/api/v1/pods", reduction.pod_of, fieldSelector=LIVE)
 
     def _served(self, pool: ThreadPoolExecutor) -> Served:
         groups = self._seen(self._groups)
@@ -205,7 +213,7 @@ class Looking:
         return Served(groups, {n: kept for n, kept in seen.items() if not isinstance(kept, Unseen)})
 
     def _groups(self) -> Mapping[str, tuple[str, ...]]:
-        answer = self._api.get("/apis") or {}
+        answer = self.api.get("/apis") or {}
         found = {}
         for group in answer.get("groups") or ():
             versions = [str(v.get("version")) for v in group.get("versions") or ()]
@@ -215,7 +223,7 @@ class Looking:
 
     def _resources_of(self, name: str) -> Callable[[], tuple[str, ...]]:
         def ask() -> tuple[str, ...]:
-            answer = self._api.get(f"/apis/{name}") or {}
+            answer = self.api.get(f"/apis/{name}") or {}
             return tuple(str(item.get("name")) for item in answer.get("resources") or ())
 
         return ask
@@ -229,35 +237,35 @@ class Looking:
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         try:
-            return reviewed(permission, self._api.review(path, review_of(permission)))
+            return reviewed(permission, self.api.review(path, review_of(permission)))
         except CredentialsRefusedError:
             raise
         except ServiceError as error:
             return reviewed(permission, {"error": str(error)})
 
     def _list(self, root: str | Unseen, what: str, reduce: Callable[[Json], Any]) -> Any:
-        return root if isinstance(root, Unseen) else self._api.whole_list(f"{root}/{what}", reduce)
+        return root if isinstance(root, Unseen) else self.api.whole_list(f"{root}/{what}", reduce)
 
     def _workloads(self, path: str, kind: str) -> Any:
-        return self._api.whole_list(path, lambda raw: reduction.workload_of(raw, kind))
+        return self.api.whole_list(path, lambda raw: reduction.workload_of(raw, kind))
 
     def _allocated(self, root: str | Unseen) -> Any:
         found = self._list(root, "resourceclaims", reduction.allocated_of)
         return found if isinstance(found, Unseen) else dict(_flat(found))
 
     def _names(self, path: str) -> frozenset[str]:
-        answer = self._api.get(path, names_only=True) or {}
+        answer = self.api.get(path, names_only=True) or {}
         return frozenset(_name_of(item) for item in answer.get("items") or ())
 
     def _hooks(self) -> frozenset[str]:
         root = "/apis/admissionregistration.k8s.io/v1"
         kinds = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-        found = (self._api.whole_list(f"{root}/{kind}", reduction.hooked_of) for kind in kinds)
+        found = (self.api.whole_list(f"{root}/{kind}", reduction.hooked_of) for kind in kinds)
         return frozenset(_flat(_flat(found)))
 
     def _namespace(self) -> Namespace:
         name = self.demand.namespace
-        answer = self._api.get(f"/api/v1/namespaces/{quote(name)}")
+        answer = self.api.get(f"/api/v1/namespaces/{quote(name)}")
         if answer is None:
             return Namespace(name, exists=False)
         labels = (answer.get("metadata") or {}).get("labels") or {}
@@ -269,8 +277,8 @@ class Looking:
             return Unseen("no claim is named", absent=True)
         namespace, claim = quote(self.demand.namespace), quote(self.demand.claim)
         return volume_of(
-            self._api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
-            lambda path: _or_none(self._seen(lambda: self._api.get(path))),
+            self.api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
+            lambda path: _or_none(self._seen(lambda: self.api.get(path))),
         )
 
     def _secret(self) -> bool | Unseen:
@@ -278,7 +286,7 @@ class Looking:
         if not self.demand.secret:
             return Unseen("no secret is named", absent=True)
         path = f"/api/v1/namespaces/{quote(self.demand.namespace)}/secrets/{quote(self.demand.secret)}"
-        return self._api.get(path, names_only=True) is not None
+        return self.api.get(path, names_only=True) is not None
 
     def _job_trial(self, served: Served) -> Trial | Unseen:
         kind = self._kind(served)
@@ -294,7 +302,7 @@ class Looking:
 
     def _trial(self, what: str, path: str, body: Json) -> Trial:
         try:
-            status, answer = self._api.create(path, body, dry_run=True)
+            status, answer = self.api.create(path, body, dry_run=True)
         except ServiceTroubleError as error:
             return Trial(what, 0, str(error))
         return Trial(what, status, " ".join(str(answer.get("message", "")).split())[:600])

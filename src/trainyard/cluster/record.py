@@ -38,31 +38,26 @@ def plan_record(demand: Demand) -> Json:
     }
 
 
-def capacity_record(capacity: Capacity, demand: Demand, snapshot: Snapshot) -> Json:
+def usage_record(capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use: Iterable[Use] = ()) -> Json:
     """What is free, whether the gang fits, who holds the rest, and when the queue would admit it."""
     expected = outlook(snapshot, demand, tuple(room.fitness for room in capacity.rooms))
+    figures = {found.node: dict(found.figures) for found in use}
     return {
         "fits": capacity.fit.value,
-        "nodes_wanted": capacity.nodes_wanted,
         "places_free": capacity.places,
         "places": capacity.places_empty,
         "gpus": capacity.gpus,
         "gpus_free": capacity.gpus_free,
         "whole_nodes_free": list(capacity.whole_nodes),
-        "nodes": [room_record(room) for room in capacity.rooms],
+        "nodes": [
+            {**room_record(room), "use": figures.get(room.fitness.node.name, {})} for room in capacity.rooms
+        ],
         "holders": [_holder(holder) for holder in capacity.holders],
         "waiting": [_holder(holder) for holder in capacity.waiting],
         "queue": {"when": expected.when.value, "evidence": expected.evidence},
         "may_grow": not isinstance(snapshot.scalers, Unseen) and bool(snapshot.scalers),
         "unknown": capacity.unseen,
     }
-
-
-def nodes_record(capacity: Capacity, use: Iterable[Use] = ()) -> Json:
-    """Every node, with its use where that was asked for."""
-    figures = {found.node: dict(found.figures) for found in use}
-    nodes = [{**room_record(room), "use": figures.get(room.fitness.node.name, {})} for room in capacity.rooms]
-    return {"nodes": nodes, "unknown": capacity.unseen}
 
 
 def room_record(room: Room) -> Json:

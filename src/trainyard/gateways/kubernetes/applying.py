@@ -5,14 +5,21 @@ An object of a kind that was defined a moment ago is tried again until the API s
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard.errors import PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api
 
 SERVED_SECONDS = 60.0
 _PAUSE = 0.5
 _NOT_YET = (404, 503)
+
+
+class Api(Protocol):
+    """A cluster that objects can be applied to (`api.Api`)."""
+
+    def get(self, path: str) -> Any: ...
+
+    def apply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]: ...
 
 
 def apply_all(api: Api, objects: Iterable[Mapping[str, Any]], *, seconds: float = SERVED_SECONDS) -> None:

@@ -12,15 +12,13 @@ _MOST_NODES = 40
 
 def capacity_lines(data: Json, *, width: int) -> list[str]:
     """The lines of `capacity`."""
-    capacity = data["capacity"]
-    lines = [heading(data), "", *_answer(capacity, data["plan"])]
-    shown = capacity["nodes"][:_MOST_NODES]
-    lines += ["", *node_table(shown, width=width)]
-    if len(capacity["nodes"]) > len(shown):
-        lines.append(f"… and {len(capacity['nodes']) - len(shown)} more nodes; --json lists them all")
+    nodes = data["nodes"]
+    lines = [heading(data), "", *_answer(data), "", *node_table(nodes[:_MOST_NODES], width=width)]
+    if len(nodes) > _MOST_NODES:
+        lines.append(f"… and {len(nodes) - _MOST_NODES} more nodes; --json lists them all")
     for title, name in (("held by", "holders"), ("waiting", "waiting")):
-        if capacity[name]:
-            lines += ["", *_holders(title, capacity[name], width=width)]
+        if data[name]:
+            lines += ["", *_holders(title, data[name], width=width)]
     return lines
 
 
@@ -39,21 +37,22 @@ def heading(data: Json) -> str:
     return f"{name} · Kubernetes {cluster['version']} · {data['plan']['shape']}"
 
 
-def _answer(capacity: Json, plan: Json) -> list[str]:
-    wanted, free, places = capacity["nodes_wanted"], capacity["places_free"], capacity["places"]
-    gpus = f"{capacity['gpus_free']} of {capacity['gpus']} GPUs free"
-    whole = len(capacity["whole_nodes_free"])
+def _answer(data: Json) -> list[str]:
+    wanted, free, places = data["plan"]["nodes"], data["places_free"], data["places"]
+    gpus = f"{data['gpus_free']} of {data['gpus']} GPUs free"
+    whole = len(data["whole_nodes_free"])
     answers = {
         "now": f"It fits now: {free} places for {wanted}, {gpus}, {whole} nodes wholly free.",
         "later": f"It does not fit now: {free} places for {wanted}, {gpus}; {places} when all is given back.",
         "never": f"It cannot fit: {places} places for {wanted}, even if nothing ran there ({gpus}).",
-        "unknown": f"Whether it fits is not known: {capacity['unknown']}.",
+        "unknown": f"Whether it fits is not known: {data['unknown']}.",
     }
-    lines = [answers[capacity["fits"]]]
-    if capacity["may_grow"] and capacity["fits"] != "now":
+    lines = [answers[data["fits"]]]
+    if data["may_grow"] and data["fits"] != "now":
         lines.append("Karpenter may add nodes: whether it can get them is not known here.")
-    if plan["queue"]:
-        lines.append(f"Queue {plan['queue']}: {capacity['queue']['when']}. {capacity['queue']['evidence']}.")
+    if data["plan"]["queue"]:
+        queue = data["queue"]
+        lines.append(f"Queue {data['plan']['queue']}: {queue['when']}. {queue['evidence']}.")
     return lines
 
 
