@@ -22,11 +22,11 @@ Exit codes: 0 ready; 1 not ready, or fix left something undone; 2 wrong usage or
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import command, terminal
+from trainyard import command
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.apply and (args.command != "fix" or args.dry_run):
         parser.error("--apply is for fix, without --dry-run")
     if args.set and not args.config:
-        parser.error("--set changes a configuration: name it with --config")
+        parser.error("--set is for a configuration (--config)")
     if args.prometheus and args.command != "nodes":
         parser.error("--prometheus is for nodes")
     return args
@@ -116,7 +116,7 @@ def show_clusters(args: argparse.Namespace) -> int:
     pods = HyperPod(args.region)
     described = [hyperpod_cluster(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
     data = [*eks, *(cluster_list_record(cluster, pods.region) for cluster in described)]
-    return say(args, {"clusters": data}, cluster_lines(data, width=terminal.width()))
+    return say(args, {"clusters": data}, cluster_lines)
 
 
 def check(args: argparse.Namespace, look: "Looking") -> int:
@@ -128,7 +128,7 @@ def check(args: argparse.Namespace, look: "Looking") -> int:
     snapshot = look.snapshot(find_digest)
     verdict = judge(snapshot, look.demand)
     data = {**verdict_record(verdict), **look.record(snapshot)}
-    say(args, data, verdict_lines(data, width=terminal.width()))
+    say(args, data, verdict_lines)
     append_summary(verdict_markdown(data))
     if verdict.exit_code:
         set_output("reason", refusal(data))
@@ -152,8 +152,8 @@ def show_usage(args: argparse.Namespace, look: "Looking") -> int:
         use = measured_use(capacity.node_names, workspace.query)
     data = {**look.record(snapshot), **usage_record(capacity, look.demand, snapshot, use=use)}
     if args.command == "nodes":
-        return say(args, data, node_lines(data, width=terminal.width()))
-    say(args, data, capacity_lines(data, width=terminal.width()))
+        return say(args, data, node_lines)
+    say(args, data, capacity_lines)
     return capacity.exit_code
 
 
@@ -170,10 +170,9 @@ def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "Looking") ->
     if args.apply:
         for step in steps:
             apply_all(look.api, step.objects)
-    data = {**look.record(snapshot), "steps": steps_record(steps, applied=args.apply)}
-    say(args, data, fix_lines(data["steps"], applied=args.apply, width=terminal.width()))
-    left = any(not (step.automatic and args.apply) for step in steps)
-    return ExitCode.NO if left else ExitCode.DONE
+    data = {**look.record(snapshot), "applied": args.apply, "steps": steps_record(steps, applied=args.apply)}
+    say(args, data, fix_lines)
+    return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
 
 
 def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "Looking":
@@ -190,8 +189,10 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "Looking":
     return Looking(api, demand, server=access.server, context=access.context, now=time.time())
 
 
-def say(args: argparse.Namespace, data: dict[str, Any], lines: list[str]) -> int:
-    command.print_json(data) if args.json else print("\n".join(lines))
+def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
+    from trainyard import terminal
+
+    command.print_json(data) if args.json else print("\n".join(lines(data, width=terminal.width())))
     return ExitCode.DONE
 
 

@@ -325,5 +325,7 @@ def _region(server: str, nodes: Any) -> str:
     match = re.search(r"\.([a-z]{2}(?:-[a-z]+)+-\d+)\.eks\.amazonaws\.com", server)
     if match:
         return match[1]
-    labels = (node.labels.get("topology.kubernetes.io/region", "") for node in nodes) if nodes else ()
-    return next((region for region in labels if region), "") if not isinstance(nodes, Unseen) else ""
+    if isinstance(nodes, Unseen):
+        return ""
+    labels = (node.labels.get("topology.kubernetes.io/region", "") for node in nodes)
+    return next((region for region in labels if region), "")

@@ -1,20 +1,21 @@
 """The plan of remedies, and what became of it, for a terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from trainyard.report.cluster.table import table
 
 
-def fix_lines(steps: Sequence[Mapping[str, Any]], *, applied: bool, width: int) -> list[str]:
+def fix_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
     """The safe steps first, then what people do."""
+    steps = data["steps"]
     if not steps:
         return ["Nothing is to be done."]
     automatic = [step for step in steps if step["automatic"]]
     manual = [step for step in steps if not step["automatic"]]
     lines: list[str] = []
     if automatic:
-        lines.append("Applied:" if applied else "Would be applied with --apply:")
+        lines.append("Applied:" if data["applied"] else "Would be applied with --apply:")
         rows = [(step["result"] or "planned", step["check"], _with_objects(step)) for step in automatic]
         lines += table(("", "check", "step"), rows, width=width)
     if manual:
@@ -24,8 +25,9 @@ def fix_lines(steps: Sequence[Mapping[str, Any]], *, applied: bool, width: int) 
     return lines
 
 
-def cluster_lines(clusters: Sequence[Mapping[str, Any]], *, width: int) -> list[str]:
+def cluster_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
     """The clusters of an account and region."""
+    clusters = data["clusters"]
     if not clusters:
         return ["There are no EKS and no HyperPod clusters in this region."]
     rows = [(c["name"], c["type"], c["status"], _about(c)) for c in clusters]
