@@ -1,22 +1,17 @@
 #!/usr/bin/env python3
 """Look at a cluster before money is spent: is it ready for a plan, what is free, which nodes are fit.
 
-    check      yes or no for the plan, with evidence and remedy for each finding
-    capacity   what is free now, whether the plan fits, who holds the rest, when Kueue would admit it
-    nodes      the nodes that the plan may mean: GPUs, EFA, zone, health; with --prometheus their use
-    list       the EKS and HyperPod clusters of the account in a region
-    fix        the safe remedies as a plan, the others as commands; --apply carries the safe ones out
+`check` says yes or no, with evidence and remedy for each finding. `capacity` says what is free, whether the
+plan fits, who holds the rest, and when Kueue would admit it. `nodes` lists the nodes that the plan may mean.
+`list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies: --apply carries out those
+that only add what is missing, the others are commands. Nothing else changes a cluster: jobs and pods are sent
+as dry runs. Tokens of EKS are signed here, the aws CLI is not needed. More is in docs/clusters.md.
 
-Nothing is created but by fix --apply: jobs and pods are only sent as dry runs. The cluster is that of the
-kubeconfig, or --cluster NAME --region R, whose tokens are signed here: the aws CLI is not needed.
-
-Reads:      the kubeconfig or AWS, the API of the cluster, ECR for --image-uri; --config for its section
-cluster Writes:     nothing but with fix --apply; in GitHub Actions the verdict into the job summary, and
-why it is no into the step output `reason`
-Exit codes: 0 ready; 1 not ready, or fix left something undone; 2 wrong usage or kubeconfig; 4 the cluster, or
-            AWS, cannot be reached or does not take the credentials; 5 what was installed is not served in
-            time Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4
-            --namespace team-a
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
+Writes:     with fix --apply what is missing; in GitHub Actions the verdict into the job summary
+Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS cannot
+            be reached or refuses the credentials; 5 what fix installed is not served in time
+Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
 """
 
 import argparse

@@ -31,8 +31,11 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SCRIPT = re.compile(r"(?<![\w/])scripts/(?P<name>\w+)\.py(?P<rest>[^\n`|]*)")
-KEY_START =
-r"model|training|compute|data|checkpointing|monitoring|grpo|kernel_optimization|artifacts|cluster|notifications" SET = re.compile(rf"(?:--set[ =]|SET=\"|overrides=\"|[ \"])((?:{KEY_START})\.[a-z_.]+)=")
+KEY_START = (
+    r"model|training|compute|data|checkpointing|monitoring|grpo|kernel_optimization|artifacts|cluster|"
+    r"notifications"
+)
+SET = re.compile(rf"(?:--set[ =]|SET=\"|overrides=\"|[ \"])((?:{KEY_START})\.[a-z_.]+)=")
 
 
 def name_of(path: Path) -> str:

@@ -116,7 +116,8 @@ def stalled(path: str, word: str) -> Plant:
                 for key in ("numberAvailable", "numberReady", "availableReplicas"):
                     if key in status:
                         status[key] = 0
-                body["spec"]["template"]["spec"]["nodeSelector"] = {"no-such": "node"}
+                container = body["spec"]["template"]["spec"]["containers"][0]
+                container["resources"] = {"requests": {"cpu": "100k"}}
 
     return plant
 
@@ -168,6 +169,12 @@ def level(name: str) -> Plant:
 def zones(state: State, cluster: Cluster) -> None:
     for name in cluster.gpu_nodes[:2]:
         state[NODES][name]["metadata"]["labels"]["topology.kubernetes.io/zone"] = "us-west-2b"
+
+
+def no_namespace(state: State, _: Cluster) -> None:
+    for path in (CLAIMS, VOLUMES):
+        state.pop(path)
+    state[NAMESPACES].pop(NAMESPACE)
 
 
 def fewer_slices(driver: str, count: int) -> Plant:
@@ -527,7 +534,7 @@ FAULTS = (
     ),
     Fault(
         "no namespace",
-        lambda s, _: [s.pop(p, None) for p in (CLAIMS, VOLUMES)] and s[NAMESPACES].pop(NAMESPACE),
+        no_namespace,
         "namespace",
         "error",
         ("there is no namespace team",),

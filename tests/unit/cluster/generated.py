@@ -7,8 +7,9 @@ are those of real clusters.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 Json = dict[str, Any]
@@ -49,7 +50,9 @@ class Cluster:
     gpu_nodes: tuple[str, ...] = field(default=())
 
 
-def node(name: str, instance_type: str, /, *, devices: bool = True, **labels: str) -> Json:
+def node(
+    name: str, instance_type: str, labels: Mapping[str, str] = MappingProxyType({}), *, devices: bool = True
+) -> Json:
     """A node as it registers: without `devices`, it offers neither GPUs nor EFA."""
     cpu, memory, pages, gpus, efa = SHAPES.get(instance_type, ("7910m", "31315412Ki", "0", 0, 0))
     amounts = {"cpu": cpu, "memory": memory, "pods": "110", "ephemeral-storage": "500Gi"}
@@ -68,7 +71,7 @@ def node(name: str, instance_type: str, /, *, devices: bool = True, **labels: st
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": own | {key.replace("__", "/"): value for key, value in labels.items()},
+            "labels": own | dict(labels),
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
         "spec": {"taints": [], "providerID": f"aws:///{ZONE}/{name}"},
@@ -167,12 +170,14 @@ def _plain(version: str, kind: str, name: str, **rest: Any) -> Json:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **rest}
 
 
-def base(instance_type: str, count: int = 4, *, prefix: str = "gpu", **labels: str) -> State:
+def base(
+    instance_type: str, labels: Mapping[str, str] = MappingProxyType({}), *, prefix: str = "gpu"
+) -> State:
     """What all kinds share: nodes, one for the system, the namespace, the training operator, a volume."""
     state: State = {}
     put(state, NODES, node("system-0", "m5.2xlarge"))
-    for number in range(count):
-        put(state, NODES, node(f"{prefix}-{number}", instance_type, **labels))
+    for number in range(4):
+        put(state, NODES, node(f"{prefix}-{number}", instance_type, labels))
     put(state, NAMESPACES, _plain("v1", "Namespace", NAMESPACE, status={"phase": "Active"}))
     put(state, NAMESPACES, _plain("v1", "Namespace", "kubeflow", status={"phase": "Active"}))
     operator = "public.ecr.aws/kubeflow/training-operator:v1.8.1"
@@ -187,7 +192,9 @@ def base(instance_type: str, count: int = 4, *, prefix: str = "gpu", **labels: s
 
 
 def plain_eks() -> Cluster:
-    state = base("p5.48xlarge", eks__nodegroup="p5", eks_amazonaws__nodegroup="p5")
+    state = base(
+        "p5.48xlarge", {"eks.amazonaws.com/nodegroup": "p5", "eks.amazonaws.com/capacityType": "ON_DEMAND"}
+    )
     put(state, DAEMONS, nvidia_plugin())
     put(state, DAEMONS, efa_plugin())
     return Cluster("plain-eks", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
@@ -195,11 +202,11 @@ def plain_eks() -> Cluster:
 
 def gpu_operator() -> Cluster:
     labels = {
-        "nvidia.com__gpu.present": "true",
-        "nvidia.com__gpu.count": "8",
-        "nvidia.com__mig.config": "all-disabled",
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/mig.config": "all-disabled",
     }
-    state = base("p4d.24xlarge", **labels)
+    state = base("p4d.24xlarge", labels)
     image = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
     put(
         state,
@@ -216,12 +223,12 @@ def gpu_operator() -> Cluster:
 
 def hyperpod() -> Cluster:
     labels = {
-        "sagemaker.amazonaws.com__compute-type": "hyperpod",
-        "sagemaker.amazonaws.com__node-health-status": "Schedulable",
-        "sagemaker.amazonaws.com__deep-health-check-status": "Passed",
-        "sagemaker.amazonaws.com__instance-group-name": "workers",
+        "sagemaker.amazonaws.com/compute-type": "hyperpod",
+        "sagemaker.amazonaws.com/node-health-status": "Schedulable",
+        "sagemaker.amazonaws.com/deep-health-check-status": "Passed",
+        "sagemaker.amazonaws.com/instance-group-name": "workers",
     }
-    state = base("p5.48xlarge", prefix="hyperpod-i-0", **labels)
+    state = base("p5.48xlarge", labels, prefix="hyperpod-i-0")
     for name in names(state):
         state[NODES][name]["metadata"]["labels"]["node.kubernetes.io/instance-type"] = "ml.p5.48xlarge"
     image = "nvcr.io/nvidia/k8s-device-plugin:v0.16.1"
@@ -263,7 +270,7 @@ def resource_slice(driver: str, node_name: str, count: int) -> Json:
 
 
 def mixed() -> Cluster:
-    """Two types, one of which the plan names; 31 of 32 EFA interfaces by the launch template, on all nodes."""
+    """Two types, one of which the plan names; 31 of 32 EFA interfaces on all nodes by the launch template."""
     state = base("p5.48xlarge")
     for name in names(state):
         for part in ("capacity", "allocatable"):

@@ -185,10 +185,11 @@ def _read(recorded: Recorded, path: str, query: Mapping[str, str]) -> tuple[int,
 
 
 _COLLECTIONS = {
-    "nodes", "pods", "daemonsets", "deployments", "resourcequotas", "limitranges", "csidrivers",
-    "priorityclasses", "resourceslices", "resourceclaims", "validatingwebhookconfigurations", "mutatingwebhookconfigurations",
-    "localqueues", "clusterqueues", "resourceflavors", "nodepools", "clustertrainingruntimes",
-}  # fmt: skip
+    *("nodes", "pods", "daemonsets", "deployments", "resourcequotas", "limitranges", "csidrivers"),
+    *("priorityclasses", "resourceslices", "resourceclaims", "localqueues", "clusterqueues", "nodepools"),
+    *("validatingwebhookconfigurations", "mutatingwebhookconfigurations", "resourceflavors"),
+    "clustertrainingruntimes",
+}
 
 
 def _listed(state: State, path: str) -> list[Json] | None:

@@ -8,13 +8,22 @@ from hypothesis import strategies as st
 
 from trainyard.cluster.quantities import NotAQuantityError, parse_quantity, thousandths, written
 
-FACTORS = {
+FACTORS: dict[str, int | Fraction] = {
     "": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
     "e3": 10**3, "E3": 10**3, "e+3": 10**3, "e-3": Fraction(1, 1000), "E0": 1,
 }  # fmt: skip
-NUMBERS = {"0": 0, "1": 1, "1.5": Fraction(3, 2), ".5": Fraction(1, 2), "5.": 5, "+2": 2, "-1": -1, "007": 7}
+NUMBERS: dict[str, int | Fraction] = {
+    "0": 0,
+    "1": 1,
+    "1.5": Fraction(3, 2),
+    ".5": Fraction(1, 2),
+    "5.": 5,
+    "+2": 2,
+    "-1": -1,
+    "007": 7,
+}
 
 
 @pytest.mark.parametrize("suffix", FACTORS)
