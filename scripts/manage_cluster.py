@@ -9,8 +9,8 @@ as dry runs. Tokens of EKS are signed here, the aws CLI is not needed. More is i
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
 Writes:     with fix --apply what is missing; in GitHub Actions the verdict into the job summary
-Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS cannot
-            be reached or refuses the credentials; 5 what fix installed is not served in time
+Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS
+            cannot be reached or refuses the credentials; 5 what fix installed is not served in time
 Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
 """
 

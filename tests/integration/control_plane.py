@@ -1,7 +1,7 @@
 """A real Kubernetes control plane for a session of tests, and generated clusters shown in it.
 
-It is the kit in the folder $TRAINYARD_CONTROL_PLANE: API server, controllers, scheduler, simulated nodes, and the
-released operators. Without it the tests that need it are skipped.
+It is the kit in the folder $TRAINYARD_CONTROL_PLANE: API server, controllers, scheduler, simulated nodes, and
+the released operators. Without it the tests that need it are skipped.
 """
 
 import importlib
@@ -14,10 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.unit.cluster.generated import DAEMONS, DEPLOYMENTS, NAMESPACES, NODES, State
+from tests.unit.cluster.generated import (
+    CLAIMS,
+    CLASSES,
+    DAEMONS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    VOLUMES,
+    State,
+)
 
 WAIT_SECONDS = 60
+_STORAGE = (CLAIMS, VOLUMES, CLASSES)
 _STATUS_IS_OURS = (NODES,)
 """What is created with the status that is given; others get theirs from controllers."""
 
@@ -52,6 +61,7 @@ class Shown:
 
     def show(self, state: State) -> None:
         """Make the API server hold `state`, and wait until its controllers have caught up."""
+        self._forget_storage(state)
         for path in reversed(list(self._shown)):
             for name, body in self._shown[path].items():
                 if path != NAMESPACES and state.get(path, {}).get(name) != body:
@@ -62,6 +72,13 @@ class Shown:
                     self._create(path, body)
         self._shown = json.loads(json.dumps(state))
         self._until(lambda: self._settled(state), "the cluster to settle")
+
+    def _forget_storage(self, state: State) -> None:
+        """A claim goes before its volume, and with it."""
+        if any(self._shown.get(path) != state.get(path) for path in _STORAGE):
+            for path in _STORAGE:
+                for name in self._shown.pop(path, {}):
+                    self._remove(path, name)
 
     def _create(self, path: str, body: dict[str, Any]) -> None:
         given = json.loads(json.dumps(body))

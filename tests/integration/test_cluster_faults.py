@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-
 from tests.integration.control_plane import Shown, shown
 from tests.unit.cluster.faults import FAULTS, Fault, cases
 from tests.unit.cluster.generated import CLUSTERS, changed
 from tests.unit.cluster.judging import found_by, verdict_of
 from tests.unit.cluster.test_faults import assert_found
+
 from trainyard.cluster.verdict import State
 
 __all__ = ["shown"]
@@ -35,7 +35,7 @@ def plan_of(name: str, *options: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_a_healthy_cluster_gets_no_finding(name: str, shown: Shown) -> None:  # noqa: F811
+def test_a_healthy_cluster_gets_no_finding(name: str, shown: Shown) -> None:
     shown.show(CLUSTERS[name]().state)
     kubeconfig = Path(shown.plane.kubeconfig)
     found = found_by(kubeconfig, *plan_of(name), "--namespace", "team")
@@ -46,7 +46,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, shown: Shown) -> None:  # 
 @pytest.mark.parametrize(
     ("name", "fault"), chosen(), ids=[f"{name}: {fault.name}" for name, fault in chosen()]
 )
-def test_a_planted_fault_is_found(name: str, fault: Fault, shown: Shown) -> None:  # noqa: F811
+def test_a_planted_fault_is_found(name: str, fault: Fault, shown: Shown) -> None:
     shown.show(changed(CLUSTERS[name](), fault.plant))
     plan = plan_of(name, *fault.options, "--namespace", "team")
     assert_found(fault, found_by(Path(shown.plane.kubeconfig), *plan))

@@ -611,7 +611,15 @@ FAULTS = (
         ("requests.nvidia.com/gpu", "of 8 used"),
         ("quota raised",),
     ),
-    Fault("quota of pods", quota({"pods": "2"}), "quota", "error", ("pods 0 of 2",), ("quota raised",)),
+    Fault(
+        "quota of pods",
+        quota({"pods": "2"}),
+        "quota",
+        "error",
+        ("pods 0 of 2",),
+        ("quota raised",),
+        leave_out=("mixed",),
+    ),
     Fault(
         "limit of gpus",
         limit({"type": "Container", "max": {GPU: "1"}}),
