@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "run": {"errors"},
     "plan": PURE,
     "image": PURE,
-    "cluster": PURE,
+    "cluster": PURE | {"plan"},
     "jobs": PURE | {"plan"},
     "watch": PURE | {"jobs"},
     "report": PURE,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from trainyard.config.cluster import ClusterConfig
 from trainyard.config.grpo import GrpoConfig
 from trainyard.config.section import (
     LONGEST_TEXT,
@@ -289,6 +290,7 @@ class Config(Section):
     grpo: GrpoConfig = Field(default_factory=GrpoConfig)
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)
 
     def to_plain(self) -> dict[str, Any]:

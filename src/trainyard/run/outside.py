@@ -143,6 +143,11 @@ def iterate_json_lines(
             raise DamagedFileError(f"{path}: cannot be read ({_words(error)})") from None
 
 
+def read_yaml(path: Path) -> Any:
+    """The value of a YAML file. Raises FileNotFoundError and DamagedFileError."""
+    return parse_yaml(read_bytes(path, most=MOST_YAML_BYTES), str(path))
+
+
 def parse_yaml(content: bytes | str, name: str) -> Any:
     """Parse a YAML document. Every use of an alias counts in full. Raises DamagedFileError."""
     import yaml
@@ -166,6 +171,16 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
         raise DamagedFileError(f"{name}: not readable as YAML ({reason})") from None
     _require_usable(value, name, finite=False)
     return value
+
+
+def read_yaml_documents(path: str) -> list[Any]:
+    """The documents of a YAML file, without empty ones. Raises DamagedFileError, also where there is none."""
+    try:
+        text = read_text(Path(path))
+    except FileNotFoundError as error:
+        raise DamagedFileError(str(error)) from None
+    parts = re.split(r"^---[ \t]*(?:#.*)?$", text, flags=re.M)
+    return [found for part in parts if (found := parse_yaml(part, path)) is not None]
 
 
 def same_json(one: object, other: object) -> bool:

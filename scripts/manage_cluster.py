@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Look at a cluster before money is spent: is it ready for a plan, what is free, which nodes are fit.
+
+`check` says yes or no, with evidence and remedy for each finding. `capacity` says what is free, whether the
+plan fits, who holds the rest, and when Kueue would admit it. `nodes` lists the nodes that the plan may mean.
+`list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies: --apply carries out those
+that only add what is missing, the others are commands. Nothing else changes a cluster: jobs and pods are sent
+as dry runs. Tokens of EKS are signed here, the aws CLI is not needed. More is in docs/clusters.md.
+
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
+Writes:     with fix --apply what is missing; in GitHub Actions the verdict into the job summary
+Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS
+            cannot be reached or refuses the credentials; 5 what fix installed is not served in time
+Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard import command
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.cluster.hyperpod import Use
+    from trainyard.cluster.looking import Looking
+    from trainyard.config.cluster import ClusterConfig
+
+COMMANDS = ("list", "check", "capacity", "nodes", "fix")
+KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+REACH = (
+    ("--context", "NAME", "of the kubeconfig; default: the current one"),
+    ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
+    ("--region", "REGION", "of AWS; default: as the environment says"),
+)
+PLAN = (
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
+    ("--namespace", "NAME", "default: that of the context, or default"),
+    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
+    ("--image-uri", "URI", "the image that is to run"),
+    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
+    ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
+    ("--priority-class", "NAME", "a PriorityClass"),
+    ("--secret", "NAME", "a Secret of the namespace that pods refer to"),
+)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    reach, plan = parser.add_argument_group("the cluster"), parser.add_argument_group("the plan")
+    reach.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
+    plan.add_argument("--config", type=Path, metavar="FILE", help="its section cluster is read")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of it")
+    plan.add_argument("--num-nodes", type=command.positive, default=1, metavar="N", help="default: 1")
+    plan.add_argument("--gpu-per-node", type=gpus, metavar="N", help="default: all of a node; 0 for none")
+    plan.add_argument("--kind", choices=KINDS, help="of the job; default: the first that is served")
+    plan.add_argument(
+        "--tolerate", action="append", default=[], metavar="KEY", help="a taint; may be repeated"
+    )
+    for group, options in ((reach, REACH), (plan, PLAN)):
+        for flag, metavar, meaning in options:
+            group.add_argument(flag, default="", metavar=metavar, help=meaning)
+    parser.add_argument("--prometheus", metavar="URL", help="with nodes: a workspace that knows their use")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--apply", action="store_true", help="with fix: carry the safe remedies out")
+    parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
+    parser.add_argument("--call-seconds", type=command.seconds, default=20.0, metavar="S", help="of one call")
+    args = parser.parse_args(argv)
+    if args.cluster and (args.kubeconfig or args.context):
+        parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+    if args.apply and (args.command != "fix" or args.dry_run):
+        parser.error("--apply is for fix, without --dry-run")
+    if args.set and not args.config:
+        parser.error("--set is for a configuration (--config)")
+    if args.prometheus and args.command != "nodes":
+        parser.error("--prometheus is for nodes")
+    return args
+
+
+def gpus(text: str) -> int:
+    """A number of GPUs; 0 for none."""
+    return 0 if text == "0" else command.positive(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    command.configure_logging(args.log_level)
+    from trainyard.config.cluster import ClusterConfig
+    from trainyard.config.load import load_config
+
+    if args.command == "list":
+        return show_clusters(args)
+    settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
+    look = opened(args, settings)
+    if args.command == "fix":
+        return fix(args, settings, look)
+    return check(args, look) if args.command == "check" else show_usage(args, look)
+
+
+def show_clusters(args: argparse.Namespace) -> int:
+    from trainyard.cluster.hyperpod import cluster_list_record, hyperpod_cluster
+    from trainyard.gateways.kubernetes.eks import list_clusters
+    from trainyard.gateways.kubernetes.hyperpod import HyperPod
+    from trainyard.report.cluster.fix_text import cluster_lines
+
+    eks = [cluster.record() for cluster in list_clusters(args.region)]
+    pods = HyperPod(args.region)
+    described = [hyperpod_cluster(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
+    data = [*eks, *(cluster_list_record(cluster, pods.region) for cluster in described)]
+    return say(args, {"clusters": data}, cluster_lines)
+
+
+def check(args: argparse.Namespace, look: "Looking") -> int:
+    from trainyard.cluster.verdict import judge, verdict_record
+    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.report.cluster.verdict_text import refusal, verdict_lines, verdict_markdown
+
+    snapshot = look.snapshot(find_digest)
+    verdict = judge(snapshot, look.demand)
+    data = {**verdict_record(verdict), **look.record(snapshot)}
+    say(args, data, verdict_lines)
+    append_summary(verdict_markdown(data))
+    if verdict.exit_code:
+        set_output("reason", refusal(data))
+        annotate(Level.ERROR, refusal(data), title="The cluster is not ready")
+    return verdict.exit_code
+
+
+def show_usage(args: argparse.Namespace, look: "Looking") -> int:
+    """What is free: of the whole plan (`capacity`), or node by node (`nodes`)."""
+    from trainyard.cluster.capacity import measure
+    from trainyard.cluster.hyperpod import measured_use
+    from trainyard.cluster.record import usage_record
+    from trainyard.gateways.prometheus import Prometheus
+    from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
+
+    snapshot = look.usage()
+    capacity = measure(snapshot, look.demand)
+    use: Sequence[Use] = ()
+    if args.prometheus:
+        workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
+        use = measured_use(capacity.node_names, workspace.query)
+    data = {**look.record(snapshot), **usage_record(capacity, look.demand, snapshot, use=use)}
+    if args.command == "nodes":
+        return say(args, data, node_lines)
+    say(args, data, capacity_lines)
+    return capacity.exit_code
+
+
+def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "Looking") -> int:
+    from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
+    from trainyard.cluster.verdict import judge
+    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.kubernetes.applying import apply_all
+    from trainyard.report.cluster.fix_text import fix_lines
+    from trainyard.run.outside import read_yaml_documents
+
+    snapshot = look.snapshot(find_digest)
+    steps = plan_fix(judge(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
+    if args.apply:
+        for step in steps:
+            apply_all(look.api, step.objects)
+    data = {**look.record(snapshot), "applied": args.apply, "steps": steps_record(steps, applied=args.apply)}
+    say(args, data, fix_lines)
+    return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
+
+
+def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "Looking":
+    from trainyard.cluster.demand import demand_of
+    from trainyard.cluster.looking import Looking
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.run.outside import read_yaml
+
+    named = access_by_name(args.cluster, args.region) if args.cluster else None
+    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    api = Api(access, call_seconds=args.call_seconds)
+    demand = demand_of(vars(args), settings, namespace=access.namespace)
+    return Looking(api, demand, server=access.server, context=access.context, now=time.time())
+
+
+def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
+    from trainyard import terminal
+
+    command.print_json(data) if args.json else print("\n".join(lines(data, width=terminal.width())))
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(command.exit_code_of(main))

@@ -1,0 +1,182 @@
+"""When Kueue would admit a job: what its queue has free, what it can ever have, and who stands before it.
+
+Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
+counted within one cohort; cohorts of cohorts and lending limits are not looked at.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.cluster.demand import GPU, Demand, plain_type
+from trainyard.cluster.fitness import Fitness
+from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, Queue, Snapshot, Unseen
+
+
+class When(StrEnum):
+    """When a job would be admitted."""
+
+    NOW = "now"
+    LATER = "later"
+    NEVER = "never"
+    UNKNOWN = "unknown"
+    NO_QUEUE = "no queue"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is to be expected of a queue."""
+
+    when: When
+    evidence: str
+    remedy: str = ""
+
+
+def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
+    """GPUs of the whole job; None where nothing tells how many a node has."""
+    each = demand.gpus_per_node
+    if each is None:
+        found = [fitness.expected_gpus or fitness.gpus for fitness in fits]
+        each = max((count for count in found if count), default=None)
+    return None if each is None else each * demand.nodes
+
+
+def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Outlook:
+    """When the demanded queue would admit the job."""
+    if not demand.queue:
+        return Outlook(When.NO_QUEUE, "no queue is named")
+    if isinstance(snapshot.queues, Unseen):
+        install = "install Kueue, or leave --queue out" if snapshot.queues.absent else ""
+        when = When.NEVER if snapshot.queues.absent else When.UNKNOWN
+        return Outlook(when, snapshot.queues.reason, install)
+    queue = next((q for q in snapshot.queues if q.name == demand.queue), None)
+    if queue is None:
+        known = ", ".join(q.name for q in snapshot.queues) or "none"
+        return Outlook(
+            When.NEVER,
+            f"namespace {demand.namespace} has no LocalQueue {demand.queue}; it has: {known}",
+            f"name one of them with --queue, or: scripts/manage_cluster.py fix --queue {demand.queue}",
+        )
+    if isinstance(snapshot.cluster_queues, Unseen):
+        return _of_local(queue, snapshot.cluster_queues.reason)
+    return _of_queue(queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(demand, fits), demand=demand)
+
+
+def _of_local(queue: Queue, reason: str) -> Outlook:
+    if not queue.active or queue.stopped:
+        return Outlook(When.NEVER, f"LocalQueue {queue.name} is not active: {queue.reason}", _ASK)
+    return Outlook(When.UNKNOWN, f"LocalQueue {queue.name} is active; its quota is not known: {reason}")
+
+
+_ASK = "ask the owner of the queue, or name another one with --queue"
+
+
+def _of_queue(
+    queue: Queue,
+    queues: tuple[ClusterQueue, ...],
+    snapshot: Snapshot,
+    *,
+    gpus: int | None,
+    demand: Demand,
+) -> Outlook:
+    parent = next((q for q in queues if q.name == queue.cluster_queue), None)
+    if parent is None:
+        return Outlook(
+            When.NEVER,
+            f"LocalQueue {queue.name} leads to the ClusterQueue {queue.cluster_queue}, which does not exist",
+            "create it, or name another queue with --queue",
+        )
+    if queue.stopped or parent.stopped:
+        stopped = f"LocalQueue {queue.name}" if queue.stopped else f"ClusterQueue {parent.name}"
+        return Outlook(When.NEVER, f"{stopped} is stopped (stopPolicy)", _ASK)
+    if not parent.active or not queue.active:
+        name, why = (
+            ("ClusterQueue " + parent.name, parent.reason)
+            if not parent.active
+            else (
+                "LocalQueue " + queue.name,
+                queue.reason,
+            )
+        )
+        return Outlook(When.NEVER, f"{name} is not active: {why}", _ASK)
+    if not gpus:
+        return Outlook(When.NOW, f"LocalQueue {queue.name} is active; no GPUs are asked for")
+    return _of_quota(parent, queues, snapshot, gpus=gpus, demand=demand)
+
+
+def _of_quota(
+    parent: ClusterQueue,
+    queues: tuple[ClusterQueue, ...],
+    snapshot: Snapshot,
+    *,
+    gpus: int,
+    demand: Demand,
+) -> Outlook:
+    flavors = () if isinstance(snapshot.flavors, Unseen) else snapshot.flavors
+    covered = [quota for quota in parent.quotas if quota.resource == GPU]
+    if not covered:
+        text = f"ClusterQueue {parent.name} has no quota for {GPU}: every job with GPUs waits for ever"
+        return Outlook(When.NEVER, text, f"add {GPU} to the covered resources of {parent.name}")
+    usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
+    if not usable:
+        names = ", ".join(quota.flavor for quota in covered)
+        text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
+        return Outlook(When.NEVER, text, "name another queue or another instance type")
+    most = max(usable, key=lambda quota: _most(quota, parent, queues))
+    best = max(usable, key=lambda quota: _free(quota, parent, queues))
+    if _most(most, parent, queues) < gpus * 1000:
+        return Outlook(
+            When.NEVER,
+            f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have "
+            f"{_most(most, parent, queues) // 1000} "
+            f"in flavor {most.flavor} at most",
+            "ask for fewer nodes, or have the quota raised",
+        )
+    free = _free(best, parent, queues) // 1000
+    state = (
+        f"{free} of {_most(best, parent, queues) // 1000} GPUs free in flavor {best.flavor} of {parent.name}"
+    )
+    if free < gpus:
+        return Outlook(
+            When.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more are given back"
+        )
+    if parent.pending:
+        waiting = f"{parent.pending} job{'s' if parent.pending > 1 else ''} waiting in it"
+        return Outlook(When.LATER, f"{state}, {gpus} wanted, with {waiting}")
+    return Outlook(When.NOW, f"{state}, {gpus} wanted")
+
+
+def _fits_type(quota: FlavorQuota, flavors: tuple[Flavor, ...], demand: Demand) -> bool:
+    labels = next((f.node_labels for f in flavors if f.name == quota.flavor), {})
+    named = plain_type(labels.get("node.kubernetes.io/instance-type", ""))
+    return not (named and demand.instance_type) or named == plain_type(demand.instance_type)
+
+
+def _cohort(
+    quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]
+) -> tuple[FlavorQuota, ...]:
+    """The quotas of the same flavor and resource in the cohort, its own included."""
+    return tuple(
+        other
+        for queue in queues
+        if parent.cohort and queue.cohort == parent.cohort
+        for other in queue.quotas
+        if (other.flavor, other.resource) == (quota.flavor, quota.resource)
+    )
+
+
+def _most(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
+    """Thousandths that the queue can ever have."""
+    shared = _cohort(quota, parent, queues)
+    if not shared:
+        return quota.nominal
+    total = sum(other.nominal for other in shared)
+    return total if quota.borrowing_limit is None else min(total, quota.nominal + quota.borrowing_limit)
+
+
+def _free(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
+    """Thousandths that the queue can have now, without preemption."""
+    own = max(0, _most(quota, parent, queues) - quota.used)
+    shared = _cohort(quota, parent, queues)
+    if not shared:
+        return own
+    return min(own, max(0, sum(other.nominal - other.used for other in shared)))

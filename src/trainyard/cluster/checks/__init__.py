@@ -1,0 +1,49 @@
+"""The checks of a cluster, one module each, in the order in which people read them.
+
+Enters: `Facts`. Leaves: outcomes. To add one: a module with a CHECK, a line in CHECKS, a test.
+"""
+
+from trainyard.cluster.checks import (
+    api,
+    auto_resume,
+    device_plugin,
+    efa,
+    gang,
+    gpu,
+    image,
+    job_api,
+    namespace,
+    node_health,
+    operator,
+    permissions,
+    placement,
+    pod_security,
+    queue,
+    quota,
+    skew,
+    storage,
+    webhook,
+)
+from trainyard.cluster.checks.check import Check
+
+CHECKS: tuple[Check, ...] = (
+    api.CHECK,
+    permissions.CHECK,
+    namespace.CHECK,
+    gpu.CHECK,
+    device_plugin.CHECK,
+    node_health.CHECK,
+    efa.CHECK,
+    placement.CHECK,
+    gang.CHECK,
+    job_api.CHECK,
+    operator.CHECK,
+    webhook.CHECK,
+    auto_resume.CHECK,
+    queue.CHECK,
+    quota.CHECK,
+    pod_security.CHECK,
+    storage.CHECK,
+    image.CHECK,
+    skew.CHECK,
+)

@@ -1,0 +1,16 @@
+"""The API server: that it answers, in which version, and that it can say what it serves."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, not_seen, passed
+from trainyard.cluster.snapshot import Unseen
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if isinstance(facts.snapshot.groups, Unseen):
+        yield not_seen(facts.snapshot.groups)
+        return
+    yield passed(f"{facts.snapshot.server} answers, Kubernetes {facts.snapshot.version}")
+
+
+CHECK = Check("api", "the API server and its version", judge, essential=True)

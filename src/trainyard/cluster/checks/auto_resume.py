@@ -1,0 +1,31 @@
+"""HyperPod's auto-resume: whether a job of the plan would go on by itself after a node was replaced."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, info, not_asked, not_seen, passed
+from trainyard.cluster.checks.operator import deployments_of
+from trainyard.cluster.fitness import on_hyperpod
+from trainyard.cluster.hyperpod import auto_resume
+from trainyard.cluster.snapshot import Unseen
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if not any(on_hyperpod(fitness.node) for fitness in facts.fits):
+        yield not_asked("the nodes are not HyperPod's")
+        return
+    deployments = facts.snapshot.deployments
+    if isinstance(deployments, Unseen):
+        yield not_seen(deployments)
+        return
+    operators = [d for c in facts.kind.controllers for d in deployments_of(c, deployments)]
+    found = auto_resume(kind=facts.kind.name, namespace=facts.demand.namespace, operators=operators)
+    if found.eligible:
+        yield passed("a PyTorchJob with its annotation would be resumed")
+    else:
+        yield info(
+            f"HyperPod would not resume the job by itself: {'; '.join(found.reasons)}",
+            "resume it with scripts/train.py --resume auto, or meet these conditions",
+        )
+
+
+CHECK = Check("auto-resume", "whether HyperPod resumes the job", judge)

@@ -1,0 +1,140 @@
+"""What a check is: a name, what it looks at, and a judgement over facts that are handed in.
+
+A check yields outcomes. Whatever keeps the plan from running is an error, whatever may hurt it a warning;
+what could not be looked at is skipped and says why. A check that finds nothing wrong says what it has seen.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.cluster.admission import Outlook
+from trainyard.cluster.capacity import Capacity
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.fitness import Fitness, Obstacle
+from trainyard.cluster.kinds import JobKind
+from trainyard.cluster.snapshot import Snapshot, Unseen
+
+_NAMED = 3
+
+
+class Severity(StrEnum):
+    """How grave an outcome is; the values are the words that people and machines see."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    SKIPPED = "skipped"
+    PASSED = "passed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One thing that a check says."""
+
+    severity: Severity
+    evidence: str
+    remedy: str = ""
+    failed_to_look: bool = False
+    """Skipped, because what it looks at could not be seen: nothing is known of it."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that checks judge."""
+
+    snapshot: Snapshot
+    demand: Demand
+    kind: JobKind
+    fits: tuple[Fitness, ...]
+    capacity: Capacity
+    outlook: Outlook
+
+    @property
+    def enough(self) -> bool:
+        """Whether the fit nodes suffice for the plan when nothing else runs on them."""
+        return self.capacity.places_empty >= self.demand.nodes
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether nodes may still come by themselves (Karpenter)."""
+        return not isinstance(self.snapshot.scalers, Unseen) and bool(self.snapshot.scalers)
+
+    @property
+    def wants_gpus(self) -> bool:
+        return self.demand.gpus_per_node != 0
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    looks_at: str
+    judge: Callable[[Facts], Iterator[Outcome]]
+    essential: bool = False
+    """Without it nobody can say that a cluster is ready."""
+
+
+def error(evidence: str, remedy: str) -> Outcome:
+    return Outcome(Severity.ERROR, evidence, remedy)
+
+
+def warning(evidence: str, remedy: str) -> Outcome:
+    return Outcome(Severity.WARNING, evidence, remedy)
+
+
+def info(evidence: str, remedy: str = "") -> Outcome:
+    return Outcome(Severity.INFO, evidence, remedy)
+
+
+def passed(evidence: str) -> Outcome:
+    return Outcome(Severity.PASSED, evidence)
+
+
+def not_asked(reason: str) -> Outcome:
+    """Skipped, because the plan says nothing about it or does not need it."""
+    return Outcome(Severity.SKIPPED, reason)
+
+
+def not_seen(unseen: Unseen) -> Outcome:
+    """Skipped, because it could not be looked at."""
+    reason = unseen.reason if unseen.denied else f"could not be looked at: {unseen.reason}"
+    remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
+    return Outcome(Severity.SKIPPED, reason, remedy, failed_to_look=True)
+
+
+def grave(facts: Facts, evidence: str, remedy: str) -> Outcome:
+    """An error where too few fit nodes are left for the plan, else a warning."""
+    return (warning if facts.enough or facts.may_grow else error)(evidence, remedy)
+
+
+def names(found: Iterable[str]) -> str:
+    """`a, b, c and 5 more`."""
+    listed = list(found)
+    more = len(listed) - _NAMED
+    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def told(facts: Facts, check: str) -> Iterator[Outcome]:
+    """The obstacles that belong to `check`, the same of several nodes as one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for fitness in facts.fits:
+        for obstacle in fitness.obstacles:
+            if obstacle.check == check:
+                groups.setdefault((obstacle.text, _remedy(obstacle)), []).append(fitness.node.name)
+    for (text, remedy), nodes in groups.items():
+        yield grave(facts, f"{names(nodes)}: {text}", remedy)
+
+
+def doubts(facts: Facts, check: str) -> Iterator[Outcome]:
+    """The doubts that belong to `check`, the same of several nodes as one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for fitness in facts.fits:
+        for doubt in fitness.doubts:
+            if doubt.check == check:
+                groups.setdefault((doubt.text, doubt.remedy), []).append(fitness.node.name)
+    for (text, remedy), nodes in groups.items():
+        yield warning(f"{names(nodes)}: {text}", remedy)
+
+
+def _remedy(obstacle: Obstacle) -> str:
+    return obstacle.remedy or "see kubectl describe node"

@@ -1,0 +1,102 @@
+"""The device plugin or driver that offers the GPUs: an explanation of GPUs that are not there.
+
+Where every node offers its GPUs, nothing is wrong, whoever installed it.
+"""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    grave,
+    names,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
+from trainyard.cluster.checks.installers import Installed, drivers, has_it_built_in, nvidia_plugins
+from trainyard.cluster.demand import GPU, GPU_DRIVER
+from trainyard.cluster.fitness import Fitness, devices_by_node
+from trainyard.cluster.snapshot import Unseen
+
+INSTALL = (
+    "install the NVIDIA device plugin at a pinned version: name its manifest as "
+    "cluster.manifests.device_plugin, "
+    "then scripts/manage_cluster.py fix --apply"
+)
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if not facts.wants_gpus or not facts.fits:
+        yield not_asked("there is no node with GPUs to look at")
+        return
+    if isinstance(facts.snapshot.daemons, Unseen):
+        yield not_seen(facts.snapshot.daemons)
+        return
+    plugins = nvidia_plugins(facts.snapshot.daemons)
+    slices = devices_by_node(facts.snapshot, GPU_DRIVER)
+    both = [f.node.name for f in facts.fits if f.node.name in slices and f.node.allocatable.get(GPU)]
+    if both:
+        yield warning(
+            f"{names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
+            f"can be given away twice",
+            "keep the device plugin off nodes of the DRA driver, or the other way round",
+        )
+    bare = [fitness for fitness in facts.fits if fitness.gpus is None and not _offers_pieces(fitness)]
+    if bare:
+        yield _why(facts, bare, plugins)
+    elif not both:
+        yield passed(_by(facts, plugins, dra=bool(slices)))
+
+
+def _offers_pieces(fitness: Fitness) -> bool:
+    return any(name.startswith("nvidia.com/") for name in fitness.node.allocatable)
+
+
+def _why(facts: Facts, bare: list[Fitness], plugins: tuple[Installed, ...]) -> Outcome:
+    nodes = names(fitness.node.name for fitness in bare)
+    assert not isinstance(facts.snapshot.daemons, Unseen)
+    if all(has_it_built_in(fitness.node) for fitness in bare):
+        return grave(
+            facts,
+            f"{nodes}: {bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
+            "look whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
+        )
+    dra = drivers(facts.snapshot.daemons, "nvidia-dra-driver")
+    if dra and not plugins:
+        return grave(
+            facts,
+            f"{nodes}: {dra[0].text} publishes no ResourceSlice for it",
+            f"read its log: kubectl -n {dra[0].workload.namespace} logs daemonset/{dra[0].workload.name}",
+        )
+    if not plugins:
+        return grave(
+            facts, f"{nodes}: no NVIDIA device plugin was found under any of its labels and names", INSTALL
+        )
+    plugin = plugins[0]
+    where = f"kubectl -n {plugin.workload.namespace}"
+    if plugin.workload.available < plugin.workload.wanted:
+        return grave(facts, f"{nodes}: {plugin.text}", f"{where} describe daemonset {plugin.workload.name}")
+    return grave(
+        facts,
+        f"{nodes}: {plugin.text}, and the node offers no {GPU}: the driver may have come after the "
+        f"plugin, or "
+        "its DaemonSet does not select the node",
+        f"{where} rollout restart daemonset {plugin.workload.name}, after looking at its nodeSelector "
+        f"and tolerations",
+    )
+
+
+def _by(facts: Facts, plugins: tuple[Installed, ...], *, dra: bool) -> str:
+    if plugins:
+        return plugins[0].text
+    if dra:
+        return f"the driver {GPU_DRIVER} publishes them (ResourceSlices)"
+    if all(has_it_built_in(fitness.node) for fitness in facts.fits):
+        return "built into the operating system"
+    return "none was found, and the nodes offer their GPUs"
+
+
+CHECK = Check("device-plugin", "what offers the GPUs", judge)

@@ -1,0 +1,132 @@
+"""EFA interfaces that can be allocated on each node, against the instance catalogue and its peers.
+
+One less than the catalogue says is a common launch template, whose first card is a plain network
+interface: it is no finding where all nodes of the type have it so. A single node needs no EFA.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    grave,
+    names,
+    not_asked,
+    passed,
+    warning,
+)
+from trainyard.cluster.checks.installers import drivers, efa_plugins
+from trainyard.cluster.demand import EFA
+from trainyard.cluster.fitness import Fitness
+from trainyard.cluster.snapshot import Unseen
+
+_PLUGIN = (
+    "install the EFA device plugin at a pinned version: name its manifest as "
+    "cluster.manifests.efa_plugin, then "
+    "scripts/manage_cluster.py fix --apply"
+)
+_TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
+_FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7e.24", "g7e.48")
+"""Types with GPUDirect RDMA: without EFA they train at a small part of what they cost."""
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if facts.demand.nodes == 1:
+        yield not_asked("one node needs no network")
+        return
+    usable = [fitness for fitness in facts.fits if fitness.fit]
+    if not usable:
+        yield not_asked("there is no fit node to look at")
+        return
+    with_efa = [fitness for fitness in usable if fitness.expected_efa or fitness.efa]
+    if not with_efa:
+        yield not_asked(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
+        return
+    found = [*_missing(facts, with_efa), *_fewer(facts, with_efa), *_infiniband(facts)]
+    yield from found
+    if not found:
+        counts = Counter(fitness.efa for fitness in with_efa)
+        yield passed("; ".join(f"{nodes} nodes with {efa} interfaces" for efa, nodes in counts.items()))
+
+
+def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+    without = [fitness for fitness in nodes if not fitness.efa]
+    if not without:
+        return
+    listed = names(fitness.node.name for fitness in without)
+    rest = len(nodes) - len(without)
+    expected = without[0].expected_efa
+    text = f"{listed}: no {EFA}, {expected} expected for {without[0].node.instance_type}"
+    why, remedy = _why(facts)
+    fast = without[0].node.instance_type.startswith(_FAST)
+    if fast and rest < facts.demand.nodes and not facts.may_grow:
+        yield error(f"{text}; {why}. The nodes would train over TCP", remedy)
+    else:
+        yield warning(f"{text}; {why}", remedy)
+
+
+def _why(facts: Facts) -> tuple[str, str]:
+    daemons = facts.snapshot.daemons
+    if isinstance(daemons, Unseen):
+        return "DaemonSets could not be looked at", _PLUGIN
+    plugins, dranet = efa_plugins(daemons), drivers(daemons, "dranet")
+    if not plugins and not dranet:
+        return "no EFA device plugin and no DRANET driver were found", _PLUGIN
+    found = (plugins or dranet)[0]
+    if found.workload.available < found.workload.wanted:
+        look = f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
+        return found.text, look
+    return f"{found.text}, so the instances have no EFA interfaces attached", _TEMPLATE
+
+
+def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+    by_type: dict[str, list[Fitness]] = {}
+    for fitness in nodes:
+        if fitness.efa:
+            by_type.setdefault(fitness.node.instance_type, []).append(fitness)
+    for name, group in by_type.items():
+        most = max(fitness.efa or 0 for fitness in group)
+        expected = group[0].expected_efa
+        odd = [fitness for fitness in group if fitness.efa != most]
+        if odd:
+            yield _odd(facts, odd, group, most)
+        if expected and most < expected - 1:
+            yield warning(f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces", _TEMPLATE)
+
+
+def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
+    have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
+    text = f"{names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
+    remedy = "have the node replaced, or keep the job off it; the slowest node sets the pace"
+    return (
+        warning(text, remedy) if len(group) - len(odd) >= facts.demand.nodes else grave(facts, text, remedy)
+    )
+
+
+def _infiniband(facts: Facts) -> Iterator[Outcome]:
+    """Pods that take the devices past the plugin: what counts as free is in use."""
+    pods = facts.snapshot.pods
+    if isinstance(pods, Unseen):
+        return
+    known = {fitness.node.name for fitness in facts.fits}
+    past = [
+        f"{pod.namespace}/{pod.name}"
+        for pod in pods
+        if pod.raw_infiniband
+        and pod.node in known
+        and pod.namespace != "kube-system"
+        and EFA not in pod.requests
+    ]
+    if past:
+        yield warning(
+            f"{names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "
+            f"count as free "
+            "are in use",
+            f"have the pods request {EFA} instead of the host path",
+        )
+
+
+CHECK = Check("efa", "EFA interfaces that can be allocated on each node", judge)

@@ -1,0 +1,48 @@
+"""Whether the gang fits: now, when others end, or not at all."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.admission import When
+from trainyard.cluster.capacity import Fit
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, not_asked, not_seen, passed, warning
+from trainyard.cluster.snapshot import Unseen
+
+_HOLDERS = 3
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    capacity, wanted = facts.capacity, facts.demand.nodes
+    if capacity.fit is Fit.UNKNOWN:
+        yield not_seen(Unseen(capacity.unseen))
+    elif capacity.fit is Fit.NOW:
+        yield passed(
+            f"{capacity.places} places for {wanted}, {capacity.gpus_free} of {capacity.gpus} GPUs free"
+        )
+    elif capacity.fit is Fit.NEVER:
+        yield _never(facts)
+    else:
+        holders = "; ".join(
+            f"{holder.namespace}/{holder.owner} holds {holder.gpus}" for holder in capacity.holders[:_HOLDERS]
+        )
+        text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all is given back"
+        waits = facts.outlook.when in (When.NOW, When.LATER)
+        judge_it = warning if waits or facts.may_grow else error
+        remedy = (
+            "the queue holds the job until then" if waits else "wait, ask for fewer nodes, or use a queue"
+        )
+        yield judge_it(f"{text}; {holders}" if holders else text, remedy)
+
+
+def _never(facts: Facts) -> Outcome:
+    capacity, wanted = facts.capacity, facts.demand.nodes
+    if not facts.fits:
+        return not_asked("there is no node to count: see check gpu")
+    unfit = sum(not fitness.fit for fitness in facts.fits)
+    rest = f"; {unfit} of {len(facts.fits)} nodes are not fit: see above" if unfit else ""
+    text = f"{capacity.places_empty} places for {wanted}, even if nothing ran there{rest}"
+    if facts.may_grow:
+        return warning(text, "Karpenter may add nodes; whether it gets them is not known here")
+    return error(text, "ask for fewer nodes, add nodes, or heal those that are not fit")
+
+
+CHECK = Check("capacity", "room for the whole gang", judge)

@@ -1,0 +1,71 @@
+"""The image: that it exists where the cluster pulls it from, and that no pod fails to pull it now."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    names,
+    not_asked,
+    passed,
+    warning,
+)
+from trainyard.cluster.snapshot import Image, Unseen
+
+_PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if not facts.demand.image:
+        yield not_asked("no image is named (--image-uri)")
+        return
+    failing = list(_failing(facts))
+    yield from failing
+    image = facts.snapshot.image
+    if isinstance(image, Unseen):
+        yield not_asked(f"the registry was not asked: {image.reason}")
+        return
+    found = list(_judged(image, facts))
+    yield from found
+    if not found and not failing:
+        yield passed(f"{image.uri} is there" + (f" ({image.digest[:19]}…)" if image.digest else ""))
+
+
+def _judged(image: Image, facts: Facts) -> Iterator[Outcome]:
+    region = facts.snapshot.region
+    if image.found is False:
+        yield error(f"{image.uri} does not exist in {image.registry}", "push it, or correct --image-uri")
+    elif image.found is None:
+        yield not_asked(image.note)
+    if image.region and region and image.region != region:
+        yield warning(
+            f"{image.uri} is in {image.region}, the cluster in {region}: every node pulls it across regions",
+            f"copy the image to ECR in {region}",
+        )
+    if image.found and "@sha256:" not in image.uri:
+        yield info(
+            f"{image.uri} is a tag, which can move while the job is restarted",
+            f"name its digest: {image.uri.partition(':')[0]}@{image.digest}"
+            if image.digest
+            else "name its digest",
+        )
+
+
+def _failing(facts: Facts) -> Iterator[Outcome]:
+    pods = facts.snapshot.pods
+    if isinstance(pods, Unseen):
+        return
+    wanted = facts.demand.image
+    failing = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.waiting in _PULL and wanted in pod.images]
+    if failing:
+        yield error(
+            f"{names(failing)}: cannot pull this image now",
+            "see its events for the reason: kubectl describe pod; nodes need ecr:BatchGetImage and "
+            "ecr:GetDownloadUrlForLayer, or imagePullSecrets",
+        )
+
+
+CHECK = Check("image", "the image and its registry", judge)

@@ -1,0 +1,76 @@
+"""DaemonSets that bring devices to nodes, found by every label set that their installers use.
+
+None is no fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in, and drivers of Dynamic
+Resource Allocation publish ResourceSlices instead.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainyard.cluster.snapshot import Node, Workload
+
+BUILT_IN_LABEL = ("eks.amazonaws.com/compute-type", "auto")
+_NVIDIA_LABELS = (
+    ("app", "nvidia-device-plugin-daemonset", "GPU operator"),
+    ("name", "nvidia-device-plugin-ds", "static manifest"),
+    ("app.kubernetes.io/name", "nvidia-device-plugin", "Helm chart"),
+    ("k8s-app", "nvidia-gpu-device-plugin", "GKE"),
+)
+_EFA_SUFFIX = "aws-efa-k8s-device-plugin"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A DaemonSet that was found, and what installed it."""
+
+    workload: Workload
+    installer: str
+
+    @property
+    def text(self) -> str:
+        found = self.workload
+        ready = f"{found.available} of {found.wanted} pods ready"
+        return f"{found.namespace}/{found.name} ({self.installer}), {ready}"
+
+
+def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
+    """Device plugins of NVIDIA."""
+    return tuple(found for daemon in daemons if (found := _nvidia(daemon)) is not None)
+
+
+def _nvidia(daemon: Workload) -> Installed | None:
+    if "mps" in daemon.name or "feature-discovery" in daemon.name:
+        return None
+    if daemon.name.startswith("dependencies-") and "nvidia-device-plugin" in daemon.name:
+        return Installed(daemon, "HyperPod chart")
+    for key, value, installer in _NVIDIA_LABELS:
+        if daemon.labels.get(key) == value:
+            return Installed(daemon, installer)
+    by_name = "nvidia-device-plugin" in daemon.name or "nvidia-gpu-device-plugin" in daemon.name
+    by_image = any("k8s-device-plugin" in image and _EFA_SUFFIX not in image for image in daemon.images)
+    return Installed(daemon, "own manifest") if by_name or by_image else None
+
+
+def efa_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
+    """Device plugins of EFA."""
+    return tuple(
+        Installed(daemon, "HyperPod chart" if daemon.name.startswith("dependencies-") else "EFA chart")
+        for daemon in daemons
+        if _EFA_SUFFIX in daemon.name
+        or daemon.labels.get("name", "").endswith(_EFA_SUFFIX)
+        or any(_EFA_SUFFIX in image for image in daemon.images)
+    )
+
+
+def drivers(daemons: Iterable[Workload], word: str) -> tuple[Installed, ...]:
+    """Drivers of Dynamic Resource Allocation with `word` in their name or image."""
+    return tuple(
+        Installed(daemon, "DRA driver")
+        for daemon in daemons
+        if word in daemon.name or any(word in image for image in daemon.images)
+    )
+
+
+def has_it_built_in(node: Node) -> bool:
+    """Whether the operating system of a node brings the device plugin of NVIDIA."""
+    return "Bottlerocket" in node.os_image or node.labels.get(BUILT_IN_LABEL[0]) == BUILT_IN_LABEL[1]

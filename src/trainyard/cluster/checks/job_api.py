@@ -1,0 +1,50 @@
+"""The kind of job: that the cluster serves its API in a version that is written here."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, not_seen, passed
+from trainyard.cluster.kinds import JOB_KINDS, serves
+from trainyard.cluster.snapshot import Unseen
+
+_MANIFESTS = {
+    "kubeflow.org": "training_operator",
+    "trainer.kubeflow.org": "trainer",
+    "jobset.x-k8s.io": "jobset",
+    "ray.io": "kuberay",
+}
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    groups, resources = facts.snapshot.groups, facts.snapshot.resources
+    if isinstance(groups, Unseen):
+        yield not_seen(groups)
+        return
+    if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in JOB_KINDS):
+        known = ", ".join(kind.api_kind for kind in JOB_KINDS)
+        yield error(
+            f"none of {known} is served", f"install {facts.kind.api.installs}: {_how('kubeflow.org')}"
+        )
+        return
+    missing = [api for api in facts.kind.apis if not serves(api, resources)]
+    for api in missing:
+        versions = groups.get(api.group, ())
+        offered = [v for v in versions if api.resource in resources.get(f"{api.group}/{v}", ())]
+        if offered:
+            yield error(
+                f"{api.name} is served in {', '.join(offered)} only, and {api.version} is needed",
+                f"install a release of {api.installs} that serves {api.version}",
+            )
+        else:
+            yield error(f"{api.name} is not served", f"install {api.installs}: {_how(api.group)}")
+    if not missing:
+        yield passed(", ".join(f"{api.name}/{api.version}" for api in facts.kind.apis))
+
+
+def _how(group: str) -> str:
+    name = _MANIFESTS.get(group)
+    if name is None:
+        return "aws eks create-addon --addon-name amazon-sagemaker-hyperpod-training-operator"
+    return f"name its manifest as cluster.manifests.{name}, then scripts/manage_cluster.py fix --apply"
+
+
+CHECK = Check("job-api", "the API of the job's kind and its versions", judge, essential=True)

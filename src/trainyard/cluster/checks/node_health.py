@@ -1,0 +1,26 @@
+"""The health of the nodes that the plan may mean: readiness, cordons, taints, pressure, faults of GPUs.
+
+An event of type Warning is no verdict, and a condition with status True may be harmless: only those that are
+known to mean a fault count.
+"""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, doubts, not_asked, not_seen, passed, told
+from trainyard.cluster.snapshot import Unseen
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if isinstance(facts.snapshot.nodes, Unseen):
+        yield not_seen(facts.snapshot.nodes)
+        return
+    if not facts.fits:
+        yield not_asked("there is no node to look at")
+        return
+    found = [*told(facts, "node-health"), *doubts(facts, "node-health")]
+    yield from found
+    if not found:
+        yield passed(f"all {len(facts.fits)} nodes are ready and without a known fault")
+
+
+CHECK = Check("node-health", "readiness, taints and faults of the nodes", judge)

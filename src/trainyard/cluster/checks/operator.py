@@ -1,0 +1,87 @@
+"""The controller of the job's kind: that it runs. Without it a job is stored, and nothing happens.
+
+A controller that runs outside the cluster has no Deployment; where its webhook has just answered, it runs.
+"""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, not_asked, not_seen, passed, warning
+from trainyard.cluster.kinds import Controller, serves
+from trainyard.cluster.snapshot import Snapshot, Trial, Unseen, Workload
+
+_WITHOUT_WEBHOOK = "ray.io"
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    if not serves(facts.kind.api, facts.snapshot.resources):
+        yield not_asked(f"{facts.kind.api.name} is not served")
+        return
+    deployments = facts.snapshot.deployments
+    if isinstance(deployments, Unseen):
+        yield not_seen(deployments)
+        return
+    for controller in facts.kind.controllers:
+        yield _judged(controller, deployments_of(controller, deployments), facts)
+    if facts.kind.name == "trainjob":
+        yield from _runtimes(facts)
+
+
+def _judged(controller: Controller, found: tuple[Workload, ...], facts: Facts) -> Outcome:
+    ready = [workload for workload in found if workload.available > 0]
+    if ready:
+        return passed(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
+    if found:
+        first = found[0]
+        return error(
+            f"{controller.name}: {first.namespace}/{first.name} has {first.available} of {first.wanted} "
+            f"pods ready",
+            f"kubectl -n {first.namespace} describe deployment {first.name}; kubectl -n "
+            f"{first.namespace} logs "
+            f"deployment/{first.name}",
+        )
+    if webhook_answered(facts.snapshot, facts):
+        return passed(f"{controller.name}: no Deployment of its name, and its webhook has answered")
+    judge_it = warning if facts.kind.api.group == _WITHOUT_WEBHOOK else error
+    return judge_it(
+        f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its "
+        f"API is served, "
+        "and nobody acts on it",
+        f"install {facts.kind.api.installs}",
+    )
+
+
+def webhook_answered(snapshot: Snapshot, facts: Facts) -> bool:
+    """Whether the webhook of the kind took part in the dry run of a job."""
+    trial, hooks = snapshot.job_trial, snapshot.hooks
+    if isinstance(trial, Unseen) or isinstance(hooks, Unseen):
+        return False
+    hooked = facts.kind.api.name in hooks
+    return hooked and isinstance(trial, Trial) and trial.accepted
+
+
+def deployments_of(controller: Controller, deployments: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    return tuple(
+        workload
+        for workload in deployments
+        if any(name in workload.name for name in controller.deployments)
+        or any(
+            name in image.rpartition("/")[2] for name in controller.deployments for image in workload.images
+        )
+        or workload.labels.get("control-plane") in controller.labels
+        or workload.labels.get("app.kubernetes.io/name") in controller.deployments
+    )
+
+
+def _runtimes(facts: Facts) -> Iterator[Outcome]:
+    runtimes = facts.snapshot.runtimes
+    if isinstance(runtimes, Unseen):
+        yield not_seen(runtimes)
+    elif not runtimes:
+        yield error(
+            "there is no ClusterTrainingRuntime: a TrainJob has nothing to run by",
+            "kubectl apply --server-side -k "
+            "github.com/kubeflow/trainer/manifests/overlays/runtimes?ref=v2.3.0",
+        )
+
+
+CHECK = Check("operator", "the controller of the job's kind", judge)

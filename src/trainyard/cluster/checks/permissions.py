@@ -1,0 +1,40 @@
+"""Our own permissions: exactly what the plan needs, as the API server judges it."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, names, not_asked, passed, warning
+from trainyard.cluster.snapshot import Permission
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    asked = facts.snapshot.permissions
+    refused = [permission for permission in asked if permission.allowed is False]
+    unknown = [permission for permission in asked if permission.allowed is None]
+    in_namespace = [permission for permission in refused if permission.namespace]
+    elsewhere = [permission for permission in refused if not permission.namespace]
+    if in_namespace:
+        yield error(f"not allowed: {'; '.join(p.text for p in in_namespace)}", _role(in_namespace, facts))
+    if elsewhere:
+        yield warning(
+            f"not allowed: {names(p.text for p in elsewhere)}: capacity cannot be judged",
+            "ask for a ClusterRole with these verbs, bound to your group",
+        )
+    if unknown:
+        yield not_asked(f"the API server did not say: {names(p.text for p in unknown)}")
+    if not refused and not unknown:
+        yield passed(f"all {len(asked)} that the plan needs")
+
+
+def _role(refused: list[Permission], facts: Facts) -> str:
+    """The commands that grant it."""
+    verbs = ",".join(dict.fromkeys(p.verb for p in refused))
+    resources = ",".join(dict.fromkeys(f"{p.resource}.{p.group}" if p.group else p.resource for p in refused))
+    space = facts.demand.namespace
+    return (
+        f"kubectl -n {space} create role trainyard --verb={verbs} --resource={resources}, then bind it "
+        f"to your "
+        f"group: kubectl -n {space} create rolebinding trainyard --role=trainyard --group=GROUP"
+    )
+
+
+CHECK = Check("permissions", "what we are allowed to do", judge)

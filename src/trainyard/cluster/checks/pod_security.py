@@ -1,0 +1,56 @@
+"""What admission allows a pod of the plan's shape: the security level of the namespace, and a dry run."""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_asked, passed, warning
+from trainyard.cluster.snapshot import Trial, Unseen
+
+_ENFORCED = "pod-security.kubernetes.io/enforce"
+_ELSEWHERE = re.compile(
+    r"cannot create resource|exceeded quota|must specify|PriorityClass|maximum .* usage per|not found", re.I
+)
+"""Refusals that other checks tell."""
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    space = facts.snapshot.namespace
+    level = "" if isinstance(space, Unseen) else space.labels.get(_ENFORCED, "")
+    found: list[Outcome] = []
+    trial = facts.snapshot.pod_trial
+    if level == "restricted":
+        found.append(
+            warning(
+                f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with "
+                f"host paths or "
+                "with IPC_LOCK (which EFA may need) are refused",
+                "run as another user with seccompProfile RuntimeDefault, or use a namespace of its own",
+            )
+        )
+    elif level == "baseline":
+        found.append(
+            info(
+                f"namespace {facts.demand.namespace} enforces the level baseline: no host paths, no IPC_LOCK",
+                "mount claims instead of host paths",
+            )
+        )
+    if not isinstance(trial, Unseen) and trial.status in (400, 403, 422) and not _told_elsewhere(trial):
+        found.append(error(f"a pod of this shape is refused: {trial.message[:300]}", "change it as it says"))
+    yield from found
+    if not found:
+        accepted = not isinstance(trial, Unseen) and trial.accepted
+        yield passed("a pod was accepted as a dry run") if accepted else not_asked(_why(facts))
+
+
+def _told_elsewhere(trial: Trial) -> bool:
+    return _ELSEWHERE.search(trial.message) is not None
+
+
+def _why(facts: Facts) -> str:
+    trial = facts.snapshot.pod_trial
+    if isinstance(trial, Unseen):
+        return f"a pod could not be tried: {trial.reason}"
+    return f"a pod could not be tried: {trial.message[:200] or trial.status}"
+
+
+CHECK = Check("pod-security", "what admission allows a pod", judge)

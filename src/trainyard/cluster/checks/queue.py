@@ -1,0 +1,38 @@
+"""Kueue: the queue of the plan, its quota, and when it would admit the job."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.admission import When
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
+from trainyard.cluster.snapshot import Unseen
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    expected = facts.outlook
+    if expected.when is When.NO_QUEUE:
+        yield not_asked("no queue is named")
+        queues = facts.snapshot.queues
+        if not isinstance(queues, Unseen) and queues:
+            named = ", ".join(queue.name for queue in queues)
+            yield info(f"the namespace has queues: {named}", "name one with --queue if jobs go through Kueue")
+    elif expected.when is When.UNKNOWN:
+        yield not_seen(Unseen(expected.evidence))
+    elif expected.when is When.NEVER:
+        yield error(expected.evidence, expected.remedy or "name another queue with --queue")
+    elif expected.when is When.LATER:
+        yield warning(expected.evidence, "wait, or name another queue; a higher priority class may preempt")
+    else:
+        yield passed(expected.evidence)
+
+
+CHECK = Check("queue", "the queue of Kueue and its quota", judge)

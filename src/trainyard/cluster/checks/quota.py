@@ -1,0 +1,79 @@
+"""Quotas and limits of the namespace, and its priority class, against the whole gang."""
+
+from collections.abc import Iterator, Mapping
+
+from trainyard.cluster.admission import gpus_wanted
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_seen, passed
+from trainyard.cluster.demand import GPU
+from trainyard.cluster.quantities import written
+from trainyard.cluster.snapshot import Quota, Unseen
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    quotas, limits = facts.snapshot.quotas, facts.snapshot.limits
+    found: list[Outcome] = []
+    if isinstance(quotas, Unseen):
+        found.append(not_seen(quotas))
+    else:
+        found += [outcome for quota in quotas for outcome in _quota(quota, _wanted(facts))]
+    if isinstance(limits, Unseen):
+        found.append(not_seen(limits))
+    else:
+        found += list(_limits(facts))
+    found += list(_priority(facts))
+    yield from found
+    if not found:
+        yield passed("nothing that would refuse the gang")
+
+
+def _wanted(facts: Facts) -> Mapping[str, int]:
+    """What the gang takes of each quota, in thousandths."""
+    gpus = (gpus_wanted(facts.demand, facts.fits) or 0) * 1000
+    pods = facts.demand.nodes * 1000
+    job = f"count/{facts.kind.api.resource}.{facts.kind.api.group}"
+    return {f"requests.{GPU}": gpus, "pods": pods, "count/pods": pods, job: 1000}
+
+
+def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:
+    for name, amount in wanted.items():
+        if amount and name in quota.hard and quota.used.get(name, 0) + amount > quota.hard[name]:
+            hard, used = written(quota.hard[name], name), written(quota.used.get(name, 0), name)
+            yield error(
+                f"ResourceQuota {quota.name}: {name} {used} of {hard} used, {written(amount, name)} "
+                f"more wanted",
+                "ask for fewer nodes, wait until others end, or have the quota raised",
+            )
+
+
+def _limits(facts: Facts) -> Iterator[Outcome]:
+    assert not isinstance(facts.snapshot.limits, Unseen)
+    each = (gpus_wanted(facts.demand, facts.fits) or 0) // facts.demand.nodes * 1000
+    for limit in facts.snapshot.limits:
+        if each and GPU in limit.max and limit.max[GPU] < each:
+            yield error(
+                f"LimitRange {limit.name}: a {limit.type} may have {written(limit.max[GPU], GPU)} {GPU}, "
+                f"{each // 1000} are wanted",
+                "ask for fewer GPUs per node, or have the limit raised",
+            )
+        if limit.type == "Container" and "memory" in limit.default:
+            yield info(
+                f"LimitRange {limit.name}: a container without a limit of its own gets "
+                f"{written(limit.default['memory'], 'memory')} of memory",
+                "give every container a limit of memory",
+            )
+
+
+def _priority(facts: Facts) -> Iterator[Outcome]:
+    name, known = facts.demand.priority_class, facts.snapshot.priority_classes
+    if not name:
+        return
+    if isinstance(known, Unseen):
+        yield not_seen(known)
+    elif name not in known:
+        others = ", ".join(sorted(n for n in known if not n.startswith("system-"))) or "none"
+        yield error(
+            f"there is no PriorityClass {name}; there are: {others}", "name one of them, or create it"
+        )
+
+
+CHECK = Check("quota", "quotas, limits and priority", judge)

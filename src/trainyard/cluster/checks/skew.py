@@ -1,0 +1,49 @@
+"""Clocks and versions: the server's clock against ours, kubelets against the API server."""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, names, passed, warning
+from trainyard.cluster.snapshot import Unseen
+
+CLOCK_WARNING, CLOCK_ERROR = 30.0, 300.0
+"""Seconds. AWS refuses signatures that are five minutes off."""
+_OLDEST = 3
+"""Minor releases that a kubelet may be behind (kubernetes.io/releases/version-skew-policy)."""
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    found = [*_clock(facts), *_versions(facts)]
+    yield from found
+    if not found:
+        yield passed(f"clocks agree, kubelets fit {facts.snapshot.version}")
+
+
+def _clock(facts: Facts) -> Iterator[Outcome]:
+    offset = facts.snapshot.clock_offset
+    if offset is None or abs(offset) < CLOCK_WARNING:
+        return
+    text = f"the server's clock is {abs(offset):.0f} s {'ahead of' if offset > 0 else 'behind'} ours"
+    judge_it = error if abs(offset) >= CLOCK_ERROR else warning
+    yield judge_it(text, "set the clock of this machine by NTP: tokens and signatures depend on it")
+
+
+def _versions(facts: Facts) -> Iterator[Outcome]:
+    server = _minor(facts.snapshot.version)
+    if server is None or isinstance(facts.snapshot.nodes, Unseen):
+        return
+    minors = {fitness.node.name: _minor(fitness.node.kubelet) for fitness in facts.fits}
+    newer = [name for name, minor in minors.items() if minor is not None and minor > server]
+    older = [name for name, minor in minors.items() if minor is not None and minor < server - _OLDEST]
+    for nodes, how in ((newer, "newer than the API server"), (older, f"more than {_OLDEST} releases older")):
+        if nodes:
+            text = f"{names(nodes)}: the kubelet is {how} ({facts.snapshot.version})"
+            yield warning(text, "bring nodes and control plane to supported versions")
+
+
+def _minor(version: str) -> int | None:
+    match = re.match(r"v1\.(\d+)", version)
+    return int(match[1]) if match else None
+
+
+CHECK = Check("skew", "clocks and versions", judge)

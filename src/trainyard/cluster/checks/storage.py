@@ -1,0 +1,116 @@
+"""Where checkpoints go: access modes, driver, zone, and that it is not a disk of one node."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    names,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
+from trainyard.cluster.snapshot import Unseen, Volume
+
+NODE_LOCAL = (
+    "/opt/dlami/nvme",
+    "/opt/sagemaker",
+    "/mnt/k8s-disks",
+    "/local",
+    "/local-ssd",
+    "/mnt/disks",
+    "/dev/shm",  # noqa: S108 - named to be refused
+    "/tmp",  # noqa: S108
+    "/var/tmp",  # noqa: S108
+    "/scratch-local",
+)
+_SHARED = ("ReadWriteMany",)
+_ONE_NODE = ("ReadWriteOnce", "ReadWriteOncePod")
+_MOUNTPOINT, _EBS = "s3.csi.aws.com", "ebs.csi.aws.com"
+_FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.csi.aws.com)"
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    path = facts.demand.checkpoint_path
+    local = next((root for root in NODE_LOCAL if path == root or path.startswith(f"{root}/")), None)
+    if local:
+        yield error(
+            f"checkpoints would go to {path}, which is on a disk of each node and is lost with it",
+            f"mount a claim and write there (--volume, --checkpoint-path); {local} is for caches only",
+        )
+    volume = facts.snapshot.volume
+    if not facts.demand.claim:
+        yield not_asked("no claim is named (--volume)")
+    elif isinstance(volume, Unseen):
+        yield not_seen(volume)
+    elif volume is None:
+        name, space = facts.demand.claim, facts.demand.namespace
+        yield error(
+            f"the namespace {space} has no PersistentVolumeClaim {name}",
+            "set cluster.volume and then scripts/manage_cluster.py fix --apply, or create the claim yourself",
+        )
+    else:
+        found = list(_judged(volume, facts))
+        yield from found
+        if not found and not local:
+            yield passed(
+                f"{volume.name}: {', '.join(volume.access_modes)}, {volume.driver or 'driver not known'}"
+            )
+
+
+def _judged(volume: Volume, facts: Facts) -> Iterator[Outcome]:
+    nodes = facts.demand.nodes
+    if volume.phase == "Lost":
+        yield error(f"{volume.name}: its volume is gone (Lost)", "create a new claim; the data are not in it")
+    elif volume.phase == "Pending" and not volume.waits_for_consumer:
+        look = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
+        yield error(f"{volume.name} is not bound to a volume (Pending)", look)
+    if nodes > 1 and volume.access_modes and not set(volume.access_modes) & set(_SHARED):
+        yield error(
+            f"{volume.name} is {', '.join(volume.access_modes)}: {nodes} nodes cannot write to it", _FSX
+        )
+    elif volume.driver == _EBS and nodes > 1:
+        yield error(f"{volume.name} is a block device of EBS, which one node can mount", _FSX)
+    if volume.driver == _MOUNTPOINT:
+        yield error(
+            f"{volume.name} is Mountpoint for S3, which has no rename and no write in place: "
+            f"checkpoints need both",
+            "read data from it, and write checkpoints elsewhere; " + _FSX,
+        )
+    if volume.local:
+        yield error(f"{volume.name} is on a disk of one node (hostPath or local)", _FSX)
+    yield from _driver(volume, facts)
+    yield from _zone(volume, facts)
+
+
+def _driver(volume: Volume, facts: Facts) -> Iterator[Outcome]:
+    installed = facts.snapshot.drivers
+    if isinstance(installed, Unseen) or not volume.driver.endswith(".csi.aws.com"):
+        return
+    if volume.driver not in installed:
+        yield error(
+            f"{volume.name} needs the CSI driver {volume.driver}, which is not installed",
+            f"install it: aws eks create-addon --addon-name aws-{volume.driver.split('.')[0]}-csi-driver",
+        )
+
+
+def _zone(volume: Volume, facts: Facts) -> Iterator[Outcome]:
+    usable = [fitness.node for fitness in facts.fits if fitness.fit]
+    labels = {node.labels.get("topology.kubernetes.io/zone", "") for node in usable} - {""}
+    if volume.zones and labels and not labels & set(volume.zones):
+        yield error(
+            f"{volume.name} is in {names(volume.zones)}, the nodes are in {names(sorted(labels))}",
+            "take nodes or a volume of the same zone",
+        )
+    elif volume.zones and labels - set(volume.zones):
+        outside = names(sorted(labels - set(volume.zones)))
+        yield warning(
+            f"{volume.name} is in {names(volume.zones)}; nodes in {outside} cannot use it",
+            "keep the job in one zone",
+        )
+
+
+CHECK = Check("storage", "the volume for checkpoints", judge)

@@ -1,0 +1,47 @@
+"""A job of the plan's kind, sent as a dry run: whether its webhooks answer, and let it pass."""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, not_asked, passed, warning
+from trainyard.cluster.snapshot import Trial, Unseen
+
+_CALLED = re.compile(r'failed calling webhook "([^"]+)"')
+_NOT_ALLOWED = re.compile(r"cannot create resource")
+_NO_DRY_RUN = re.compile(r"does not support dry ?run|dryRun", re.I)
+
+
+def judge(facts: Facts) -> Iterator[Outcome]:
+    trial = facts.snapshot.job_trial
+    if isinstance(trial, Unseen):
+        yield not_asked(trial.reason)
+        return
+    if trial.accepted:
+        yield passed(f"{trial.what} was accepted as a dry run")
+        return
+    yield _refused(trial, facts)
+
+
+def _refused(trial: Trial, facts: Facts) -> Outcome:
+    called = _CALLED.search(trial.message)
+    if called:
+        return error(
+            f"the webhook {called[1]} does not answer, so no {facts.kind.api_kind} can be created: "
+            f"{trial.message.partition(': ')[2][:200]}",
+            "see that the pods behind its Service run: kubectl get validatingwebhookconfigurations,"
+            "mutatingwebhookconfigurations; kubectl get endpointslices --all-namespaces",
+        )
+    if _NOT_ALLOWED.search(trial.message):
+        return not_asked("we may not create it: see check permissions")
+    if trial.status == 404 and "namespaces" in trial.message:
+        return not_asked("there is no such namespace: see check namespace")
+    if trial.status == 0 or trial.status >= 500:
+        return warning(f"{trial.what} could not be tried: {trial.message or trial.status}", "try again")
+    if _NO_DRY_RUN.search(trial.message) or facts.kind.name == "hyperpod":
+        return not_asked(f"cannot be tried without creating it: {trial.message[:200]}")
+    return error(
+        f"{trial.what} is refused ({trial.status}): {trial.message[:300]}", "change the job as it says"
+    )
+
+
+CHECK = Check("webhook", "a job of this kind as a dry run", judge)

@@ -1,0 +1,89 @@
+"""What is to be run: the shape that a cluster is judged for. A plain value.
+
+Nothing that is left open is guessed here: without an instance type every node with GPUs is looked at, without
+`gpus_per_node` a node is taken as a whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.cluster import ClusterConfig
+from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
+
+GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
+GPU_DRIVER = "gpu.nvidia.com"
+"""Of Dynamic Resource Allocation: publishes the GPUs of a node as ResourceSlices."""
+EFA_DRIVER = "dra.net"
+"""The same for EFA (DRANET); its DeviceClass is efa.networking.k8s.aws."""
+KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+TOLERATED = (GPU, EFA)
+"""Taints that every job here tolerates: they keep others away from such nodes."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A job, as far as a cluster must have room for it."""
+
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    """None: all that a node of the type has; 0: no GPU is needed."""
+    instance_type: str = ""
+    """EC2's name, without HyperPod's prefix; empty takes any."""
+    kind: str = "auto"
+    """One of KINDS; auto takes the first that the cluster serves."""
+    namespace: str = "default"
+    queue: str = ""
+    """A LocalQueue of Kueue in the namespace."""
+    image: str = ""
+    claim: str = ""
+    """The PersistentVolumeClaim that checkpoints go to."""
+    checkpoint_path: str = ""
+    """Where they go in a pod."""
+    priority_class: str = ""
+    secret: str = ""
+    """A Secret of the namespace that pods refer to."""
+    tolerations: tuple[str, ...] = ()
+    """Keys of further taints that the job tolerates."""
+
+    @property
+    def tolerated(self) -> tuple[str, ...]:
+        return (*TOLERATED, *self.tolerations)
+
+    @property
+    def shape(self) -> str:
+        """For people: `4 × p5.48xlarge`, `2 nodes with 8 GPUs`."""
+        if self.instance_type:
+            return f"{self.nodes} × {self.instance_type}"
+        each = {None: "GPUs", 0: "no GPU", 1: "1 GPU"}.get(self.gpus_per_node, f"{self.gpus_per_node} GPUs")
+        return f"{self.nodes} {'node' if self.nodes == 1 else 'nodes'} with {each}"
+
+
+def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: str = "") -> Demand:
+    """What a command line asks for, over what the configuration says; `namespace` is that of the context."""
+    return Demand(
+        nodes=given["num_nodes"],
+        gpus_per_node=given["gpu_per_node"],
+        instance_type=plain_type(given["instance_type"]),
+        kind=given["kind"] or settings.kind,
+        namespace=given["namespace"] or settings.namespace or namespace or "default",
+        queue=given["queue"] or settings.queue or "",
+        image=given["image_uri"] or settings.image or "",
+        claim=given["volume"] or settings.volume.claim or "",
+        checkpoint_path=given["checkpoint_path"] or settings.volume.mount_path or "",
+        priority_class=given["priority_class"] or settings.priority_class or "",
+        secret=given["secret"] or settings.secret or "",
+        tolerations=tuple(given["tolerate"]),
+    )
+
+
+def plain_type(name: str) -> str:
+    """An instance type without HyperPod's prefix."""
+    return name.removeprefix(HYPERPOD)
+
+
+def catalogued(name: str) -> InstanceType | None:
+    """The instance type of this name, HyperPod's names included; None where it is not in the catalogue."""
+    plain = plain_type(name)
+    return next((instance for instance in CATALOGUE if instance.name == plain), None)

@@ -1,0 +1,301 @@
+"""Which nodes a job could use if they were empty, and what keeps it from the others.
+
+    Node + Demand ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
+
+An obstacle keeps the job away from a node; a doubt does not, and is told. Labels say what should be there,
+allocatable resources and ResourceSlices what is. A resource that is absent is not the same as 0 of it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, catalogued, plain_type
+from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
+
+YOUNG_SECONDS = 600.0
+"""A node as young as this may still be installing its driver."""
+_GPU_LABELS = (
+    "nvidia.com/gpu.present",
+    "cloud.google.com/gke-accelerator",
+    "kubernetes.azure.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu-count",
+    "k8s.amazonaws.com/accelerator",
+)
+_PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+_AGENT = (
+    "AcceleratedHardwareReady",
+    "ContainerRuntimeReady",
+    "KernelReady",
+    "NetworkingReady",
+    "StorageReady",
+)
+"""Conditions of the EKS node monitoring agent: False is bad."""
+_PROBLEMS = (
+    "KernelDeadlock",
+    "ReadonlyFilesystem",
+    "CorruptDockerOverlay2",
+    "FrequentKubeletRestart",
+    "FrequentContainerdRestart",
+    "FrequentDockerRestart",
+    "FrequentUnregisterNetDevice",
+    "VMEventScheduled",
+)
+"""Conditions of the node problem detector: True is bad. Others may be harmless (GKE's SysctlChanged)."""
+_GPU_WORDS = ("xid", "gpumissing", "gpuerror", "nvlink", "gpufallen", "rowremap", "gpuhealth", "ibfault")
+_LATCHING = ("dcgm",)
+"""DCGMError stays for days after its cause is gone, and DCGMHealthCode122 is a false alarm."""
+HEALTH = "sagemaker.amazonaws.com/node-health-status"
+DEEP_CHECK = "sagemaker.amazonaws.com/deep-health-check-status"
+FAULTS = tuple(f"sagemaker.amazonaws.com/fault-{name}" for name in ("type", "types", "reason", "reasons"))
+_BY_STATE = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/unschedulable",
+)
+"""Taints that follow from a state which is told by itself."""
+_BLOCKING = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Something about one node."""
+
+    check: str
+    """The check that tells it: gpu, efa, node-health."""
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """One node that the demand may mean."""
+
+    node: Node
+    gpus: int | None
+    """Whole GPUs that can be allocated; None where the node does not offer the resource at all."""
+    expected_gpus: int | None
+    """By its type, or by its peers of the same type; None where nothing tells."""
+    efa: int | None
+    expected_efa: int | None
+    """By its type; None where the type is not in the catalogue."""
+    obstacles: tuple[Obstacle, ...]
+    doubts: tuple[Obstacle, ...] = ()
+
+    @property
+    def fit(self) -> bool:
+        return not self.obstacles
+
+
+def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
+    """Every node that the demand may mean; empty where nodes could not be seen."""
+    if isinstance(snapshot.nodes, Unseen):
+        return ()
+    gpu_slices, efa_slices = devices_by_node(snapshot, GPU_DRIVER), devices_by_node(snapshot, EFA_DRIVER)
+    nodes = [node for node in snapshot.nodes if _is_meant(node, demand, gpu_slices)]
+    peers = _most_by_type(nodes, gpu_slices)
+    assessed = []
+    for node in nodes:
+        gpus = _whole_gpus(node, gpu_slices)
+        known = catalogued(node.instance_type)
+        expected = known.gpus if known else peers.get(node.instance_type)
+        efa = _count(node, EFA) if node.name not in efa_slices else len(efa_slices[node.name])
+        obstacles = [*_gpu_obstacles(node, gpus, expected, demand), *_health_obstacles(node, demand)]
+        young = snapshot.now - node.created < YOUNG_SECONDS and node.created > 0
+        doubts = (*_doubts(node), *_young_doubt(young, gpus, demand))
+        limits = {"expected_gpus": expected, "expected_efa": known.efa if known else None}
+        assessed.append(
+            Fitness(node, gpus, efa=efa, obstacles=tuple(obstacles), doubts=tuple(doubts), **limits)
+        )
+    return tuple(assessed)
+
+
+def devices_by_node(snapshot: Snapshot, driver: str) -> Mapping[str, tuple[str, ...]]:
+    """Node -> `pool/device` of this driver of Dynamic Resource Allocation."""
+    found: dict[str, tuple[str, ...]] = {}
+    for piece in () if isinstance(snapshot.slices, Unseen) else snapshot.slices:
+        if piece.driver == driver:
+            found[piece.node] = (*found.get(piece.node, ()), *piece.devices)
+    return found
+
+
+def on_hyperpod(node: Node) -> bool:
+    return node.labels.get("sagemaker.amazonaws.com/compute-type") == "hyperpod"
+
+
+def _is_meant(node: Node, demand: Demand, slices: Mapping[str, tuple[str, ...]]) -> bool:
+    wanted = plain_type(demand.instance_type)
+    if wanted and node.instance_type and not same_type(node.instance_type, wanted):
+        return False
+    if demand.gpus_per_node == 0:
+        return True
+    if GPU in node.capacity or GPU in node.allocatable or node.name in slices or _mig(node):
+        return True
+    known = catalogued(node.instance_type)
+    return known is not None or any(node.labels.get(name) not in (None, "0", "false") for name in _GPU_LABELS)
+
+
+def same_type(one: str, other: str) -> bool:
+    """Whether two spellings mean one type: AKS writes standard_nd40rs_v2 and Standard_ND40rs_v2."""
+    return one.casefold() == other.casefold()
+
+
+def _count(node: Node, resource: str) -> int | None:
+    return node.allocatable[resource] // 1000 if resource in node.allocatable else None
+
+
+def _whole_gpus(node: Node, slices: Mapping[str, tuple[str, ...]]) -> int | None:
+    if node.name in slices:
+        return len(slices[node.name])
+    return _count(node, GPU)
+
+
+def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) -> Mapping[str, int]:
+    """Instance type -> GPUs that most of its nodes have: what a node of an unknown type is compared with."""
+    counts: dict[str, Counter[int]] = {}
+    for node in nodes:
+        gpus = _whole_gpus(node, slices)
+        if gpus and node.instance_type:
+            counts.setdefault(node.instance_type, Counter())[gpus] += 1
+    return {name: max(found, key=lambda gpus: (found[gpus], gpus)) for name, found in counts.items()}
+
+
+def _mig(node: Node) -> Mapping[str, int]:
+    """What a node offers in place of whole GPUs: MIG instances, shared ones."""
+    return {
+        name: amount // 1000
+        for name, amount in node.allocatable.items()
+        if (name.startswith("nvidia.com/mig-") or name == f"{GPU}.shared") and amount
+    }
+
+
+def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: Demand) -> Iterator[Obstacle]:
+    if demand.gpus_per_node == 0:
+        return
+    pieces = _mig(node)
+    offered = ", ".join(f"{count} {name}" for name, count in sorted(pieces.items()))
+    if pieces and not gpus:
+        yield Obstacle("gpu", f"offers {offered} and no whole GPU", _RECONFIGURE)
+    elif gpus is None:
+        should = f", {expected} expected for {node.instance_type}" if expected else ""
+        yield Obstacle("gpu", f"offers no {GPU}{should}", _NO_GPU)
+    elif gpus == 0:
+        capacity = node.capacity.get(GPU, 0) // 1000
+        yield Obstacle("gpu", f"0 of {capacity} {GPU} can be allocated", _ALL_SICK)
+    elif _is_shared(node, gpus, expected):
+        shares = f"{gpus} {GPU} that are shares of {expected or 'fewer'} GPUs"
+        yield Obstacle("gpu", f"offers {shares} (time-slicing or MPS)", _RECONFIGURE)
+    elif expected and gpus < expected:
+        yield from _too_few(node, gpus, expected, demand)
+    elif demand.gpus_per_node and gpus < demand.gpus_per_node:
+        yield Obstacle("gpu", f"has {gpus} GPUs, {demand.gpus_per_node} are wanted", _SMALLER)
+
+
+_NO_GPU = "see check device-plugin; if the plugin runs there, read its log: the driver may have come after it"
+_ALL_SICK = "read the log of the device plugin on that node: it has found every GPU unhealthy, or MIG is on"
+_RECONFIGURE = "take whole GPUs: turn MIG, time-slicing or MPS off for these nodes, or name others"
+_SMALLER = "ask for fewer GPUs per node, or name another instance type"
+_MISSING = "cordon the node and have it replaced; look for its Xid errors first (dmesg | grep Xid)"
+
+
+def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
+    replicas = node.labels.get("nvidia.com/gpu.replicas", "1")
+    strategy = node.labels.get("nvidia.com/gpu.sharing-strategy", "none")
+    product = node.labels.get("nvidia.com/gpu.product", "")
+    shared = strategy not in ("", "none") or product.endswith("-SHARED") or replicas not in ("", "0", "1")
+    return shared or bool(catalogued(node.instance_type) and expected and gpus > expected)
+
+
+def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[Obstacle]:
+    """A GPU is missing: the node is not used, unless fewer GPUs are wanted than it still has."""
+    capacity = node.capacity.get(GPU, 0) // 1000
+    text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
+    if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
+        yield Obstacle("gpu", text, _MISSING)
+
+
+def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
+    if not node.ready:
+        ready = next((c for c in node.conditions if c.type == "Ready"), None)
+        said = f": {ready.reason}" if ready and ready.reason else ""
+        yield _health(f"not Ready{said}", "find out why with: kubectl describe node " + node.name)
+    elif node.cordoned:
+        yield _health("cordoned", f"if nobody needs it so: kubectl uncordon {node.name}")
+    for condition in node.conditions:
+        if problem := _problem(condition):
+            yield _health(problem, _REPLACE)
+    yield from _hyperpod_obstacles(node)
+    for taint in node.taints:
+        if _keeps_away(taint, demand):
+            value = f"={taint.value}" if taint.value else ""
+            tolerate = f"if the job may run there: --tolerate {taint.key}"
+            yield _health(f"tainted {taint.key}{value}:{taint.effect}", tolerate)
+
+
+_REPLACE = "have the node repaired or replaced by its owner; nothing is replaced from here"
+
+
+def _health(text: str, remedy: str) -> Obstacle:
+    return Obstacle("node-health", text, remedy)
+
+
+def _keeps_away(taint: Taint, demand: Demand) -> bool:
+    known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in demand.tolerated
+    pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
+    return taint.effect in _BLOCKING and not known and not pressure
+
+
+def _problem(condition: Condition) -> str:
+    """What a condition says is wrong with its node; empty where it is fine, or only doubtful."""
+    if is_doubtful(condition):
+        return ""
+    text = f"{condition.type}" + (f" ({condition.reason})" if condition.reason else "")
+    if condition.type in _AGENT:
+        return f"{text} is False" if condition.status == "False" else ""
+    if condition.status != "True":
+        return ""
+    if condition.type in (*_PRESSURES, *_PROBLEMS) or _names_a_gpu_fault(condition):
+        return text
+    return ""
+
+
+def _names_a_gpu_fault(condition: Condition) -> bool:
+    words = f"{condition.type} {condition.reason} {condition.message}".casefold()
+    if condition.type in ("Ready", *_AGENT):
+        return False
+    return any(word in words.replace(" ", "") for word in _GPU_WORDS)
+
+
+def is_doubtful(condition: Condition) -> bool:
+    """Whether a condition is one of those that stay, or come, without a fault."""
+    bad = condition.status == ("False" if condition.type in _AGENT else "True")
+    return bad and any(word in condition.reason.casefold() for word in _LATCHING)
+
+
+def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
+    status, deep = node.labels.get(HEALTH, "Schedulable"), node.labels.get(DEEP_CHECK, "Passed")
+    if status != "Schedulable":
+        wait = "HyperPod repairs it by itself where node recovery is Automatic; else ask its owner"
+        yield _health(f"HyperPod calls it {status}", wait)
+    if deep == "InProgress":
+        yield _health("its deep health check is going on", "wait for it: the node is not faulty")
+    elif deep == "Failed":
+        yield _health("its deep health check failed", _REPLACE)
+    marks = {**node.annotations, **node.labels}
+    faults = [marks[name] for name in FAULTS if marks.get(name)]
+    if faults:
+        yield _health(f"HyperPod has found a fault: {', '.join(dict.fromkeys(faults))}", _REPLACE)
+
+
+def _doubts(node: Node) -> Iterator[Obstacle]:
+    for condition in node.conditions:
+        if is_doubtful(condition):
+            text = f"{condition.type} ({condition.reason}): may be old, or a false alarm"
+            yield _health(text, "run dcgmi diag -r 1 on the node; restart the agent if it is clean")
+
+
+def _young_doubt(young: bool, gpus: int | None, demand: Demand) -> Iterator[Obstacle]:
+    if young and not gpus and demand.gpus_per_node != 0:
+        yield Obstacle(
+            "gpu", "is younger than ten minutes and may still install its driver", "look again soon"
+        )

@@ -1,0 +1,48 @@
+"""The name of an image, and what its registry says of it. Who asks ECR is handed in."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainyard.cluster.snapshot import Image, Unseen
+from trainyard.errors import ServiceError
+
+_URI = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/"
+    r"(?P<repository>[a-z0-9][a-z0-9._/-]*)"
+    r"(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class EcrName:
+    """The parts of an image's name in ECR."""
+
+    account: str
+    region: str
+    repository: str
+    tag: str
+    digest: str
+
+
+def parse_uri(uri: str) -> EcrName | None:
+    """The parts of `uri`; None where it is not in ECR."""
+    match = _URI.fullmatch(uri)
+    return EcrName(**{name: value or "" for name, value in match.groupdict().items()}) if match else None
+
+
+def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | Unseen:
+    """What the registry says of `uri`.
+
+    `find_digest` gives the digest of `account`, `region`, `repository`, `tag`, `digest`, or None without one.
+    """
+    place = parse_uri(uri)
+    if place is None:
+        return Unseen("it is not in ECR" if uri else "no image is named", absent=True)
+    try:
+        digest = find_digest(**vars(place))
+    except ServiceError as error:
+        return Unseen(str(error))
+    registry = f"ECR of {place.account} in {place.region}"
+    return Image(uri, registry, place.region, found=digest is not None, digest=digest or "")

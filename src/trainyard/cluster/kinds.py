@@ -1,0 +1,175 @@
+"""The kinds of jobs that can be run, and what a cluster must serve for each.
+
+The names and labels of the controllers are those of their released manifests and of the charts of HyperPod.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.cluster.demand import GPU, KINDS, Demand
+
+TRIAL_NAME = "trainyard-preflight"
+_ANY_IMAGE = "registry.invalid/trainyard-preflight"
+
+
+@dataclass(frozen=True)
+class NeededApi:
+    """A kind of object that the cluster must serve."""
+
+    group: str
+    version: str
+    resource: str
+    installs: str
+    """What brings it."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.resource}.{self.group}"
+
+
+@dataclass(frozen=True)
+class Controller:
+    """What acts on the objects; without it they lie there."""
+
+    name: str
+    """For people."""
+    deployments: tuple[str, ...]
+    """Names of the Deployment, by the ways it is installed; parts of longer names count too."""
+    labels: tuple[str, ...] = ()
+    """Values of its label `control-plane`."""
+
+
+@dataclass(frozen=True)
+class JobKind:
+    name: str
+    api_kind: str
+    apis: tuple[NeededApi, ...]
+    """The kind itself first, then what it is made of."""
+    controllers: tuple[Controller, ...]
+
+    @property
+    def api(self) -> NeededApi:
+        return self.apis[0]
+
+
+_TRAINING_OPERATOR = Controller(
+    "training operator", ("training-operator",), labels=("kubeflow-training-operator",)
+)
+_KUBERAY = Controller("KubeRay operator", ("kuberay-operator",))
+_JOBSET = Controller("JobSet controller", ("jobset-controller-manager", "jobset-controller"))
+_RAY = "the KubeRay operator"
+JOB_KINDS = (
+    JobKind(
+        "pytorchjob",
+        "PyTorchJob",
+        (NeededApi("kubeflow.org", "v1", "pytorchjobs", "the Kubeflow training operator"),),
+        (_TRAINING_OPERATOR,),
+    ),
+    JobKind(
+        "trainjob",
+        "TrainJob",
+        (
+            NeededApi("trainer.kubeflow.org", "v1alpha1", "trainjobs", "Kubeflow Trainer 2"),
+            NeededApi("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet, which Kubeflow Trainer 2 brings"),
+        ),
+        (
+            Controller(
+                "Trainer controller", ("kubeflow-trainer-controller-manager", "trainer-controller-manager")
+            ),
+            _JOBSET,
+        ),
+    ),
+    JobKind("rayjob", "RayJob", (NeededApi("ray.io", "v1", "rayjobs", _RAY),), (_KUBERAY,)),
+    JobKind("raycluster", "RayCluster", (NeededApi("ray.io", "v1", "rayclusters", _RAY),), (_KUBERAY,)),
+    JobKind(
+        "hyperpod",
+        "HyperPodPyTorchJob",
+        (
+            NeededApi(
+                "sagemaker.amazonaws.com",
+                "v1",
+                "hyperpodpytorchjobs",
+                "the add-on HyperPod training operator",
+            ),
+        ),
+        (
+            Controller(
+                "HyperPod training operator",
+                ("hp-training-operator-hp-training-controller-manager", "hyperpod-training-operator"),
+            ),
+        ),
+    ),
+)
+"""In the order in which `auto` takes them."""
+GROUPS = tuple(dict.fromkeys(api.group for kind in JOB_KINDS for api in kind.apis))
+
+
+def chosen_kind(demand: Demand, resources: Mapping[str, tuple[str, ...]]) -> JobKind:
+    """The kind that is demanded; for auto the first that is served, else the first of all."""
+    assert demand.kind in KINDS
+    for kind in JOB_KINDS:
+        if demand.kind == kind.name or (demand.kind == "auto" and serves(kind.api, resources)):
+            return kind
+    return JOB_KINDS[0]
+
+
+def serves(api: NeededApi, resources: Mapping[str, tuple[str, ...]]) -> bool:
+    return api.resource in resources.get(f"{api.group}/{api.version}", ())
+
+
+def trial_job(kind: JobKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
+    """A job of this kind for a dry run: the smallest that its schema and its webhooks take."""
+    labels = {"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {}
+    body: dict[str, Any] = {
+        "apiVersion": f"{kind.api.group}/{kind.api.version}",
+        "kind": kind.api_kind,
+        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace, "labels": labels},
+    }
+    template = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
+    ray = {"headGroupSpec": {"rayStartParams": {}, "template": template}}
+    specs: dict[str, dict[str, Any]] = {
+        "pytorchjob": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
+        "trainjob": {"runtimeRef": {"name": runtime or "torch-distributed"}},
+        "raycluster": ray,
+        "rayjob": {"entrypoint": "true", "rayClusterSpec": ray, "shutdownAfterJobFinishes": True},
+        "hyperpod": {"replicaSpecs": [{"name": "pods", "replicas": 1, "template": template}]},
+    }
+    return {**body, "spec": specs[kind.name]}
+
+
+def trial_pod(demand: Demand) -> dict[str, Any]:
+    """A pod of the demanded shape for a dry run: admission judges quota, limits, security and priority."""
+    spec: dict[str, Any] = {
+        "containers": [_container("trainer", demand)],
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [{"key": key, "operator": "Exists"} for key in demand.tolerated],
+    }
+    if demand.priority_class:
+        spec["priorityClassName"] = demand.priority_class
+    if demand.claim:
+        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": demand.claim}}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace},
+        "spec": spec,
+    }
+
+
+def _container(name: str, demand: Demand) -> dict[str, Any]:
+    amounts = {"cpu": "1", "memory": "1Gi"}
+    if demand.gpus_per_node:
+        amounts[GPU] = str(demand.gpus_per_node)
+    return {
+        "name": name,
+        "image": demand.image or _ANY_IMAGE,
+        "resources": {"limits": amounts, "requests": amounts},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }

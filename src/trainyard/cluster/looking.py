@@ -1,0 +1,331 @@
+"""Look at a cluster once: ask its API for what the checks need, all at the same time, and reduce the answers.
+
+    Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
+
+The API is handed in. Nothing is created: jobs and pods are sent as dry runs. What is refused or fails becomes
+`Unseen`; only a cluster that cannot be reached, or does not know who asks, raises.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from trainyard.cluster import reduction
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.images import look_for_image
+from trainyard.cluster.kinds import GROUPS, JobKind, chosen_kind, serves, trial_job, trial_pod
+from trainyard.cluster.permissions import needed_permissions, review_of, reviewed
+from trainyard.cluster.record import cluster_record, plan_record
+from trainyard.cluster.snapshot import Namespace, Permission, Snapshot, Trial, Unseen, Volume
+from trainyard.cluster.volumes import volume_of
+from trainyard.errors import (
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+
+THREADS = 8
+LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+NOT_SERVED = "the cluster does not serve {}"
+KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
+Answer = TypeVar("Answer")
+Json = dict[str, Any]
+
+
+class Api(Protocol):
+    """A cluster that can be asked (`gateways.kubernetes.api`)."""
+
+    server_time: float | None
+    clock_at_answer: float
+
+    def get(self, path: str, *, names_only: bool = False) -> Any: ...
+
+    def whole_list(
+        self, path: str, reduce: Callable[[Json], Answer | None], **query: str
+    ) -> tuple[Answer, ...]: ...
+
+    def review(self, path: str, body: Json) -> Json: ...
+
+    def apply(self, path: str, body: Json) -> tuple[int, Json]: ...
+
+    def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]: ...
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the cluster serves."""
+
+    groups: Mapping[str, tuple[str, ...]] | Unseen
+    resources: Mapping[str, tuple[str, ...]]
+
+    def path(self, group: str, *versions: str) -> str | Unseen:
+        """The root of a group in the first of `versions` that is served."""
+        if isinstance(self.groups, Unseen):
+            return self.groups
+        offered = self.groups.get(group, ())
+        found = next((version for version in versions if version in offered), None)
+        if found is None:
+            return Unseen(NOT_SERVED.format(group), absent=True)
+        return f"/apis/{group}/{found}"
+
+
+class Looking:
+    """One look; `snapshot` takes it."""
+
+    def __init__(self, api: Api, demand: Demand, *, server: str, context: str, now: float) -> None:
+        """`now` is the time here, in Unix seconds."""
+        self.demand = demand
+        self.api = api
+        self._server, self._context, self._now = server, context, now
+
+    def record(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Which cluster was looked at, and for what, as plain data."""
+        return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
+
+    def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
+        """Everything that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
+
+        Raises ServiceError when the cluster cannot be asked at all.
+        """
+        version = self._version()
+        offset = self._clock_offset()
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
+            nodes = pool.submit(self._seen, self._nodes)
+            pods = pool.submit(self._seen, self._pods)
+            image = pool.submit(look_for_image, self.demand.image, find_digest)
+            served = self._served(pool)
+            coming = {name: pool.submit(self._seen, work) for name, work in self._work(served).items()}
+            permissions = [pool.submit(self._permission, p) for p in self._permissions_needed(served)]
+            found = {name: future.result() for name, future in coming.items()}
+            seen_nodes = nodes.result()
+            return Snapshot(
+                server=self._server,
+                version=version,
+                now=self._now,
+                clock_offset=offset,
+                region=_region(self._server, seen_nodes),
+                groups=served.groups,
+                resources=served.resources,
+                permissions=tuple(future.result() for future in permissions),
+                nodes=seen_nodes,
+                pods=pods.result(),
+                image=image.result(),
+                **found,
+            )
+
+    def usage(self) -> Snapshot:
+        """Nodes, pods and devices only: what `nodes` and `capacity` show."""
+        version = self._version()
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
+            nodes = pool.submit(self._seen, self._nodes)
+            pods = pool.submit(self._seen, self._pods)
+            served = self._served(pool)
+            wanted = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
+            work = self._work(served)
+            coming = {name: pool.submit(self._seen, work[name]) for name in wanted}
+            found: dict[str, Any] = {name: future.result() for name, future in coming.items()}
+            left_out: dict[str, Any] = {name: Unseen("not asked for") for name in work if name not in found}
+            seen_nodes = nodes.result()
+            return Snapshot(
+                server=self._server,
+                version=version,
+                now=self._now,
+                clock_offset=None,
+                region=_region(self._server, seen_nodes),
+                groups=served.groups,
+                resources=served.resources,
+                permissions=(),
+                nodes=seen_nodes,
+                pods=pods.result(),
+                image=Unseen("not asked for"),
+                **found,
+                **left_out,
+            )
+
+    def _work(self, served: Served) -> Mapping[str, Callable[[], Any]]:
+        """Field of the snapshot -> what finds it out."""
+        demand, space = self.demand, f"/api/v1/namespaces/{quote(self.demand.namespace)}"
+        kueue = served.path(KUEUE, "v1beta2", "v1beta1")
+        dra = served.path(DRA, "v1", "v1beta2", "v1beta1")
+        trainer = served.path("trainer.kubeflow.org", "v1alpha1")
+        karpenter = served.path(KARPENTER, "v1", "v1beta1")
+        local = f"namespaces/{quote(demand.namespace)}/localqueues"
+        apps = "/apis/apps/v1"
+        return {
+            "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
+            "deployments": lambda: self._workloads(f"{apps}/deployments", "Deployment"),
+            "slices": lambda: self._list(dra, "resourceslices", reduction.slice_of),
+            "allocated": lambda: self._allocated(dra),
+            "namespace": self._namespace,
+            "quotas": lambda: self.api.whole_list(f"{space}/resourcequotas", reduction.quota_of),
+            "limits": lambda: _flat(self.api.whole_list(f"{space}/limitranges", reduction.limits_of)),
+            "volume": self._volume,
+            "drivers": lambda: self._names("/apis/storage.k8s.io/v1/csidrivers"),
+            "priority_classes": lambda: self._names("/apis/scheduling.k8s.io/v1/priorityclasses"),
+            "secret": self._secret,
+            "queues": lambda: self._list(kueue, local, reduction.queue_of),
+            "cluster_queues": lambda: self._list(kueue, "clusterqueues", reduction.cluster_queue_of),
+            "flavors": lambda: self._list(kueue, "resourceflavors", reduction.flavor_of),
+            "runtimes": lambda: self._list(trainer, "clustertrainingruntimes", _name_of),
+            "scalers": lambda: self._list(karpenter, "nodepools", _name_of),
+            "hooks": self._hooks,
+            "job_trial": lambda: self._job_trial(served),
+            "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(demand)),
+        }
+
+    def _seen(self, work: Callable[[], Answer]) -> Answer | Unseen:
+        try:
+            return work()
+        except CredentialsRefusedError:
+            raise
+        except PermissionRefusedError as error:
+            return Unseen(str(error), denied=True)
+        except ServiceError as error:
+            return Unseen(str(error))
+
+    def _version(self) -> str:
+        answer = self.api.get("/version")
+        if not isinstance(answer, dict) or not answer.get("gitVersion"):
+            raise ServiceError(f"{self._server} is no Kubernetes API server: /version says nothing")
+        return str(answer["gitVersion"])
+
+    def _clock_offset(self) -> float | None:
+        theirs = self.api.server_time
+        return None if theirs is None else theirs - self.api.clock_at_answer
+
+    def _nodes(self) -> Any:
+        return self.api.whole_list("/api/v1/nodes", reduction.node_of)
+
+    def _pods(self) -> Any:
+        return self.api.whole_list("/api/v1/pods", reduction.pod_of, fieldSelector=LIVE)
+
+    def _served(self, pool: ThreadPoolExecutor) -> Served:
+        groups = self._seen(self._groups)
+        if isinstance(groups, Unseen):
+            return Served(groups, {})
+        names = [f"{group}/{version}" for group in GROUPS for version in groups.get(group, ())]
+        found = {name: pool.submit(self._seen, self._resources_of(name)) for name in names}
+        seen = {name: future.result() for name, future in found.items()}
+        return Served(groups, {n: kept for n, kept in seen.items() if not isinstance(kept, Unseen)})
+
+    def _groups(self) -> Mapping[str, tuple[str, ...]]:
+        answer = self.api.get("/apis") or {}
+        found = {}
+        for group in answer.get("groups") or ():
+            versions = [str(v.get("version")) for v in group.get("versions") or ()]
+            preferred = str((group.get("preferredVersion") or {}).get("version"))
+            found[str(group.get("name"))] = tuple(sorted(versions, key=lambda v: v != preferred))
+        return found
+
+    def _resources_of(self, name: str) -> Callable[[], tuple[str, ...]]:
+        def ask() -> tuple[str, ...]:
+            answer = self.api.get(f"/apis/{name}") or {}
+            return tuple(str(item.get("name")) for item in answer.get("resources") or ())
+
+        return ask
+
+    def _permissions_needed(self, served: Served) -> tuple[Permission, ...]:
+        return needed_permissions(self.demand, self._kind(served))
+
+    def _kind(self, served: Served) -> JobKind:
+        return chosen_kind(self.demand, served.resources)
+
+    def _permission(self, permission: Permission) -> Permission:
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        try:
+            return reviewed(permission, self.api.review(path, review_of(permission)))
+        except CredentialsRefusedError:
+            raise
+        except ServiceError as error:
+            return reviewed(permission, {"error": str(error)})
+
+    def _list(self, root: str | Unseen, what: str, reduce: Callable[[Json], Any]) -> Any:
+        return root if isinstance(root, Unseen) else self.api.whole_list(f"{root}/{what}", reduce)
+
+    def _workloads(self, path: str, kind: str) -> Any:
+        return self.api.whole_list(path, lambda raw: reduction.workload_of(raw, kind))
+
+    def _allocated(self, root: str | Unseen) -> Any:
+        found = self._list(root, "resourceclaims", reduction.allocated_of)
+        return found if isinstance(found, Unseen) else dict(_flat(found))
+
+    def _names(self, path: str) -> frozenset[str]:
+        answer = self.api.get(path, names_only=True) or {}
+        return frozenset(_name_of(item) for item in answer.get("items") or ())
+
+    def _hooks(self) -> frozenset[str]:
+        root = "/apis/admissionregistration.k8s.io/v1"
+        kinds = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+        found = (self.api.whole_list(f"{root}/{kind}", reduction.hooked_of) for kind in kinds)
+        return frozenset(_flat(_flat(found)))
+
+    def _namespace(self) -> Namespace:
+        name = self.demand.namespace
+        answer = self.api.get(f"/api/v1/namespaces/{quote(name)}")
+        if answer is None:
+            return Namespace(name, exists=False)
+        labels = (answer.get("metadata") or {}).get("labels") or {}
+        phase = (answer.get("status") or {}).get("phase")
+        return Namespace(name, exists=True, terminating=phase == "Terminating", labels=labels)
+
+    def _volume(self) -> "Volume | Unseen | None":
+        if not self.demand.claim:
+            return Unseen("no claim is named", absent=True)
+        namespace, claim = quote(self.demand.namespace), quote(self.demand.claim)
+        return volume_of(
+            self.api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
+            lambda path: _or_none(self._seen(lambda: self.api.get(path))),
+        )
+
+    def _secret(self) -> bool | Unseen:
+        """Whether the secret is there; its content is not asked for."""
+        if not self.demand.secret:
+            return Unseen("no secret is named", absent=True)
+        path = f"/api/v1/namespaces/{quote(self.demand.namespace)}/secrets/{quote(self.demand.secret)}"
+        return self.api.get(path, names_only=True) is not None
+
+    def _job_trial(self, served: Served) -> Trial | Unseen:
+        kind = self._kind(served)
+        if not serves(kind.api, served.resources):
+            return Unseen(NOT_SERVED.format(kind.api.name), absent=True)
+        runtime = ""
+        if kind.name == "trainjob":
+            found = self._seen(lambda: self._work(served)["runtimes"]())
+            runtime = found[0] if found and not isinstance(found, Unseen) else ""
+        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{quote(self.demand.namespace)}"
+        body = trial_job(kind, self.demand, runtime=runtime)
+        return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)
+
+    def _trial(self, what: str, path: str, body: Json) -> Trial:
+        try:
+            status, answer = self.api.create(path, body, dry_run=True)
+        except ServiceTroubleError as error:
+            return Trial(what, 0, str(error))
+        return Trial(what, status, " ".join(str(answer.get("message", "")).split())[:600])
+
+
+def _or_none(found: Any) -> Any:
+    return None if isinstance(found, Unseen) else found
+
+
+def _name_of(raw: Json) -> str:
+    return str((raw.get("metadata") or {}).get("name", ""))
+
+
+def _flat(found: Any) -> tuple[Any, ...]:
+    return tuple(item for group in found for item in group)
+
+
+def _region(server: str, nodes: Any) -> str:
+    """Of AWS, as the address of an EKS cluster or a label of its nodes has it."""
+    match = re.search(r"\.([a-z]{2}(?:-[a-z]+)+-\d+)\.eks\.amazonaws\.com", server)
+    if match:
+        return match[1]
+    if isinstance(nodes, Unseen):
+        return ""
+    labels = (node.labels.get("topology.kubernetes.io/region", "") for node in nodes)
+    return next((region for region in labels if region), "")

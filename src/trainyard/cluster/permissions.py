@@ -1,0 +1,53 @@
+"""What a plan needs to be allowed, and how the API server is asked for it (SelfSubjectAccessReview)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.kinds import JobKind
+from trainyard.cluster.snapshot import Permission
+
+
+def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
+    """To start a job of this kind in the namespace, watch it, read its logs and end it."""
+    space = demand.namespace
+    job = [Permission(verb, kind.api.group, kind.api.resource, space, None) for verb in _JOB_VERBS]
+    pods = [
+        Permission(verb, "", name, space, None)
+        for verb, name in (
+            ("list", "pods"),
+            ("get", "pods/log"),
+            ("list", "events"),
+        )
+    ]
+    nodes = [Permission("list", "", "nodes", "", None)]
+    queue = [Permission("get", "kueue.x-k8s.io", "localqueues", space, None)] if demand.queue else []
+    claim = [Permission("get", "", "persistentvolumeclaims", space, None)] if demand.claim else []
+    return (*job, *pods, *nodes, *queue, *claim)
+
+
+_JOB_VERBS = ("create", "get", "list", "watch", "delete")
+
+
+def review_of(permission: Permission) -> dict[str, Any]:
+    """The question as the API takes it."""
+    resource, _, subresource = permission.resource.partition("/")
+    attributes = {"verb": permission.verb, "group": permission.group, "resource": resource}
+    if permission.namespace:
+        attributes["namespace"] = permission.namespace
+    if subresource:
+        attributes["subresource"] = subresource
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+
+
+def reviewed(permission: Permission, answer: Mapping[str, Any]) -> Permission:
+    """`permission` with what the API server said."""
+    status = answer.get("status")
+    if not isinstance(status, dict) or not isinstance(status.get("allowed"), bool):
+        return replace(permission, allowed=None, reason=str(answer.get("error", "")))
+    return replace(permission, allowed=status["allowed"], reason=str(status.get("reason") or ""))

@@ -1,0 +1,64 @@
+"""Quantities as Kubernetes writes them: `100m`, `1.5Gi`, `1e3`, `107374182400m`.
+
+The rules are those of k8s.io/apimachinery `pkg/api/resource`: a sign, digits with at most one point, and one
+suffix, which is binary (Ki to Ei), decimal (n, u, m, k to E) or an exponent (e3, E3).
+"""
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+_BINARY = {name: 1024 ** (power + 1) for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_DECIMAL = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    **{name: Fraction(1000 ** (power + 1)) for power, name in enumerate(("k", "M", "G", "T", "P", "E"))},
+}
+_SUFFIXES = {**_DECIMAL, **{name: Fraction(value) for name, value in _BINARY.items()}}
+_FORM = re.compile(
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))"
+    r"(?:[eE](?P<exponent>[+-]?\d{1,4})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))",
+    re.ASCII,
+)
+_LONGEST = 64
+"""Characters; the largest amount that the API server keeps has 19 digits."""
+
+
+class NotAQuantityError(ValueError):
+    """A text is no quantity of Kubernetes."""
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str | int) -> Fraction:
+    """The exact amount. Raises NotAQuantityError."""
+    match = _FORM.fullmatch(str(text)) if len(str(text)) <= _LONGEST else None
+    if match is None:
+        raise NotAQuantityError(f"{str(text)[:_LONGEST]!r} is no quantity such as 8, 100m, 1.5Gi or 1e3")
+    number = Fraction(match["number"].rstrip("."))
+    if match["exponent"] is not None:
+        return number * Fraction(10) ** int(match["exponent"])
+    return number * _SUFFIXES[match["suffix"] or ""]
+
+
+@lru_cache(maxsize=4096)
+def thousandths(text: str | int) -> int:
+    """The amount in thousandths, rounded up, as the scheduler counts processors. Raises NotAQuantityError."""
+    exact = parse_quantity(text) * 1000
+    return -(-exact.numerator // exact.denominator)
+
+
+def written(amount: int, resource: str) -> str:
+    """An amount in thousandths of `resource` for people: `1.5 TiB`, `95.69`, `8`."""
+    if resource == "memory" or resource.startswith("hugepages-") or resource.endswith("storage"):
+        return _binary(amount / 1000)
+    return f"{amount / 1000:.2f}".rstrip("0").rstrip(".")
+
+
+def _binary(amount: float) -> str:
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(amount) >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.1f}".removesuffix(".0") + f" {units[0]}"

@@ -1,0 +1,93 @@
+"""What was found, as plain data: the JSON of `manage_cluster.py`, which the reports read too."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from trainyard.cluster.admission import outlook
+from trainyard.cluster.capacity import Capacity, Holder, Room
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.fitness import on_hyperpod
+from trainyard.cluster.hyperpod import Use
+from trainyard.cluster.snapshot import Snapshot, Unseen
+
+Json = dict[str, Any]
+
+
+def cluster_record(snapshot: Snapshot, context: str) -> Json:
+    """Which cluster it was."""
+    return {
+        "context": context,
+        "server": snapshot.server,
+        "version": snapshot.version,
+        "region": snapshot.region,
+    }
+
+
+def plan_record(demand: Demand) -> Json:
+    """What it was judged for."""
+    return {
+        "shape": demand.shape,
+        "nodes": demand.nodes,
+        "gpus_per_node": demand.gpus_per_node,
+        "instance_type": demand.instance_type,
+        "kind": demand.kind,
+        "namespace": demand.namespace,
+        "queue": demand.queue,
+        "image": demand.image,
+        "volume": demand.claim,
+    }
+
+
+def usage_record(capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use: Iterable[Use] = ()) -> Json:
+    """What is free, whether the gang fits, who holds the rest, and when the queue would admit it."""
+    expected = outlook(snapshot, demand, tuple(room.fitness for room in capacity.rooms))
+    figures = {found.node: dict(found.figures) for found in use}
+    return {
+        "fits": capacity.fit.value,
+        "places_free": capacity.places,
+        "places": capacity.places_empty,
+        "gpus": capacity.gpus,
+        "gpus_free": capacity.gpus_free,
+        "whole_nodes_free": list(capacity.whole_nodes),
+        "nodes": [
+            {**room_record(room), "use": figures.get(room.fitness.node.name, {})} for room in capacity.rooms
+        ],
+        "holders": [_holder(holder) for holder in capacity.holders],
+        "waiting": [_holder(holder) for holder in capacity.waiting],
+        "queue": {"when": expected.when.value, "evidence": expected.evidence},
+        "may_grow": not isinstance(snapshot.scalers, Unseen) and bool(snapshot.scalers),
+        "unknown": capacity.unseen,
+    }
+
+
+def room_record(room: Room) -> Json:
+    """One node."""
+    fitness = room.fitness
+    node = fitness.node
+    return {
+        "name": node.name,
+        "instance_type": node.instance_type,
+        "zone": node.zone,
+        "hyperpod": on_hyperpod(node),
+        "fit": fitness.fit,
+        "gpus": fitness.gpus,
+        "gpus_expected": fitness.expected_gpus,
+        "gpus_free": room.gpus_free,
+        "efa": fitness.efa,
+        "efa_expected": fitness.expected_efa,
+        "efa_free": room.efa_free,
+        "free": {name: amount / 1000 for name, amount in sorted(room.free.items())},
+        "problems": [obstacle.text for obstacle in fitness.obstacles],
+        "doubts": [doubt.text for doubt in fitness.doubts],
+    }
+
+
+def _holder(holder: Holder) -> Json:
+    return {
+        "namespace": holder.namespace,
+        "owner": holder.owner,
+        "gpus": holder.gpus,
+        "nodes": holder.nodes,
+        "pods": holder.pods,
+        "priority": holder.priority,
+    }

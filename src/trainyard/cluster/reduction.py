@@ -1,0 +1,345 @@
+"""Objects of the Kubernetes API, as JSON, reduced to the values of `snapshot`. Nothing is judged.
+
+A field that is missing, null or of another type than the API promises counts as absent: an answer may come
+from a proxy, or from a newer server.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from trainyard.cluster.quantities import NotAQuantityError, thousandths
+from trainyard.cluster.snapshot import (
+    Amounts,
+    ClusterQueue,
+    Condition,
+    Flavor,
+    FlavorQuota,
+    Limit,
+    Node,
+    Pod,
+    Queue,
+    Quota,
+    Slice,
+    Taint,
+    Workload,
+)
+
+Json = Mapping[str, Any]
+ENDED = ("Succeeded", "Failed")
+_ANNOTATIONS = ("sagemaker.amazonaws.com/", "node.kubernetes.io/", "eks.amazonaws.com/")
+_JOB_LABELS = (
+    "training.kubeflow.org/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "ray.io/cluster",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
+
+
+def node_of(raw: Json) -> Node:
+    meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
+    info = _part(status, "nodeInfo")
+    annotations = {k: str(v) for k, v in _part(meta, "annotations").items() if k.startswith(_ANNOTATIONS)}
+    return Node(
+        name=_text(meta, "name"),
+        labels=_texts(meta, "labels"),
+        annotations=annotations,
+        taints=tuple(
+            Taint(_text(t, "key"), _text(t, "value"), _text(t, "effect")) for t in _items(spec, "taints")
+        ),
+        cordoned=bool(spec.get("unschedulable")),
+        capacity=amounts(status.get("capacity")),
+        allocatable=amounts(status.get("allocatable")),
+        conditions=conditions_of(status),
+        kubelet=_text(info, "kubeletVersion"),
+        os_image=_text(info, "osImage"),
+        created=moment(_text(meta, "creationTimestamp")),
+        provider=_text(spec, "providerID"),
+    )
+
+
+def pod_of(raw: Json) -> Pod | None:
+    """None for a pod that has ended: it holds nothing any more."""
+    meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
+    if status.get("phase") in ENDED:
+        return None
+    waiting = _waiting(status)
+    return Pod(
+        namespace=_text(meta, "namespace"),
+        name=_text(meta, "name"),
+        node=_text(spec, "nodeName"),
+        requests=pod_requests(spec),
+        owner=_owner(meta),
+        priority=_whole(spec.get("priority")),
+        waiting=waiting,
+        images=tuple(_text(c, "image") for c in _items(spec, "containers")) if waiting else (),
+        raw_infiniband=_mounts_infiniband(spec),
+    )
+
+
+def workload_of(raw: Json, kind: str) -> Workload:
+    meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
+    template = _part(spec, "template")
+    daemon = kind == "DaemonSet"
+    return Workload(
+        kind=kind,
+        namespace=_text(meta, "namespace"),
+        name=_text(meta, "name"),
+        labels={**_texts(meta, "labels"), **_texts(_part(template, "metadata"), "labels")},
+        images=tuple(_text(c, "image") for c in _items(_part(template, "spec"), "containers")),
+        wanted=_whole(status.get("desiredNumberScheduled") if daemon else spec.get("replicas", 1)),
+        available=_whole(status.get("numberAvailable" if daemon else "availableReplicas")),
+    )
+
+
+def slice_of(raw: Json) -> Slice | None:
+    """None for a slice that belongs to no single node."""
+    spec = _part(raw, "spec")
+    node = _text(spec, "nodeName")
+    if not node:
+        return None
+    pool = _text(_part(spec, "pool"), "name")
+    devices = tuple(f"{pool}/{_text(d, 'name')}" for d in _items(spec, "devices") if _is_whole_device(d))
+    return Slice(_text(spec, "driver"), node, devices)
+
+
+def _is_whole_device(device: Json) -> bool:
+    """Whether it is a device of its own: no MIG slice, no plain network card among those of DRANET."""
+    attributes = _part(_part(device, "basic"), "attributes") or _part(device, "attributes")
+    kind = _text(_part(attributes, "type"), "string") or _text(
+        _part(attributes, "gpu.nvidia.com/type"), "string"
+    )
+    network = _text(_part(attributes, "dra.net/pciDevice"), "string")
+    plain = bool(network) and "Elastic Fabric Adapter" not in network and "EFA" not in network
+    return kind != "mig" and not plain
+
+
+def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
+    """`driver/pool/device` of what a ResourceClaim holds, each with the `namespace/pod` that it is for."""
+    meta, status = _part(raw, "metadata"), _part(raw, "status")
+    consumers = _items(status, "reservedFor")
+    pod = f"{_text(meta, 'namespace')}/{_text(consumers[0], 'name') if consumers else _text(meta, 'name')}"
+    devices = _items(_part(_part(status, "allocation"), "devices"), "results")
+    held = (f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}" for r in devices)
+    return tuple((device, pod) for device in held) or None
+
+
+def hooked_of(raw: Json) -> tuple[str, ...]:
+    """`resource.group` of what a webhook configuration is called for."""
+    return tuple(
+        f"{resource}.{group}"
+        for hook in _items(raw, "webhooks")
+        for rule in _items(hook, "rules")
+        for group in rule.get("apiGroups") or ()
+        for resource in rule.get("resources") or ()
+    )
+
+
+def quota_of(raw: Json) -> Quota:
+    status, spec = _part(raw, "status"), _part(raw, "spec")
+    hard = amounts(status.get("hard") or spec.get("hard"))
+    return Quota(_text(_part(raw, "metadata"), "name"), hard, amounts(status.get("used")))
+
+
+def limits_of(raw: Json) -> tuple[Limit, ...]:
+    name = _text(_part(raw, "metadata"), "name")
+    return tuple(
+        Limit(name, _text(item, "type"), amounts(item.get("max")), amounts(item.get("default")))
+        for item in _items(_part(raw, "spec"), "limits")
+    )
+
+
+def queue_of(raw: Json) -> Queue:
+    spec, status = _part(raw, "spec"), _part(raw, "status")
+    active, reason = _activity(status)
+    return Queue(
+        name=_text(_part(raw, "metadata"), "name"),
+        cluster_queue=_text(spec, "clusterQueue"),
+        active=active,
+        reason=reason,
+        stopped=_text(spec, "stopPolicy") not in ("", "None"),
+        pending=_whole(status.get("pendingWorkloads")),
+    )
+
+
+def cluster_queue_of(raw: Json) -> ClusterQueue:
+    spec, status = _part(raw, "spec"), _part(raw, "status")
+    active, reason = _activity(status)
+    used = {
+        (_text(flavor, "name"), _text(item, "name")): _amount(item.get("total"))
+        for flavor in _items(status, "flavorsReservation")
+        for item in _items(flavor, "resources")
+    }
+    quotas = tuple(
+        _flavor_quota(_text(flavor, "name"), item, used)
+        for group in _items(spec, "resourceGroups")
+        for flavor in _items(group, "flavors")
+        for item in _items(flavor, "resources")
+    )
+    return ClusterQueue(
+        name=_text(_part(raw, "metadata"), "name"),
+        cohort=_text(spec, "cohortName") or _text(spec, "cohort"),
+        active=active,
+        reason=reason,
+        stopped=_text(spec, "stopPolicy") not in ("", "None"),
+        pending=_whole(status.get("pendingWorkloads")),
+        quotas=quotas,
+    )
+
+
+def _flavor_quota(flavor: str, item: Json, used: Mapping[tuple[str, str], int]) -> FlavorQuota:
+    limit = item.get("borrowingLimit")
+    name = _text(item, "name")
+    return FlavorQuota(
+        flavor,
+        name,
+        nominal=_amount(item.get("nominalQuota")),
+        borrowing_limit=None if limit is None else _amount(limit),
+        used=used.get((flavor, name), 0),
+    )
+
+
+def flavor_of(raw: Json) -> Flavor:
+    return Flavor(_text(_part(raw, "metadata"), "name"), _texts(_part(raw, "spec"), "nodeLabels"))
+
+
+def _activity(status: Json) -> tuple[bool, str]:
+    """Whether a queue is active, and why not; a queue that nobody has judged yet is not."""
+    found = next((c for c in conditions_of(status) if c.type == "Active"), None)
+    if found is None:
+        return False, "Kueue has not judged it: is its controller running?"
+    return found.status == "True", found.message or found.reason
+
+
+def pod_requests(spec: Json) -> Amounts:
+    """What the scheduler reserves for a pod.
+
+    Containers and sidecars together, or the largest init container with the sidecars started before it; then
+    what the pod as a whole requests, and its overhead. (k8s.io/component-helpers/resource, PodRequests.)
+    """
+    total = _sum(_requests(c) for c in _items(spec, "containers"))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in _items(spec, "initContainers"):
+        own = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = _sum((sidecars, own))
+            peak = _largest(peak, sidecars)
+        else:
+            peak = _largest(peak, _sum((sidecars, own)))
+    total = _largest(_sum((total, sidecars)), peak) if peak else total
+    whole = _requests(spec)
+    total = {
+        **total,
+        **{n: a for n, a in whole.items() if n in ("cpu", "memory") or n.startswith("hugepages-")},
+    }
+    overhead = amounts(spec.get("overhead"))
+    return _shared(_sum((total, overhead))) if overhead else _shared(total)
+
+
+def _requests(container: Json) -> Amounts:
+    """Limits stand for requests that are not given, as the API server has it."""
+    resources = _part(container, "resources")
+    requests, limits = resources.get("requests"), resources.get("limits")
+    return {**amounts(limits), **amounts(requests)} if limits else amounts(requests)
+
+
+def amounts(raw: Any) -> Amounts:
+    """Resource -> thousandths; what is no quantity is left out."""
+    if not isinstance(raw, dict) or not raw:
+        return {}
+    return _shared({str(name): _amount(text) for name, text in raw.items()})
+
+
+def _amount(text: Any) -> int:
+    try:
+        return thousandths(text) if isinstance(text, str | int) else 0
+    except NotAQuantityError:
+        return 0
+
+
+def _shared(found: Mapping[str, int]) -> Amounts:
+    """One mapping for all pods and nodes of the same shape: there are few shapes, and many of them."""
+    return _of_items(tuple(found.items()))
+
+
+@lru_cache(maxsize=65536)
+def _of_items(items: tuple[tuple[str, int], ...]) -> Amounts:
+    return dict(items)
+
+
+def _sum(parts: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, amount in part.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _largest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in (*one, *other)}
+
+
+def conditions_of(status: Json) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(_text(c, "type"), _text(c, "status"), _text(c, "reason"), _text(c, "message")[:300])
+        for c in _items(status, "conditions")
+    )
+
+
+def moment(text: str) -> float:
+    """Unix seconds of `2026-11-20T21:58:54Z`; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _owner(meta: Json) -> str:
+    labels = _part(meta, "labels")
+    job = next((str(labels[name]) for name in _JOB_LABELS if labels.get(name)), "")
+    if job:
+        return job
+    owners = _items(meta, "ownerReferences")
+    return f"{_text(owners[0], 'kind')}/{_text(owners[0], 'name')}" if owners else _text(meta, "name")
+
+
+def _waiting(status: Json) -> str:
+    for container in (*_items(status, "initContainerStatuses"), *_items(status, "containerStatuses")):
+        reason = _text(_part(_part(container, "state"), "waiting"), "reason")
+        if reason:
+            return reason
+    for condition in _items(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _text(condition, "reason") or "Unschedulable"
+    return ""
+
+
+def _mounts_infiniband(spec: Json) -> bool:
+    paths = (_text(_part(volume, "hostPath"), "path") for volume in _items(spec, "volumes"))
+    return any(path.rstrip("/").startswith("/dev/infiniband") for path in paths)
+
+
+def _part(raw: Json, name: str) -> Json:
+    found = raw.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _items(raw: Json, name: str) -> tuple[Json, ...]:
+    found = raw.get(name)
+    return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
+
+
+def _text(raw: Json, name: str) -> str:
+    found = raw.get(name)
+    return found if isinstance(found, str) else ""
+
+
+def _texts(raw: Json, name: str) -> Mapping[str, str]:
+    return {key: value for key, value in _part(raw, name).items() if isinstance(value, str)}
+
+
+def _whole(found: Any) -> int:
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0

@@ -1,0 +1,112 @@
+"""The verdict on a cluster: every check's outcomes, and whether the plan can run.
+
+    Snapshot + Demand ──facts──> checks ──> Verdict
+
+Ready means: no check found an error, and the essential ones could look.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from trainyard.cluster.admission import outlook
+from trainyard.cluster.capacity import measure
+from trainyard.cluster.checks import CHECKS
+from trainyard.cluster.checks.check import Check, Facts, Outcome, Severity
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.fitness import assess
+from trainyard.cluster.kinds import chosen_kind
+from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.errors import ExitCode
+
+
+class State(StrEnum):
+    """What can be said; the values are the words that people see."""
+
+    READY = "ready"
+    NOT_READY = "not ready"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One outcome of one check."""
+
+    check: Check
+    outcome: Outcome
+
+    @property
+    def severity(self) -> Severity:
+        return self.outcome.severity
+
+
+@dataclass(frozen=True)
+class Verdict:
+    facts: Facts
+    findings: tuple[Finding, ...]
+    """Of all checks, those that passed included."""
+
+    @property
+    def state(self) -> State:
+        if any(finding.severity is Severity.ERROR for finding in self.findings):
+            return State.NOT_READY
+        return State.UNKNOWN if self.blind else State.READY
+
+    @property
+    def blind(self) -> tuple[Finding, ...]:
+        """Essential checks that could not look."""
+        return tuple(f for f in self.findings if f.check.essential and f.outcome.failed_to_look)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of a script that asks for the verdict."""
+        if self.state is State.READY:
+            return ExitCode.DONE
+        lost = self.state is State.UNKNOWN and self.service_failed
+        return ExitCode.REFUSED if lost else ExitCode.NO
+
+    @property
+    def service_failed(self) -> bool:
+        """Whether an essential check could not look because the API failed, not because it refused."""
+        seen = (self.facts.snapshot.nodes, self.facts.snapshot.groups)
+        return any(isinstance(part, Unseen) and not part.denied for part in seen)
+
+
+def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
+    """What the checks judge."""
+    fits = assess(snapshot, demand)
+    return Facts(
+        snapshot=snapshot,
+        demand=demand,
+        kind=chosen_kind(demand, snapshot.resources),
+        fits=fits,
+        capacity=measure(snapshot, demand),
+        outlook=outlook(snapshot, demand, fits),
+    )
+
+
+def judge(snapshot: Snapshot, demand: Demand) -> Verdict:
+    """Every check's outcomes."""
+    facts = facts_of(snapshot, demand)
+    findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in check.judge(facts))
+    return Verdict(facts, findings)
+
+
+def verdict_record(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain data: `findings` without what passed, `checks` with it."""
+    found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
+    return {
+        "ready": verdict.state is State.READY,
+        "verdict": verdict.state.value,
+        "findings": [_finding(finding) for finding in found],
+        "checks": [{**_finding(f), "looks_at": f.check.looks_at} for f in verdict.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {
+        "check": finding.check.name,
+        "severity": finding.severity.value,
+        "evidence": finding.outcome.evidence,
+        "remedy": finding.outcome.remedy,
+    }

@@ -1,0 +1,55 @@
+"""What is known of a claim of storage: its own object, its volume and its class, put together."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from trainyard.cluster.quantities import NotAQuantityError, parse_quantity
+from trainyard.cluster.snapshot import Volume
+
+Json = Mapping[str, Any]
+_ZONES = ("topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone")
+
+
+def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:
+    """None without a claim. `ask` gives the object at a path, or None where it cannot be had."""
+    if not isinstance(claim, dict):
+        return None
+    spec, status = claim.get("spec") or {}, claim.get("status") or {}
+    class_name = str(spec.get("storageClassName") or "")
+    volume = ask(f"/api/v1/persistentvolumes/{quote(spec['volumeName'])}") if spec.get("volumeName") else None
+    storage = ask(f"/apis/storage.k8s.io/v1/storageclasses/{quote(class_name)}") if class_name else None
+    source = (volume or {}).get("spec") or {}
+    capacity = (status.get("capacity") or {}).get("storage") or (
+        ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    )
+    return Volume(
+        name=str((claim.get("metadata") or {}).get("name", "")),
+        phase=str(status.get("phase") or ""),
+        access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
+        storage_class=class_name,
+        bytes=_bytes(capacity),
+        driver=str((source.get("csi") or {}).get("driver") or (storage or {}).get("provisioner") or ""),
+        waits_for_consumer=(storage or {}).get("volumeBindingMode") == "WaitForFirstConsumer",
+        zones=_zones(source),
+        local="hostPath" in source or "local" in source,
+    )
+
+
+def _bytes(text: Any) -> int:
+    try:
+        return int(parse_quantity(str(text))) if text else 0
+    except NotAQuantityError:
+        return 0
+
+
+def _zones(spec: Json) -> tuple[str, ...]:
+    """The zones that a volume's node affinity names."""
+    required = (spec.get("nodeAffinity") or {}).get("required") or {}
+    return tuple(
+        str(value)
+        for term in required.get("nodeSelectorTerms") or ()
+        for expression in term.get("matchExpressions") or ()
+        if expression.get("key") in _ZONES and expression.get("operator") == "In"
+        for value in expression.get("values") or ()
+    )

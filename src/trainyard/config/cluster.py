@@ -1,0 +1,68 @@
+"""The section `cluster` of the configuration: where jobs go on Kubernetes, what a cluster may be given."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trainyard.config.section import Name, Section
+
+_DNS = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
+DnsName = Annotated[str, StringConstraints(pattern=_DNS)]
+Size = Annotated[
+    str, StringConstraints(pattern=r"^[1-9]\d{0,9}(Mi|Gi|Ti|Pi|M|G|T|P)$"), Field(examples=["1200Gi"])
+]
+
+
+class ClusterManifestsConfig(Section):
+    """Manifests of what a cluster may lack, for `manage_cluster.py fix`; every image in them is pinned."""
+
+    device_plugin: Name | None = None
+    """YAML file that installs the device plugin of NVIDIA; null installs nothing."""
+    efa_plugin: Name | None = None
+    """YAML file that installs the device plugin of EFA."""
+    training_operator: Name | None = None
+    """YAML file that installs the Kubeflow training operator, for PyTorchJobs."""
+    jobset: Name | None = None
+    """YAML file that installs JobSet, which Kubeflow Trainer needs."""
+    trainer: Name | None = None
+    """YAML file that installs Kubeflow Trainer 2, for TrainJobs."""
+    kuberay: Name | None = None
+    """YAML file that installs the KubeRay operator, for RayJobs and RayClusters."""
+    kueue: Name | None = None
+    """YAML file that installs Kueue."""
+
+
+class ClusterVolumeConfig(Section):
+    """The claim that checkpoints go to."""
+
+    claim: DnsName | None = None
+    """PersistentVolumeClaim in the namespace; null has none."""
+    mount_path: Name | None = None
+    """Where it is mounted in a pod; no disk of a single node."""
+    storage_class: DnsName | None = None
+    """StorageClass for creating it; null creates no claim."""
+    size: Size = "1200Gi"
+    """Of a claim that is created; FSx for Lustre has no less."""
+
+
+class ClusterConfig(Section):
+    """Where jobs go on Kubernetes; options of `manage_cluster.py` win over these."""
+
+    kind: Literal["auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod"] = "auto"
+    """Kind of job; auto takes the first that the cluster serves."""
+    namespace: DnsName | None = None
+    """Namespace of the jobs; null takes that of the kubeconfig's context, or default."""
+    queue: DnsName | None = None
+    """LocalQueue of Kueue; null submits without one."""
+    cluster_queue: DnsName | None = None
+    """ClusterQueue that a LocalQueue is created for."""
+    priority_class: DnsName | None = None
+    """PriorityClass of the pods."""
+    image: Name | None = None
+    """Image that the jobs run."""
+    secret: DnsName | None = None
+    """Secret of the namespace that pods refer to; its content never stands in a configuration."""
+    volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)
+    """The claim that checkpoints go to."""
+    manifests: ClusterManifestsConfig = Field(default_factory=ClusterManifestsConfig)
+    """Manifests of what a cluster may lack."""

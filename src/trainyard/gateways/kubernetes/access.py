@@ -1,0 +1,247 @@
+"""How a cluster is reached and as whom: what a context of a kubeconfig says.
+
+    parsed kubeconfig --context--> Access: server, trust, client certificate, a source of tokens
+
+A source of tokens is asked once, and again when the API server no longer takes its token. Sources: a token, a
+file that is rotated, a program that prints one (`exec`), and EKS, whose tokens are signed here (`eks_token`):
+where a kubeconfig asks the aws CLI for them, it need not be installed. No token is logged.
+"""
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError, PermissionRefusedError
+from trainyard.gateways.kubernetes.eks_token import eks_token
+from trainyard.gateways.process import run_program
+
+EXEC_SECONDS = 60
+_EKS_PROGRAMS = ("aws", "aws-iam-authenticator")
+_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TokenSource = Callable[[], str]
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a request proves who it comes from with."""
+
+    token: TokenSource | None = None
+    basic: str = ""
+    """`user:password`."""
+    certificate: bytes = b""
+    """PEM, of a client; with its key."""
+    key: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Everything that a connection needs."""
+
+    server: str
+    """https://host:port, perhaps with a path."""
+    credentials: Credentials
+    authority: bytes = b""
+    """PEM; empty takes the authorities of the system."""
+    verify: bool = True
+    server_name: str = ""
+    """The name in the server's certificate, where it is not the one of `server`."""
+    proxy: str = ""
+    context: str = ""
+    namespace: str = ""
+    """The default one of the context."""
+    impersonated: Mapping[str, str] = field(default_factory=dict)
+    """Headers of `as` and `as-groups`."""
+
+
+def read_access(document: Any, *, path: Path, context: str = "") -> Access:
+    """The access that `context` of a kubeconfig gives; by default the current one.
+
+    Files that it names are relative to the folder of `path`. Raises ConfigError.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: not a kubeconfig")
+    name = context or str(document.get("current-context") or "")
+    chosen = _entry(document, "contexts", "context", name=name, path=path)
+    cluster = _entry(document, "clusters", "cluster", name=str(chosen.get("cluster", "")), path=path)
+    user_name = str(chosen.get("user") or "")
+    user = _entry(document, "users", "user", name=user_name, path=path) if user_name else {}
+    server = str(cluster.get("server") or "")
+    if not re.match(r"https?://[^/\s]", server):
+        raise ConfigError(f"{path}: the cluster of context {name} has no address (server: https://…)")
+    return Access(
+        server=server.rstrip("/"),
+        credentials=_credentials(user, cluster=cluster, path=path),
+        authority=_content(cluster, "certificate-authority", path),
+        verify=not cluster.get("insecure-skip-tls-verify", False),
+        server_name=str(cluster.get("tls-server-name") or ""),
+        proxy=str(cluster.get("proxy-url") or ""),
+        context=name,
+        namespace=str(chosen.get("namespace") or ""),
+        impersonated=_impersonated(user),
+    )
+
+
+def pod_access(environment: Mapping[str, str] = os.environ) -> Access | None:
+    """The access of the pod that this process runs in; None outside one."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    token = _POD / "token"
+    if not host or not token.is_file():
+        return None
+    address = f"[{host}]" if ":" in host else host
+    return Access(
+        server=f"https://{address}:{port}",
+        credentials=Credentials(lambda: _read(token).decode().strip()),
+        authority=_read(_POD / "ca.crt"),
+        context="in this pod",
+        namespace=_read(_POD / "namespace").decode().strip(),
+    )
+
+
+def eks_access(*, cluster: str, region: str, server: str, authority: str) -> Access:
+    """The access to an EKS cluster with the AWS credentials of this process."""
+    return Access(
+        server=server,
+        credentials=Credentials(lambda: eks_token(cluster, region=region)),
+        authority=_decoded(authority, f"the certificate of {cluster}"),
+        context=f"{cluster} in {region}",
+    )
+
+
+def _entry(document: Json, group: str, kind: str, *, name: str, path: Path) -> Json:
+    entries = [e for e in document.get(group) or () if isinstance(e, dict)]
+    for entry in entries:
+        if entry.get("name") == name and isinstance(entry.get(kind), dict):
+            found: Json = entry[kind]
+            return found
+    known = ", ".join(str(e.get("name")) for e in entries) or "none"
+    wanted = name or "that is current"
+    raise ConfigError(f"{path}: no {kind} {wanted}; known: {known}. Name a context with --context")
+
+
+def _credentials(user: Json, *, cluster: Json, path: Path) -> Credentials:
+    certificate = _content(user, "client-certificate", path)
+    key = _content(user, "client-key", path)
+    basic = f"{user['username']}:{user.get('password', '')}" if user.get("username") else ""
+    return Credentials(_token_source(user, cluster=cluster, path=path), basic, certificate, key)
+
+
+def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | None:
+    if user.get("tokenFile"):
+        file = path.parent / str(user["tokenFile"])
+        return lambda: _read(file).decode().strip()
+    if user.get("token"):
+        token = str(user["token"])
+        return lambda: token
+    if isinstance(user.get("exec"), dict):
+        return _program_source(user["exec"], cluster=cluster, path=path)
+    if user.get("auth-provider"):
+        raise ConfigError(
+            f"{path}: auth-provider is gone since Kubernetes 1.26; write the kubeconfig anew, for example "
+            "with aws eks update-kubeconfig"
+        )
+    return None
+
+
+def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
+    """Runs the program that a kubeconfig names, or signs the token that it would print for EKS."""
+    command, arguments = str(plugin.get("command") or ""), [str(a) for a in plugin.get("args") or ()]
+    own = {
+        str(e.get("name")): str(e.get("value", "")) for e in plugin.get("env") or () if isinstance(e, dict)
+    }
+    eks = _eks_arguments(command, arguments, own)
+    if eks is not None:
+        return lambda: eks_token(**eks)
+    environment = {**os.environ, **own, "KUBERNETES_EXEC_INFO": _exec_info(plugin, cluster)}
+    program = str(path.parent / command) if "/" in command and not command.startswith("/") else command
+
+    def ask() -> str:
+        done = run_program([program, *arguments], seconds=EXEC_SECONDS, environment=environment)
+        if not done.ok:
+            said = done.stderr.strip()[-300:] or f"exit code {done.exit_code}"
+            raise PermissionRefusedError(f"{path}: {command} gave no credentials: {said}")
+        return _token_in(done.stdout, command, path)
+
+    return ask
+
+
+def _token_in(answer: str, command: str, path: Path) -> str:
+    try:
+        return str(json.loads(answer)["status"]["token"])
+    except (ValueError, KeyError, TypeError):
+        raise PermissionRefusedError(
+            f"{path}: what {command} printed has no status.token; run it yourself to see"
+        ) from None
+
+
+def _exec_info(plugin: Json, cluster: Json) -> str:
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.get("provideClusterInfo"):
+        spec["cluster"] = {"server": cluster.get("server")}
+    version = plugin.get("apiVersion") or "client.authentication.k8s.io/v1"
+    return json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+
+
+def _eks_arguments(
+    command: str, arguments: list[str], environment: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """The arguments of `eks_token` that ask for the same token as `aws eks get-token`; None for others."""
+    program = Path(command).name
+    if program not in _EKS_PROGRAMS or (program == "aws" and not {"eks", "get-token"} <= set(arguments)):
+        return None
+    given = _options(arguments)
+    name = given.get("cluster-name") or given.get("cluster-id") or given.get("i")
+    known = {"cluster-name", "cluster-id", "i", "region", "role-arn", "role", "r", "profile", "output"}
+    if not name or not set(given) <= known or not set(environment) <= {"AWS_PROFILE", "AWS_REGION"}:
+        return None
+    return {
+        "cluster": name,
+        "region": given.get("region") or environment.get("AWS_REGION", ""),
+        "role": given.get("role-arn") or given.get("role") or given.get("r", ""),
+        "profile": given.get("profile") or environment.get("AWS_PROFILE", ""),
+    }
+
+
+def _options(arguments: list[str]) -> dict[str, str]:
+    """`--name value` and `--name=value` by name."""
+    found: dict[str, str] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        if argument.startswith("-"):
+            name, equals, value = argument.lstrip("-").partition("=")
+            found[name] = value if equals else next(rest, "")
+    return found
+
+
+def _impersonated(user: Json) -> Mapping[str, str]:
+    headers = {"Impersonate-User": str(user["as"])} if user.get("as") else {}
+    if user.get("as-groups"):
+        headers["Impersonate-Group"] = ",".join(str(group) for group in user["as-groups"])
+    return headers
+
+
+def _content(entry: Json, name: str, path: Path) -> bytes:
+    """What `NAME-data` holds in base64, or the file that `NAME` names."""
+    if entry.get(f"{name}-data"):
+        return _decoded(str(entry[f"{name}-data"]), f"{path}: {name}-data")
+    return _read(path.parent / str(entry[name])) if entry.get(name) else b""
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigError(f"{what} is not base64") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; the kubeconfig names it") from None

@@ -1,0 +1,320 @@
+"""Requests to the API server, as plain JSON over a few kept-alive connections.
+
+    get, whole_list, create, apply ──> one request: token, time limit, bounded retries ──> JSON, or an error
+
+Lists come page by page; the next page is fetched while the one before is worked on, so two are held at most.
+Reads are tried again where that can heal: 429 (after Retry-After), 5xx, broken connections. A token that has
+run out is asked for anew, once. The official client is not used: `docs/decisions/0016` says why.
+"""
+
+import json
+import random
+import re
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from trainyard.errors import (
+    ConfigError,
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+from trainyard.gateways.kubernetes.access import Access
+
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 20.0
+CONNECTIONS = 12
+PAGE = 500
+"""Objects of a page: some 5 MB of pods."""
+_PAUSES = (0.3, 1.0, 3.0)
+"""Seconds before the second, third and fourth attempt, where the server does not say."""
+_MOST_PAUSE = 30.0
+_BROKEN = 2
+"""Attempts of a call to which no answer came at all."""
+_HEALS = (429, 500, 502, 503, 504)
+_RESTARTS = 2
+"""Of a list whose pages have become too old to go on with (410)."""
+_CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
+_HEAD = 4096
+"""Bytes in which the metadata of a list stand."""
+PLAIN = "application/json"
+NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+Json = dict[str, Any]
+Kept = TypeVar("Kept")
+
+
+class Api:
+    """One cluster, seen with one identity. May be used by several threads."""
+
+    def __init__(self, access: Access, *, call_seconds: float = CALL_SECONDS) -> None:
+        """Asks nothing yet. Raises ConfigError for certificates that cannot be used."""
+        self.access, self._seconds = access, call_seconds
+        self._base = urlsplit(access.server).path.rstrip("/")
+        self._pool = _pool(access)
+        self._token, self._lock = "", threading.Lock()
+        self.server_time: float | None = None
+        """What the clock of the server said with its last answer, in Unix seconds."""
+        self.clock_at_answer = 0.0
+        """What the clock here said at that moment."""
+
+    def get(self, path: str, *, names_only: bool = False) -> Any:
+        """The answer to a read; None where there is no such thing.
+
+        Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
+        """
+        body = self._read(path, NAMES_ONLY if names_only else PLAIN)
+        return None if body is None else _parsed(body, path)
+
+    def whole_list(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
+        """Every object of a list as `reduce` makes it, without those for which it gives None.
+
+        Raises as `get`, and ServiceError where there is no such list.
+        """
+        for _ in range(_RESTARTS + 1):
+            with ThreadPoolExecutor(1, thread_name_prefix="pages") as ahead, suppress(_TooOldError):
+                pages = self._pages(path, query, ahead)
+                return tuple(kept for page in pages for raw in page if (kept := reduce(raw)) is not None)
+        raise ServiceTroubleError(
+            f"The list {path} changes faster than it can be read (410 Gone, {_RESTARTS + 1} times)"
+        )
+
+    def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
+        """The status and the answer to a creation, refusals included; a dry run changes nothing.
+
+        Raises ServiceTroubleError where there was no answer.
+        """
+        address = f"{path}?dryRun=All&fieldManager=trainyard" if dry_run else f"{path}?fieldManager=trainyard"
+        status, answer, _ = self._authorized("POST", address, PLAIN, json.dumps(body).encode())
+        return status, _answer_of(answer)
+
+    def review(self, path: str, body: Json) -> Json:
+        """The answer to a question that is put as a creation, such as an access review; may be repeated."""
+        answer = self._read(path, PLAIN, json.dumps(body).encode(), "POST")
+        return {} if answer is None else _answer_of(answer)
+
+    def apply(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
+        """The status and the answer to a server-side apply, which creates or completes an object.
+
+        A field that somebody else owns is a refusal (409): nothing of theirs is overwritten.
+        """
+        query = "?fieldManager=trainyard" + ("&dryRun=All" if dry_run else "")
+        content = json.dumps(body).encode()
+        kind = "application/apply-patch+yaml"
+        status, answer, _ = self._authorized("PATCH", path + query, PLAIN, content, kind=kind)
+        return status, _answer_of(answer)
+
+    def _pages(self, path: str, query: Mapping[str, str], ahead: ThreadPoolExecutor) -> Iterator[list[Json]]:
+        def ask(token: str) -> "Future[bytes | None]":
+            more = {"continue": token} if token else {}
+            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", PLAIN)
+
+        coming = ask("")
+        while True:
+            body = coming.result()
+            if body is None:
+                raise ServiceError(f"The cluster has no list {path} (404)")
+            seen = _CONTINUE.search(body, 0, _HEAD)
+            token = seen[1].decode() if seen else ""
+            if token:
+                coming = ask(token)
+            answer = _parsed(body, path)
+            del body
+            if answer.get("items"):
+                yield answer["items"]
+            left = str((answer.get("metadata") or {}).get("continue") or "")
+            if not left:
+                return
+            if left != token:
+                coming = ask(left)
+
+    def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
+        broken = 0
+        for pause in (*_PAUSES, None):
+            wait = None
+            try:
+                status, answer, wait = self._authorized(method, path, accept, body)
+                if status not in _HEALS or pause is None:
+                    return self._judged(method, path, status, answer)
+            except ServiceTroubleError:
+                broken += 1
+                if broken == _BROKEN or pause is None:
+                    raise
+            _sleep(pause, wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _judged(self, method: str, path: str, status: int, answer: bytes) -> bytes | None:
+        if status in (200, 201):
+            return answer
+        if status == 404:
+            return None
+        said = _message(answer)
+        place = path.partition("?")[0]
+        if status == 410:
+            raise _TooOldError
+        if status == 401:
+            raise CredentialsRefusedError(
+                f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
+                f"context {self.access.context}"
+            )
+        if status == 403:
+            raise PermissionRefusedError(f"not allowed: {method} {place}: {said}")
+        kind = ServiceTroubleError if status in _HEALS else ServiceError
+        raise kind(f"{self.access.server} answered {method} {place} with {status}: {said}")
+
+    def _authorized(
+        self, method: str, path: str, accept: str, body: bytes | None, *, kind: str = PLAIN
+    ) -> tuple[int, bytes, float | None]:
+        """One request; with a new token once more where the one that it had was not taken."""
+        token = self._present_token()
+        headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
+        answer = self._once(method, path, {**headers, **self._identity(token)}, body)
+        if answer[0] == 401 and self.access.credentials.token is not None:
+            renewed = self._renewed_token(token)
+            if renewed != token:
+                return self._once(method, path, {**headers, **self._identity(renewed)}, body)
+        return answer
+
+    def _present_token(self) -> str:
+        with self._lock:
+            if not self._token and self.access.credentials.token is not None:
+                self._token = self.access.credentials.token()
+            return self._token
+
+    def _renewed_token(self, used: str) -> str:
+        with self._lock:
+            if self._token == used and self.access.credentials.token is not None:
+                self._token = self.access.credentials.token()
+            return self._token
+
+    def _identity(self, token: str) -> dict[str, str]:
+        headers = dict(self.access.impersonated)
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        elif self.access.credentials.basic:
+            import urllib3
+
+            headers.update(urllib3.make_headers(basic_auth=self.access.credentials.basic))
+        return headers
+
+    def _once(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, bytes, float | None]:
+        import urllib3
+
+        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self._seconds), read=self._seconds)
+        headers = {"User-Agent": "trainyard", "Accept-Encoding": "gzip", **headers}
+        address = self.access.server[: -len(self._base)] if self._base else self.access.server
+        try:
+            answer = self._pool.request(
+                method,
+                address + self._base + path,
+                headers=headers,
+                body=body,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ServiceTroubleError(_unreachable(self.access.server, error)) from None
+        self._note_time(answer.headers.get("Date"))
+        return answer.status, answer.data, _seconds_of(answer.headers.get("Retry-After"))
+
+    def _note_time(self, date: str | None) -> None:
+        try:
+            moment = parsedate_to_datetime(date or "").timestamp()
+        except (ValueError, TypeError):
+            return
+        self.server_time, self.clock_at_answer = moment, time.time()
+
+
+class _TooOldError(Exception):
+    """The pages of a list cannot be gone on with."""
+
+
+def _pool(access: Access) -> Any:
+    import urllib3
+
+    settings: dict[str, Any] = {"num_pools": 2, "maxsize": CONNECTIONS, "block": True}
+    if access.server.startswith("https:"):
+        settings["ssl_context"] = _ssl_context(access)
+        if access.server_name:
+            settings.update(server_hostname=access.server_name, assert_hostname=access.server_name)
+        if not access.verify:
+            settings["cert_reqs"] = "CERT_NONE"
+    address = urlsplit(access.server)
+    proxy = access.proxy
+    if not proxy and not proxy_bypass(address.hostname or ""):
+        proxy = getproxies().get(address.scheme, "")
+    try:
+        return urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+    except (ValueError, urllib3.exceptions.HTTPError) as error:
+        raise ConfigError(f"the proxy {proxy} cannot be used: {error}") from None
+
+
+def _ssl_context(access: Access) -> ssl.SSLContext:
+    try:
+        authority = access.authority.decode() or None
+        context = ssl.create_default_context(cadata=authority)
+        if not access.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if access.credentials.certificate:
+            _load_client_certificate(context, access)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"the certificates of context {access.context} cannot be used: {getattr(error, 'reason', error)}"
+        ) from None
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
+    """Python reads a client's key from files only: one that nobody else can read, for this moment."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(access.credentials.certificate + b"\n" + access.credentials.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def _unreachable(server: str, error: Exception) -> str:
+    cause = getattr(error, "reason", None) or error
+    text = re.sub(r"^.*?object at 0x[0-9a-f]+>[:,]?\s*|^\w*ConnectionPool\([^)]*\):?\s*", "", str(cause))
+    return f"{server} could not be reached: {' '.join(text.split())[:300] or type(error).__name__}"
+
+
+def _sleep(pause: float, wait: float | None) -> None:
+    """Wait as long as the server asks, at most half a minute, else `pause` with jitter."""
+    time.sleep(pause * (0.5 + random.random()) if wait is None else min(wait, _MOST_PAUSE))  # noqa: S311
+
+
+def _seconds_of(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
+
+
+def _parsed(body: bytes, path: str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise ServiceError(f"The answer to {path.partition('?')[0]} is no JSON") from None
+
+
+def _answer_of(body: bytes) -> Json:
+    """The object in an answer; its text as `message` where it is none."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    return answer if isinstance(answer, dict) else {"message": body[:300].decode(errors="replace")}
+
+
+def _message(body: bytes) -> str:
+    return " ".join(str(_answer_of(body).get("message", "")).split())[:400]

@@ -1,0 +1,74 @@
+"""Tokens that EKS takes: a signed address of STS's GetCallerIdentity, made without the aws CLI.
+
+EKS asks STS with this address who signed it, so the token says who we are and holds no secret key. It is
+signed for 60 seconds, and EKS takes it for 15 minutes (github.com/kubernetes-sigs/aws-iam-authenticator).
+"""
+
+import base64
+from typing import Any
+
+from trainyard.errors import ConfigError, PermissionRefusedError
+
+_PREFIX = "k8s-aws-v1."
+_HEADER = "x-k8s-aws-id"
+_SIGNED_SECONDS = 60
+
+
+def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = "") -> str:
+    """A token for `cluster`, with the AWS credentials of this process, of `profile`, or of `role`.
+
+    Raises ConfigError where the AWS settings cannot be used, PermissionRefusedError without credentials.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    try:
+        session = boto3.session.Session(profile_name=profile or None, region_name=region or None)
+        if role:
+            session = _assumed(session, role)
+        return _PREFIX + base64.urlsafe_b64encode(_signed(session, cluster).encode()).rstrip(b"=").decode()
+    except NoCredentialsError:
+        raise PermissionRefusedError(
+            f"There are no AWS credentials to sign a token for the EKS cluster {cluster} with; set "
+            "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from None
+    except ClientError as error:
+        raise PermissionRefusedError(f"{role} cannot be assumed: {error}") from None
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+
+
+def _signed(session: Any, cluster: str) -> str:
+    from botocore.config import Config
+
+    client = session.client("sts", config=Config(signature_version="v4", connect_timeout=5, read_timeout=10))
+    identify = "sts.GetCallerIdentity"
+
+    def keep(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+        context[_HEADER] = params.pop("ClusterName")
+
+    def add_header(request: Any, **_: object) -> None:
+        request.headers[_HEADER] = request.context[_HEADER]
+
+    client.meta.events.register(f"provide-client-params.{identify}", keep)
+    client.meta.events.register(f"before-sign.{identify}", add_header)
+    return str(
+        client.generate_presigned_url(
+            "get_caller_identity",
+            Params={"ClusterName": cluster},
+            ExpiresIn=_SIGNED_SECONDS,
+            HttpMethod="GET",
+        )
+    )
+
+
+def _assumed(session: Any, role: str) -> Any:
+    import boto3
+
+    answer = session.client("sts").assume_role(RoleArn=role, RoleSessionName="trainyard")["Credentials"]
+    return boto3.session.Session(
+        aws_access_key_id=answer["AccessKeyId"],
+        aws_secret_access_key=answer["SecretAccessKey"],
+        aws_session_token=answer["SessionToken"],
+        region_name=session.region_name,
+    )

@@ -1,0 +1,57 @@
+"""Find the cluster that is meant: by its name in AWS, by a kubeconfig, or the one this process runs in."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError
+from trainyard.gateways.kubernetes.access import Access, eks_access, pod_access, read_access
+from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
+from trainyard.gateways.kubernetes.hyperpod import HyperPod
+
+
+def access_by_name(name: str, region: str = "") -> Access:
+    """The EKS cluster of this name, or the one behind the HyperPod cluster of this name.
+
+    Raises ConfigError when there is neither, ServiceError when AWS refuses or cannot be reached.
+    """
+    found = describe_cluster(name, region) or _behind(name, region)
+    if found is None or not found.endpoint:
+        raise ConfigError(f"{name}: neither an EKS cluster nor a HyperPod cluster on EKS that can be reached")
+    return eks_access(
+        cluster=found.name, region=found.region, server=found.endpoint, authority=found.authority
+    )
+
+
+def _behind(name: str, region: str) -> EksCluster | None:
+    described = HyperPod(region).describe(name)
+    arn = str(((described.get("Orchestrator") or {}).get("Eks") or {}).get("ClusterArn") or "")
+    return describe_cluster(arn.rpartition("/")[2], region) if arn else None
+
+
+def access_by_kubeconfig(
+    named: Path | None,
+    context: str,
+    *,
+    read: Callable[[Path], Any],
+    environment: Mapping[str, str] = os.environ,
+) -> Access:
+    """The access of a kubeconfig: `named`, $KUBECONFIG, ~/.kube/config; else that of the pod.
+
+    `read` gives the parsed file, or raises FileNotFoundError. Of several files in $KUBECONFIG the first
+    one that is there is taken. Raises ConfigError.
+    """
+    listed = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
+    candidates = [named] if named else listed or [Path.home() / ".kube" / "config"]
+    for path in candidates:
+        try:
+            return read_access(read(path), path=path, context=context)
+        except FileNotFoundError:
+            continue
+    if not named and (access := pod_access(environment)) is not None:
+        return access
+    raise ConfigError(
+        f"{candidates[0]}: no such kubeconfig; name one with --kubeconfig, or a cluster with --cluster "
+        f"and --region"
+    )

@@ -1,0 +1,91 @@
+"""Amazon Managed Service for Prometheus: instant queries, signed for one region.
+
+What is asked is decided elsewhere. Nothing is written.
+"""
+
+import json
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+
+_SERVICE = "aps"
+_ATTEMPTS = 3
+_SECONDS = 20.0
+_HEALS = (429, 500, 502, 503, 504)
+
+
+class Prometheus:
+    """One workspace."""
+
+    def __init__(self, url: str, *, region: str) -> None:
+        """`url` is the query endpoint of a workspace, or what stands before `/api/v1/query` in it.
+
+        Raises ConfigError without a region, or where the address cannot be one.
+        """
+        if urlsplit(url).scheme not in ("https", "http") or not urlsplit(url).hostname:
+            raise ConfigError(
+                f"{url!r} is no address of a Prometheus workspace such as https://aps-workspaces.…"
+            )
+        if not region:
+            raise ConfigError(
+                "a query of Amazon Managed Prometheus is signed for a region: name it with --region"
+            )
+        self._url = url.rstrip("/").removesuffix("/api/v1/query")
+        self._region = region
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series of an instant query, as Prometheus gives them: `metric` and `value`.
+
+        Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
+        """
+        address = f"{self._url}/api/v1/query"
+        body = urlencode({"query": expression}).encode()
+        for attempt in range(_ATTEMPTS):
+            status, answer = self._once(address, body, last=attempt == _ATTEMPTS - 1)
+            if status == 200:
+                return _series(answer)
+            if status not in _HEALS:
+                break
+        said = answer[:300].decode(errors="replace")
+        kind = PermissionRefusedError if status in (401, 403) else ServiceError
+        raise kind(f"Prometheus in {self._region} answered {status}: {said}")
+
+    def _once(self, address: str, body: bytes, *, last: bool) -> tuple[int, bytes]:
+        from botocore.exceptions import BotoCoreError
+        from botocore.httpsession import URLLib3Session
+
+        try:
+            with_time = URLLib3Session(timeout=(5.0, _SECONDS))
+            answer = with_time.send(self._signed(address, body).prepare())
+        except BotoCoreError as error:
+            if last:
+                raise ServiceTroubleError(f"Prometheus at {address} could not be reached: {error}") from None
+            return 503, b""
+        return int(answer.status_code), bytes(answer.content)
+
+    def _signed(self, address: str, body: bytes) -> Any:
+        import boto3
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+
+        credentials = boto3.session.Session().get_credentials()
+        if credentials is None:
+            raise PermissionRefusedError(
+                "There are no AWS credentials to ask Prometheus with; set AWS_PROFILE, or "
+                "AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY"
+            )
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        request = AWSRequest(method="POST", url=address, data=body, headers=headers)
+        SigV4Auth(credentials, _SERVICE, self._region).add_auth(request)
+        return request
+
+
+def _series(answer: bytes) -> list[dict[str, Any]]:
+    try:
+        document = json.loads(answer)
+        found = document["data"]["result"]
+    except (ValueError, KeyError, TypeError):
+        raise ServiceError("Prometheus gave an answer without data.result") from None
+    return [item for item in found if isinstance(item, dict)]

@@ -1,0 +1,86 @@
+"""What is free in a cluster, for a terminal: the answer first, then nodes, then who holds the rest."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainyard.report.cluster.table import table
+
+Json = Mapping[str, Any]
+_MOST_HOLDERS = 10
+_MOST_NODES = 40
+
+
+def capacity_lines(data: Json, *, width: int) -> list[str]:
+    """The lines of `capacity`."""
+    nodes = data["nodes"]
+    lines = [heading(data), "", *_answer(data), "", *node_table(nodes[:_MOST_NODES], width=width)]
+    if len(nodes) > _MOST_NODES:
+        lines.append(f"… and {len(nodes) - _MOST_NODES} more nodes; --json lists them all")
+    for title, name in (("held by", "holders"), ("waiting", "waiting")):
+        if data[name]:
+            lines += ["", *_holders(title, data[name], width=width)]
+    return lines
+
+
+def node_lines(data: Json, *, width: int) -> list[str]:
+    """The lines of `nodes`."""
+    rows = data["nodes"]
+    if not rows:
+        return [heading(data), "", "No node of this kind was found."]
+    return [heading(data), "", *node_table(rows, width=width)]
+
+
+def heading(data: Json) -> str:
+    """Which cluster, and for what."""
+    cluster = data["cluster"]
+    name = cluster["context"] or cluster["server"]
+    return f"{name} · Kubernetes {cluster['version']} · {data['plan']['shape']}"
+
+
+def _answer(data: Json) -> list[str]:
+    wanted, free, places = data["plan"]["nodes"], data["places_free"], data["places"]
+    gpus = f"{data['gpus_free']} of {data['gpus']} GPUs free"
+    whole = len(data["whole_nodes_free"])
+    answers = {
+        "now": f"It fits now: {free} places for {wanted}, {gpus}, {whole} nodes wholly free.",
+        "later": f"It does not fit now: {free} places for {wanted}, {gpus}; {places} when all is given back.",
+        "never": f"It cannot fit: {places} places for {wanted}, even if nothing ran there ({gpus}).",
+        "unknown": f"Whether it fits is not known: {data['unknown']}.",
+    }
+    lines = [answers[data["fits"]]]
+    if data["may_grow"] and data["fits"] != "now":
+        lines.append("Karpenter may add nodes: whether it can get them is not known here.")
+    if data["plan"]["queue"]:
+        queue = data["queue"]
+        lines.append(f"Queue {data['plan']['queue']}: {queue['when']}. {queue['evidence']}.")
+    return lines
+
+
+def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
+    """A line for each node: what it has, what is free, what is wrong."""
+    rows = [
+        (
+            node["name"],
+            node["instance_type"] or "-",
+            node["zone"] or "-",
+            _of(node["gpus_free"], node["gpus"]),
+            _of(node["efa_free"], node["efa"]),
+            "; ".join([*node["problems"], *node["doubts"]]) or "fit",
+        )
+        for node in nodes
+    ]
+    return table(("node", "type", "zone", "GPUs free", "EFA free", "state"), rows, width=width)
+
+
+def _of(free: int, total: int | None) -> str:
+    return "-" if total is None else f"{free} of {total}"
+
+
+def _holders(title: str, holders: Sequence[Json], *, width: int) -> list[str]:
+    rows = [
+        (f"{h['gpus']}", f"{h['nodes']}", f"{h['priority']}", f"{h['namespace']}/{h['owner']}")
+        for h in holders[:_MOST_HOLDERS]
+    ]
+    lines = table(("GPUs", "nodes", "priority", title), rows, width=width)
+    more = len(holders) - _MOST_HOLDERS
+    return [*lines, f"… and {more} more"] if more > 0 else lines

@@ -1,0 +1,71 @@
+"""The verdict on a cluster, for a terminal and for the job summary."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.report.cluster.capacity_text import heading
+from trainyard.report.cluster.table import table
+
+Json = Mapping[str, Any]
+_WORDS = {"passed": "ok", "error": "error", "warning": "warning", "info": "info", "skipped": "skipped"}
+_MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
+_ANSWERS = {"ready": "Ready", "not ready": "Not ready", "not known": "Not known"}
+
+
+def verdict_lines(data: Json, *, width: int) -> list[str]:
+    """The verdict, a line for each check, and what to do."""
+    rows = [(_WORDS[entry["severity"]], entry["check"], entry["evidence"]) for entry in data["checks"]]
+    lines = [heading(data), "", answer(data), "", *table(("", "check", "evidence"), rows, width=width)]
+    todo = [(entry["check"], entry["remedy"]) for entry in _to_do(data)]
+    if todo:
+        lines += ["", *table(("check", "what to do"), todo, width=width)]
+    return lines
+
+
+def answer(data: Json) -> str:
+    """The result in one line."""
+    counts = _counts(data)
+    said = ", ".join(f"{n} {name}{'s' if n > 1 and name != 'skipped' else ''}" for name, n in counts if n)
+    return f"{_ANSWERS[data['verdict']]}: {said or 'every check passed'}."
+
+
+def verdict_markdown(data: Json) -> str:
+    """The verdict for the job summary: the result, what is wrong, all checks folded."""
+    mark = "✅" if data["ready"] else "❌"
+    lines = [f"### {mark} {_ANSWERS[data['verdict']]} · {_cell(heading(data))}", "", answer(data), ""]
+    todo = _to_do(data)
+    if todo:
+        lines += ["| | check | evidence | what to do |", "|---|---|---|---|"]
+        lines += [
+            f"| {_MARKS[e['severity']]} | {e['check']} | {_cell(e['evidence'])} | {_cell(e['remedy'])} |"
+            for e in todo
+        ]
+        lines.append("")
+    lines += ["<details><summary>All checks</summary>", "", "| | check | evidence |", "|---|---|---|"]
+    lines += [f"| {_MARKS[e['severity']]} | {e['check']} | {_cell(e['evidence'])} |" for e in data["checks"]]
+    return "\n".join([*lines, "", "</details>", ""])
+
+
+def refusal(data: Json) -> str:
+    """The first error in one line, for an annotation and the step's output."""
+    first = next((e for e in data["findings"] if e["severity"] == "error"), None)
+    return answer(data) if first is None else f"{answer(data)} {first['check']}: {first['evidence']}"
+
+
+def _to_do(data: Json) -> list[Json]:
+    order = ("error", "warning", "info")
+    found = [entry for entry in data["findings"] if entry["severity"] in order and entry["remedy"]]
+    return sorted(found, key=lambda entry: order.index(entry["severity"]))
+
+
+def _counts(data: Json) -> list[tuple[str, int]]:
+    found = [entry["severity"] for entry in data["findings"]]
+    return [(name, found.count(name)) for name in ("error", "warning", "info", "skipped")]
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table: what Markdown or HTML would take for its own is shown as it is."""
+    plain = " ".join(text.split())
+    for character in ("\\", "|", "`", "*", "_", "[", "]"):
+        plain = plain.replace(character, f"\\{character}")
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")

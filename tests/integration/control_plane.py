@@ -1,0 +1,168 @@
+"""A real Kubernetes control plane for a session of tests, and generated clusters shown in it.
+
+It is the kit in the folder $TRAINYARD_CONTROL_PLANE: API server, controllers, scheduler, simulated nodes, and
+the released operators. Without it the tests that need it are skipped.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cluster.generated import (
+    CLAIMS,
+    CLASSES,
+    DAEMONS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    VOLUMES,
+    State,
+)
+
+WAIT_SECONDS = 60
+_STORAGE = (CLAIMS, VOLUMES, CLASSES)
+_STATUS_IS_OURS = (NODES,)
+"""What is created with the status that is given; others get theirs from controllers."""
+
+
+def kit() -> Path:
+    folder = os.environ.get("TRAINYARD_CONTROL_PLANE")
+    if not folder:
+        pytest.skip("needs a real control plane: set TRAINYARD_CONTROL_PLANE to the folder of the kit")
+    sys.path[:0] = [folder, f"{folder}/operators"]
+    return Path(folder)
+
+
+def started(directory: Path, *crds: str) -> Any:
+    """The kit's ControlPlane, for a `with`."""
+    folder = kit()
+    module = importlib.import_module("control_plane")
+    return module.ControlPlane(directory, crds=[folder.parent / "crds" / name for name in crds])
+
+
+def operator(name: str, plane: Any, directory: Path) -> Any:
+    """A released operator that works for the plane, for a `with`."""
+    kit()
+    return importlib.import_module("operators").start(name, plane.kubeconfig, directory)
+
+
+class Shown:
+    """A plane in which one generated cluster after the other is shown: only what differs is changed."""
+
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self._shown: State = {}
+
+    def show(self, state: State) -> None:
+        """Make the API server hold `state`, and wait until its controllers have caught up."""
+        self._forget_storage(state)
+        for path in reversed(list(self._shown)):
+            for name, body in self._shown[path].items():
+                if path != NAMESPACES and state.get(path, {}).get(name) != body:
+                    self._remove(path, name)
+        for path in sorted(state, key=lambda p: (p != NAMESPACES, p != NODES, p)):
+            for name, body in state[path].items():
+                if self._shown.get(path, {}).get(name) != body:
+                    self._create(path, body)
+        self._shown = json.loads(json.dumps(state))
+        self._until(lambda: self._settled(state), "the cluster to settle")
+
+    def _forget_storage(self, state: State) -> None:
+        """A claim goes before its volume, and with it."""
+        if any(self._shown.get(path) != state.get(path) for path in _STORAGE):
+            for path in _STORAGE:
+                for name in self._shown.pop(path, {}):
+                    self._remove(path, name)
+
+    def _create(self, path: str, body: dict[str, Any]) -> None:
+        given = json.loads(json.dumps(body))
+        if path not in _STATUS_IS_OURS:
+            given.pop("status", None)
+        if path == NAMESPACES and self._get(path, body["metadata"]["name"]) is not None:
+            meta = {"labels": {**dict.fromkeys(_LEVELS), **(body["metadata"].get("labels") or {})}}
+            self.plane.request("PATCH", f"{path}/{body['metadata']['name']}", {"metadata": meta})
+            return
+
+        def create() -> bool:
+            try:
+                self.plane.request("POST", path, given)
+            except RuntimeError as error:
+                if "409" in str(error) or "serviceaccount" in str(error):  # still going, not yet there
+                    return False
+                raise
+            return True
+
+        self._until(create, f"{path} to take {body['metadata']['name']}")
+
+    def _remove(self, path: str, name: str) -> None:
+        options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
+        try:
+            self.plane.request("DELETE", f"{path}/{name}", options)
+        except RuntimeError as error:
+            if "404" not in str(error):
+                raise
+        self._until(lambda: self._get(path, name) is None, f"{name} to go")
+
+    def _get(self, path: str, name: str) -> Any:
+        try:
+            return self.plane.request("GET", f"{path}/{name}")
+        except RuntimeError as error:
+            if "404" in str(error):
+                return None
+            raise
+
+    def _settled(self, state: State) -> bool:
+        nodes = [self._get(NODES, name) for name in state[NODES]]
+        ready = all(
+            any(c["type"] == "Ready" and c["status"] == "True" for c in n["status"].get("conditions") or ())
+            and not any("not-ready" in t["key"] for t in n["spec"].get("taints") or ())
+            for n in nodes
+        )
+        return ready and self._workloads_settled(state) and self._storage_settled(state)
+
+    def _workloads_settled(self, state: State) -> bool:
+        for path, want, have in (
+            (DAEMONS, "desiredNumberScheduled", "numberAvailable"),
+            (DEPLOYMENTS, "replicas", "availableReplicas"),
+        ):
+            for name, body in state.get(path, {}).items():
+                status = (self._get(path, name) or {}).get("status") or {}
+                stalled = "resources" in body["spec"]["template"]["spec"]["containers"][0]
+                if not status.get(want) or (not stalled and status.get(want) != status.get(have)):
+                    return False
+                if path == DAEMONS and status[want] < len(state[NODES]):
+                    return False
+        return True
+
+    def _storage_settled(self, state: State) -> bool:
+        for path, objects in state.items():
+            for name, body in objects.items():
+                found = self._get(path, name) if path.endswith(("claims", "quotas")) else None
+                if path.endswith("persistentvolumeclaims") and (found or {}).get("status", {}).get(
+                    "phase"
+                ) != (body.get("status") or {}).get("phase"):
+                    return False
+                if path.endswith("resourcequotas") and not (found or {}).get("status", {}).get("hard"):
+                    return False
+        return True
+
+    def _until(self, condition: Any, what: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"waited too long for {what}"
+            time.sleep(0.1)
+
+
+_LEVELS = ("pod-security.kubernetes.io/enforce",)
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    with started(tmp_path_factory.mktemp("plane"), "pytorchjobs.kubeflow.org-v1.9.4.yaml") as plane:
+        yield Shown(plane)

@@ -1,0 +1,48 @@
+"""Run the checks of a cluster as the script does, in this process."""
+
+import importlib.util
+import time
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trainyard.cluster.demand import demand_of
+from trainyard.cluster.looking import Looking
+from trainyard.cluster.verdict import Verdict, judge, verdict_record
+from trainyard.config.cluster import ClusterConfig
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
+from trainyard.run.outside import read_yaml
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
+
+
+@cache
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("manage_cluster", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> Looking:
+    args = script().parse_args(["check", "--kubeconfig", str(kubeconfig), *options])
+    access = access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={})
+    api = Api(access, call_seconds=call_seconds)
+    demand = demand_of(vars(args), ClusterConfig(), namespace=access.namespace)
+    return Looking(api, demand, server=access.server, context=access.context, now=time.time() + 3600)
+
+
+def verdict_of(kubeconfig: Path, *options: str) -> Verdict:
+    look = look_at(kubeconfig, *options)
+    return judge(look.snapshot(lambda **_: None), look.demand)
+
+
+def found_by(kubeconfig: Path, *options: str) -> list[dict[str, str]]:
+    """The findings, without what was skipped."""
+    record = verdict_record(verdict_of(kubeconfig, *options))
+    found: list[dict[str, Any]] = record["findings"]
+    return [entry for entry in found if entry["severity"] != "skipped"]

@@ -1,0 +1,216 @@
+"""A small API server on loopback: answers from recorded objects, and misbehaves where a test asks it to."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.unit.cluster.generated import State
+
+Json = dict[str, Any]
+GROUPS = {
+    "apps": ("v1",),
+    "storage.k8s.io": ("v1",),
+    "scheduling.k8s.io": ("v1",),
+    "resource.k8s.io": ("v1",),
+    "kubeflow.org": ("v1",),
+}
+RESOURCES = {"kubeflow.org/v1": ("pytorchjobs", "pytorchjobs/status")}
+
+
+@dataclass
+class Misbehaviour:
+    """What is answered instead, to requests whose path starts with `prefix`."""
+
+    prefix: str
+    status: int = 0
+    """0 hangs up without an answer."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Json = field(default_factory=dict)
+    times: int = 10**9
+    delay: float = 0.0
+    method: str = ""
+
+
+@dataclass
+class Recorded:
+    """The server's state, which tests change as they like."""
+
+    state: State
+    groups: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(GROUPS))
+    resources: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(RESOURCES))
+    misbehaviours: list[Misbehaviour] = field(default_factory=list)
+    tokens: set[str] = field(default_factory=lambda: {"good"})
+    refused: set[tuple[str, str]] = field(default_factory=set)
+    """Verb and resource that access reviews say no to."""
+    requests: list[str] = field(default_factory=list)
+    created: list[Json] = field(default_factory=list)
+    url: str = ""
+    clock_offset: float = 0.0
+
+    def kubeconfig(self, folder: Path, **user: Any) -> Path:
+        path = folder / "kubeconfig.json"
+        context = {"cluster": "c", "user": "u", "namespace": "team"}
+        path.write_text(
+            json.dumps(
+                {
+                    "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+                    "users": [{"name": "u", "user": user or {"token": "good"}}],
+                    "contexts": [{"name": "recorded", "context": context}],
+                    "current-context": "recorded",
+                }
+            )
+        )
+        return path
+
+
+@contextmanager
+def serving(state: State) -> Iterator[Recorded]:
+    recorded = Recorded(state)
+
+    class Handler(_Handler):
+        server_state = recorded
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    recorded.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield recorded
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_state: Recorded
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + self.server_state.clock_offset)
+
+    def do_GET(self) -> None:
+        self._answer("GET", None)
+
+    def do_POST(self) -> None:
+        self._answer("POST", self._body())
+
+    def do_PATCH(self) -> None:
+        self._answer("PATCH", self._body())
+
+    def _body(self) -> Json:
+        found: Json = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        return found
+
+    def _answer(self, method: str, body: Json | None) -> None:
+        recorded = self.server_state
+        address = urlsplit(self.path)
+        recorded.requests.append(f"{method} {self.path}")
+        for bad in recorded.misbehaviours:
+            if address.path.startswith(bad.prefix) and bad.times > 0 and bad.method in ("", method):
+                bad.times -= 1
+                time.sleep(bad.delay)
+                if bad.status:
+                    self._send(bad.status, bad.body or _status(bad.status, "told so"), bad.headers)
+                else:
+                    self.close_connection = True
+                return
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token not in recorded.tokens:
+            self._send(401, _status(401, "Unauthorized"))
+            return
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        self._send(
+            *(
+                _read(recorded, address.path, query)
+                if body is None
+                else self._write(address.path, query, body)
+            )
+        )
+
+    def _write(self, path: str, query: Mapping[str, str], body: Json) -> tuple[int, Json]:
+        recorded = self.server_state
+        if path.endswith("selfsubjectaccessreviews"):
+            asked = body["spec"]["resourceAttributes"]
+            allowed = (asked["verb"], asked["resource"]) not in recorded.refused
+            return 201, {**body, "status": {"allowed": allowed}}
+        space = path.split("/namespaces/")[1].split("/", maxsplit=1)[0] if "/namespaces/" in path else ""
+        if space and space not in recorded.state.get("/api/v1/namespaces", {}):
+            return 404, _status(404, f'namespaces "{space}" not found')
+        if "dryRun" not in query:
+            recorded.created.append(body)
+        return 201, body
+
+    def _send(self, status: int, body: Json, headers: Mapping[str, str] | None = None) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def _read(recorded: Recorded, path: str, query: Mapping[str, str]) -> tuple[int, Json]:
+    if path == "/version":
+        return 200, {"gitVersion": "v1.34.4", "major": "1", "minor": "34"}
+    if path == "/apis":
+        return 200, {"groups": [_group(name, versions) for name, versions in recorded.groups.items()]}
+    if path.removeprefix("/apis/") in recorded.resources:
+        names = recorded.resources[path.removeprefix("/apis/")]
+        return 200, {"resources": [{"name": name, "kind": name} for name in names]}
+    parent, _, name = path.rpartition("/")
+    if name in recorded.state.get(parent, {}):
+        return 200, recorded.state[parent][name]
+    items = _listed(recorded.state, path)
+    if items is None:
+        return 404, _status(404, "the server could not find the requested resource")
+    start, limit = int(query.get("continue", 0)), int(query.get("limit", 10**9))
+    end = start + limit
+    metadata = {"resourceVersion": "7", **({"continue": str(end)} if end < len(items) else {})}
+    return 200, {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items[start:end]}
+
+
+_COLLECTIONS = {
+    *("nodes", "pods", "daemonsets", "deployments", "resourcequotas", "limitranges", "csidrivers"),
+    *("priorityclasses", "resourceslices", "resourceclaims", "localqueues", "clusterqueues", "nodepools"),
+    *("validatingwebhookconfigurations", "mutatingwebhookconfigurations", "resourceflavors"),
+    "clustertrainingruntimes",
+}
+
+
+def _listed(state: State, path: str) -> list[Json] | None:
+    """The objects of a list: of one namespace, or of all."""
+    root, _, plural = path.rpartition("/")
+    if plural not in _COLLECTIONS:
+        return None
+    if "/namespaces/" in path:
+        return list(state.get(path, {}).values())
+    return [
+        body
+        for place, objects in state.items()
+        if place == path or (place.startswith(f"{root}/namespaces/") and place.endswith(f"/{plural}"))
+        for body in objects.values()
+    ]
+
+
+def _group(name: str, versions: tuple[str, ...]) -> Json:
+    listed = [{"groupVersion": f"{name}/{v}", "version": v} for v in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def _status(code: int, message: str) -> Json:
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}

@@ -1,0 +1,61 @@
+"""Generated clusters: a healthy one gets no finding, a planted fault is found and named."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.cluster.faults import Fault, cases
+from tests.unit.cluster.generated import CLUSTERS, changed
+from tests.unit.cluster.judging import found_by, verdict_of
+from tests.unit.cluster.recorded import serving
+
+from trainyard.cluster.checks.check import Severity
+from trainyard.cluster.verdict import State
+
+PLANTED = cases(list(CLUSTERS))
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
+    cluster = CLUSTERS[name]()
+    with serving(cluster.state) as recorded:
+        plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
+        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+    allowed = (Severity.PASSED, Severity.SKIPPED)
+    # HyperPod resumes jobs in its own namespaces only, which is said and no fault.
+    found = [f for f in verdict.findings if f.severity not in allowed and f.check.name != "auto-resume"]
+    assert found == []
+    assert verdict.state is State.READY
+    assert recorded.created == []
+
+
+@pytest.mark.parametrize(("name", "fault"), PLANTED, ids=[f"{name}: {fault.name}" for name, fault in PLANTED])
+def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> None:
+    cluster = CLUSTERS[name]()
+    with serving(changed(cluster, fault.plant)) as recorded:
+        plan = (
+            "--num-nodes",
+            "4",
+            "--instance-type",
+            cluster.instance_type,
+            *cluster.options,
+            *fault.options,
+        )
+        found = found_by(recorded.kubeconfig(tmp_path), *plan)
+    assert_found(fault, found)
+
+
+def assert_found(fault: Fault, found: list[dict[str, str]]) -> None:
+    """The fault's check says it, and no other calls out but those that may."""
+    said = [entry for entry in found if entry["check"] == fault.check and entry["severity"] == fault.severity]
+    assert said, found
+    evidence, remedy = " ".join(e["evidence"] for e in said), " ".join(e["remedy"] for e in said)
+    assert [word for word in fault.evidence if word not in evidence] == [], evidence
+    assert [word for word in fault.remedy if word not in remedy] == [], remedy
+    others = {e["check"] for e in found if e["severity"] != "info"} - {
+        fault.check,
+        *fault.also,
+        "auto-resume",
+    }
+    assert others == set(), found
+    grave = any(entry["severity"] == "error" for entry in found)
+    assert grave == (fault.severity == "error")

@@ -1,0 +1,151 @@
+"""HyperPod: its description, which jobs resume by themselves, and what Prometheus is asked."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from tests.unit.cluster.generated import workload
+
+from trainyard.cluster.hyperpod import (
+    auto_resume,
+    cluster_list_record,
+    hyperpod_cluster,
+    measured_use,
+    operator_version,
+    queries,
+)
+from trainyard.cluster.reduction import workload_of
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
+from trainyard.gateways.prometheus import Prometheus
+
+
+def operator(image: str) -> Any:
+    return workload_of(workload("Deployment", "training-operator", image), "Deployment")
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("public.ecr.aws/hyperpod/training-operator:v1.8.1", "1.8.1"),
+        ("registry:5000/training-operator:1.7.0@sha256:" + "a" * 64, "1.7.0"),
+        ("kubeflow/training-operator:v1.9.4-rc.1", "1.9.4"),
+        ("kubeflow/training-operator:latest", None),
+        ("kubeflow/training-operator", None),
+    ],
+)
+def test_the_release_is_read_from_the_image(image: str, version: str | None) -> None:
+    assert operator_version(operator(image)) == version
+
+
+@pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-team", "team"])
+@pytest.mark.parametrize("version", ["1.6.0", "1.7.0", "1.8.0", "1.8.1", "1.9.4"])
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_auto_resume_needs_kind_release_and_namespace(kind: str, version: str, namespace: str) -> None:
+    found = auto_resume(
+        kind=kind, namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
+    )
+    fits = kind == "pytorchjob" and version in ("1.7.0", "1.8.0", "1.8.1") and namespace != "team"
+    assert found.eligible == fits
+    assert bool(found.reasons) != fits
+
+
+def test_a_description_becomes_a_record() -> None:
+    described = {
+        "ClusterName": "pod",
+        "ClusterStatus": "InService",
+        "NodeRecovery": "Automatic",
+        "Orchestrator": {"Eks": {"ClusterArn": "arn:aws:eks:us-west-2:1:cluster/behind"}},
+        "InstanceGroups": [
+            {"InstanceGroupName": "w", "InstanceType": "ml.p5.48xlarge", "CurrentCount": 1, "TargetCount": 2}
+        ],
+    }
+    nodes = [
+        {"InstanceId": "i-1", "InstanceGroupName": "w", "InstanceStatus": {"Status": "Running"}},
+        {
+            "InstanceId": "i-2",
+            "InstanceGroupName": "w",
+            "InstanceStatus": {"Status": "Failure", "Message": "x"},
+        },
+    ]
+    record = cluster_list_record(hyperpod_cluster(described, nodes), "us-west-2")
+    assert (record["eks_cluster"], record["node_recovery"], record["nodes"]) == ("behind", "Automatic", 2)
+    assert [node["id"] for node in record["unhealthy"]] == ["i-2"]
+    assert hyperpod_cluster({}).eks_cluster == ""
+
+
+def test_queries_name_the_nodes_and_nothing_else_can_be_put_in() -> None:
+    found = queries(['a.b"} or vector(1)', "node-1"])
+    assert all('Hostname=~"a\\\\.b' in text for text in found.values())
+    assert all('"} or' not in text.replace('\\"', "") for text in found.values())
+    assert queries([]).keys() == found.keys()
+
+
+@pytest.fixture
+def workspace() -> Iterator[tuple[str, list[Any]]]:
+    seen: list[Any] = []
+    answers: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            seen.append((self.path, dict(self.headers), body))
+            series = [{"metric": {"Hostname": "n1"}, "value": [1, "42.5"]}]
+            series.append({"metric": {"Hostname": "n2"}, "value": [1, "NaN"]})
+            content = json.dumps({"status": "success", "data": {"result": series}}).encode()
+            status = (
+                403 if "/denied" in self.path else 503 if len(seen) == 1 and "/flaky" in self.path else 200
+            )
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+            answers.append(status)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def test_figures_are_asked_with_signed_requests(workspace: tuple[str, list[Any]]) -> None:
+    url, seen = workspace
+    use = measured_use(["n1", "n2"], Prometheus(f"{url}/workspaces/ws-1", region="eu-west-1").query)
+    assert [found.node for found in use] == ["n1"]
+    assert use[0].figures["gpu_utilization_percent"] == 42.5
+    path, headers, _ = seen[0]
+    assert path == "/workspaces/ws-1/api/v1/query"
+    assert "/eu-west-1/aps/aws4_request" in headers["Authorization"]
+    assert measured_use([], Prometheus(url, region="eu-west-1").query) == ()
+
+
+def test_a_refusal_is_said_and_a_failure_tried_again(workspace: tuple[str, list[Any]]) -> None:
+    url, seen = workspace
+    assert Prometheus(f"{url}/flaky", region="eu-west-1").query("up")
+    assert len(seen) == 2
+    with pytest.raises(PermissionRefusedError, match="403"):
+        Prometheus(f"{url}/denied", region="eu-west-1").query("up")
+
+
+def test_a_region_is_needed() -> None:
+    with pytest.raises(ConfigError, match="--region"):
+        Prometheus("https://aps.example", region="")
+    with pytest.raises(ConfigError, match="no address"):
+        Prometheus("aps", region="us-west-2")
+    with pytest.raises(ServiceError):
+        Prometheus("http://127.0.0.1:9", region="us-west-2").query("up")

@@ -1,0 +1,97 @@
+"""Quantities by the rules of Kubernetes: each suffix times each form of number, and what is no quantity."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.cluster.quantities import NotAQuantityError, parse_quantity, thousandths, written
+
+FACTORS: dict[str, int | Fraction] = {
+    "": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),
+    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+    "e3": 10**3, "E3": 10**3, "e+3": 10**3, "e-3": Fraction(1, 1000), "E0": 1,
+}  # fmt: skip
+NUMBERS: dict[str, int | Fraction] = {
+    "0": 0,
+    "1": 1,
+    "1.5": Fraction(3, 2),
+    ".5": Fraction(1, 2),
+    "5.": 5,
+    "+2": 2,
+    "-1": -1,
+    "007": 7,
+}
+
+
+@pytest.mark.parametrize("suffix", FACTORS)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_quantity_is_its_number_times_its_suffix(number: str, suffix: str) -> None:
+    assert parse_quantity(number + suffix) == NUMBERS[number] * FACTORS[suffix]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "1 ",
+        " 1",
+        "x",
+        "1x",
+        "Ki",
+        "1ki",
+        "1K",
+        "1mi",
+        "1e",
+        "1e3Ki",
+        "1.2.3",
+        "--1",
+        "1,5",
+        "1_0",
+        "٣",
+        ".",
+    ],
+)
+def test_other_texts_are_none(text: str) -> None:
+    with pytest.raises(NotAQuantityError):
+        parse_quantity(text)
+
+
+def test_a_bare_e_is_an_exabyte_and_no_exponent() -> None:
+    assert parse_quantity("1E") == 10**18
+    with pytest.raises(NotAQuantityError):
+        parse_quantity("1" * 65)
+
+
+@given(st.integers(min_value=0, max_value=2**63 - 1))
+def test_whole_numbers_are_themselves(number: int) -> None:
+    assert parse_quantity(number) == parse_quantity(str(number)) == number
+    assert thousandths(number) == 1000 * number
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_thousandths_round_up(nano: int) -> None:
+    assert thousandths(f"{nano}n") == -(-nano // 10**6)
+
+
+def test_amounts_that_real_clusters_show() -> None:
+    assert thousandths("95690m") == 95690
+    assert parse_quantity("107374182400m") == 107374182400 / Fraction(1000)
+    assert parse_quantity("42242Mi") == 192 * 220 * 2**20 + 2 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("amount", "resource", "text"),
+    [
+        ("2Ti", "memory", "2 TiB"),
+        ("1536Mi", "memory", "1.5 GiB"),
+        ("512", "ephemeral-storage", "512 B"),
+        ("95690m", "cpu", "95.69"),
+        ("8", "nvidia.com/gpu", "8"),
+    ],
+)
+def test_amounts_are_written_for_people(amount: str, resource: str, text: str) -> None:
+    assert written(thousandths(amount), resource) == text
