@@ -18,10 +18,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import command
+from trainyard import arguments, command
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -52,10 +51,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     reach, plan = parser.add_argument_group("the cluster"), parser.add_argument_group("the plan")
-    reach.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
-    plan.add_argument("--config", type=Path, metavar="FILE", help="its section cluster is read")
+    reach.add_argument(
+        "--kubeconfig", type=arguments.path, metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config"
+    )
+    plan.add_argument("--config", type=arguments.path, metavar="FILE", help="its section cluster is read")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of it")
-    plan.add_argument("--num-nodes", type=command.positive, default=1, metavar="N", help="default: 1")
+    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     plan.add_argument("--gpu-per-node", type=gpus, metavar="N", help="default: all of a node; 0 for none")
     plan.add_argument("--kind", choices=KINDS, help="of the job; default: the first that is served")
     plan.add_argument(
@@ -68,7 +69,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry the safe remedies out")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
-    parser.add_argument("--call-seconds", type=command.seconds, default=20.0, metavar="S", help="of one call")
+    parser.add_argument(
+        "--call-seconds", type=arguments.seconds, default=20.0, metavar="S", help="of one call"
+    )
     args = parser.parse_args(argv)
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
@@ -83,7 +86,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def gpus(text: str) -> int:
     """A number of GPUs; 0 for none."""
-    return 0 if text == "0" else command.positive(text)
+    return 0 if text == "0" else arguments.positive(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
