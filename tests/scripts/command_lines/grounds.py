@@ -31,11 +31,19 @@ data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
 RULES = Rules("config.yaml", overrides=(), repeats=1, minutes=1)
 SEGMENT = {"lineage": "99", "number": 1, "run_number": 7, "commit": "a" * 40, "step": 0, "deaths": 0}
 PLAN = {"segment": {**SEGMENT, "thread": ""}, "inputs": {}, "ref": "main", "store": "", "most_segments": 9}
+KUBECONFIG = {
+    "current-context": "here",
+    "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+    "clusters": [{"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "me", "user": {"token": "none"}}],
+}
+"""Nothing listens there."""
 FILES = {
     "config.yaml": CONFIG,
     "rules.yml": json.dumps(asdict(RULES)),
     "comparison.json": json.dumps(Comparison(RULES, Side("base", ()), Side("head", ())).to_json()),
     "lock.txt": f"numpy==1.0 \\\n    --hash=sha256:{'a' * 64}\n",
+    "kubeconfig.json": json.dumps(KUBECONFIG),
     "notes.md": "Notes.\n",
     "side/scripts/train.py": "",
     "side/scripts/prepare_data.py": "",
@@ -67,12 +75,14 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "account": lambda _: "123456789012",
     "base": lambda grounds: str(grounds.path / "side"),
     "comparison": lambda grounds: str(grounds.path / "comparison.json"),
+    "command": lambda _: "check",
     "config": lambda grounds: str(grounds.path / "config.yaml"),
     "dist": lambda grounds: str(grounds.path / "dist"),
     "environment": lambda _: "training",
     "exit_code": lambda _: "75",
     "files": lambda grounds: str(grounds.path / "config.yaml"),
     "head": lambda grounds: str(grounds.path / "side"),
+    "kubeconfig": lambda grounds: str(grounds.path / "kubeconfig.json"),
     "lock": lambda grounds: str(grounds.path / "lock.txt"),
     "manifest": lambda _: "manifests/run-1-manifest.json",
     "locks": lambda grounds: str(grounds.path / "lock.txt"),
@@ -110,6 +120,7 @@ BESIDE = {
     "compare_change": ("rules",),
     "continue_lineage": ("step", "stored", "manifest"),
     "draw_pictures": ("to", "runs"),
+    "manage_cluster": ("kubeconfig",),
     "promote_artifact": ("run_number", "step"),
     "prove_run": ("store",),
     "prune_artifacts": ("keep_last",),
