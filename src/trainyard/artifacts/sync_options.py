@@ -68,7 +68,7 @@ def _impossible(args: Namespace) -> str | None:
     if args.follow and args.checkpoint:
         return "--follow needs --run-dir: a checkpoint alone does not go on"
     if args.behind and not args.follow:
-        return "--behind needs --follow: everything else ends by itself"
+        return "--behind needs --follow, because every other mode ends by itself"
     if not 0 < args.max_rate < float("inf"):
         return "--max-rate must be a finite number above 0"
     return None
