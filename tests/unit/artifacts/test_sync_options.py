@@ -22,7 +22,7 @@ def test_a_bucket_is_short_for_a_store_and_times_have_units() -> None:
         (["--run-dir", "r", "--max-rate", "0"], "--max-rate must be a finite number above 0"),
         (["--run-dir", "r", "--once", "--behind", "f"], "--behind needs --follow"),
         (["--run-dir", "r", "--follow", "--once"], "not allowed with argument"),
-        (["--run-dir", "r", "--encryption", "arn:aws:kms:eu-west-1:1:key/2"], "made the bucket's default"),
+        (["--run-dir", "r", "--encryption", "arn:aws:kms:eu-west-1:1:key/2"], "make it the bucket's default"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
