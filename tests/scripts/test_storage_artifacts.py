@@ -31,7 +31,7 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
         "size",
         "age",
         "$",
-        "a",
+        "per",
         "month",
         "verdict",
     ]

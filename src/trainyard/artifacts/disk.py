@@ -55,7 +55,7 @@ class DiskComparison:
         notes = (
             f"{len(steps)} of the checkpoints are no longer on disk" if steps else "",
             f"{others} of the logs are no longer on disk" if others else "",
-            f"{earlier} records of while it was trained are in the store alone" if earlier else "",
+            f"{earlier} records stored during training are only in the store" if earlier else "",
         )
         return "; ".join(note for note in notes if note)
 

@@ -152,7 +152,7 @@ def _warn_if_conditions_are_ignored(store: Store, key: str, content: bytes) -> N
     """Put the same bytes again, which a store with conditional writes must refuse."""
     if store.put_new(key, content, metadata={}):
         _logger.warning(
-            "%s ignores conditional writes: two runs that claim one number in the same moment "
-            "are told apart only by reading it back",
+            "%s ignores conditional writes: when two runs claim one number at the same time, "
+            "only reading it back shows which run has it",
             store.url,
         )

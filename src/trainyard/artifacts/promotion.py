@@ -220,7 +220,7 @@ def require_name(name: str) -> None:
     """Raise ConfigError when `name` cannot be given to a checkpoint."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise ConfigError(
-            f"{name!r}: no name for a checkpoint; take a to z, 0 to 9 and dashes, beginning with a letter, "
+            f"{name!r}: not a valid checkpoint name; use a to z, 0 to 9 and dashes, beginning with a letter, "
             f"and none of {', '.join(_RESERVED)}"
         )
 

@@ -138,7 +138,7 @@ def _send_groups(
 def _sweep(store: Store, sending: Sending) -> None:
     """Abort uploads that were started long ago, if anything was sent at all."""
     if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
-        _logger.info("%d uploads were given up: begun more than a day ago, never completed", swept)
+        _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
 
 
 def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]:

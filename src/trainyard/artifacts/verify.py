@@ -211,7 +211,7 @@ def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str
         if checkpoint_step_of(key) in doomed:
             found[key] = "of a checkpoint that retention removes; prune again to finish"
         elif manifest.may_be_under_way(key):
-            found[key] = "on its way when the run was last seen; not vouched for"
+            found[key] = "was being sent when the run was last seen; not listed yet"
     return found
 
 

@@ -50,7 +50,7 @@ _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
 BY_CONFIGURATION = frozenset({Kind.NOT_FINITE, Kind.GPU_MEMORY, Kind.HOST_MEMORY})
 """Failures that would happen again with the same configuration."""
-PROCESS_LOST = "The message of the process that ended stands in the log; once its cause is mended"
+PROCESS_LOST = "The log has the message of the process that ended; once its cause is mended"
 _MENDING = {
     Kind.STORAGE: "Once that is mended",
     Kind.DATA: "Once the data is mended",

@@ -70,7 +70,7 @@ def first_segment(environment: Mapping[str, str]) -> Segment:
     names = ("GITHUB_RUN_ID", "GITHUB_RUN_NUMBER", "GITHUB_SHA")
     missing = [name for name in names if not environment.get(name)]
     if missing:
-        raise ConfigError(f"{missing[0]} is not set: this belongs into a workflow run of GitHub Actions.")
+        raise ConfigError(f"{missing[0]} is not set: this must run in a workflow of GitHub Actions.")
     run_id, run_number, commit = (environment[name] for name in names)
     return read_segment(json.dumps(_plain(run_id, run_number, commit)), what="GitHub's variables")
 

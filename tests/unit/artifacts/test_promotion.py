@@ -71,7 +71,7 @@ def test_what_does_not_verify_is_not_promoted(store: Store, run: RunDirectory, f
 
 @pytest.mark.parametrize("name", ["", "newest", "Best", "a/b", "../x", "9", "a" * 64, "a\n"])
 def test_a_name_that_is_none(store: Store, run: RunDirectory, name: str) -> None:
-    with pytest.raises(ConfigError, match="no name for a checkpoint"):
+    with pytest.raises(ConfigError, match="not a valid checkpoint name"):
         give(store, name, 100)
 
 

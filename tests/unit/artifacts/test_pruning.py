@@ -467,7 +467,9 @@ def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
         RunningRun(Overtaken(folder), followed, 1).bring_newest(frozenset())
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=None)
     assert found.ok, found.problems
-    assert "run-1/records-4/run.json: on its way when the run was last seen; not vouched for" in found.notes
+    assert (
+        "run-1/records-4/run.json: was being sent when the run was last seen; not listed yet" in found.notes
+    )
     assert RunningRun(store, followed, 1).bring_newest(frozenset()) is not None
     assert ok(store, followed)
     assert apply(store, ALL_STAY) == []

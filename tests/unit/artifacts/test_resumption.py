@@ -79,7 +79,7 @@ def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tm
     for attempt in ("before the store has a folder", "after"):
         found = bring(wanted(tmp_path / NAME, store, segment=1), open_store)
         assert found == Resumption("auto", "nothing is there yet"), attempt
-        with pytest.raises((VerificationError, ServiceError), match=r"nothing to go on from|does not exist"):
+        with pytest.raises((VerificationError, ServiceError), match=r"nothing to resume from|does not exist"):
             bring(wanted(tmp_path / NAME, store), open_store)
         (tmp_path / "store").mkdir(exist_ok=True)
     with pytest.raises(VerificationError, match="Segment 2 finds nothing to resume from"):
@@ -95,7 +95,7 @@ def test_the_number_of_another_run_is_not_gone_on_with(
         segment=2,
         look_in_store=True,
     )
-    with pytest.raises(VerificationError, match="nothing to go on from"):
+    with pytest.raises(VerificationError, match="nothing to resume from"):
         bring(other, open_store)
 
 

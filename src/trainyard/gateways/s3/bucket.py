@@ -89,7 +89,7 @@ class Bucket:
         if not self.is_encrypted_as_asked(answer):
             raise VerificationError(
                 f"{key}: encrypted by {answer['ServerSideEncryption']}, asked for "
-                f"{self._encryption['ServerSideEncryption']}: an upload that was started so was resumed"
+                f"{self._encryption['ServerSideEncryption']}: it resumed an older upload"
             )
 
     def is_encrypted_as_asked(self, answer: Mapping[str, Any]) -> bool:
