@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A full check of a large cluster against its bare list calls, on a real API server with simulated nodes.
 
-Compared, alternately in processes of their own: `manage_cluster.py check` from start to end, and its two large
-lists (nodes, and pods that have not ended) fetched page by page with urllib3 and parsed with json, nothing kept.
-Said are the median, the spread and the highest resident memory of each.
+It compares, alternately and in separate processes, `manage_cluster.py check` from start to end with its two
+large lists (nodes, and pods that have not ended), fetched page by page with urllib3 and parsed with json. It
+prints the median, the spread and the peak resident memory of each.
 
 Reads:      the kit of a control plane in $TRAINYARD_CONTROL_PLANE
 Writes:     the figures on stdout; a control plane in a temporary folder, which ends with this process
