@@ -127,7 +127,7 @@ class Kind(Protocol):
 
 def measure(parts: Any, kind: Kind, *, least: int) -> Round:
     """Save, and train until the save is whole and at least `least` steps are done."""
-    from trainyard.training.step import TrainStep
+    from trainyard.training.run.step import TrainStep
 
     step = TrainStep(parts, kind)  # type: ignore[arg-type]
     plain = [seconds_of(step.run) for _ in range(2)]
@@ -254,7 +254,7 @@ class Ours:
     @classmethod
     @contextmanager
     def opened(cls, parts: Any) -> Iterator["Ours"]:
-        from trainyard.training.saving import Saver
+        from trainyard.training.run.checkpoint_scheduler import Saver
 
         with Saver(parts) as saver:
             yield cls(saver, parts.listener)
@@ -295,16 +295,16 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
     """What a segment trains with, on random tokens."""
     from trainyard.config.schema import Config
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.hardware import prepare_device
-    from trainyard.training.length import RunLength
-    from trainyard.training.optimizer import build_optimizer
-    from trainyard.training.parallel import put_on_devices
-    from trainyard.training.parts import Parts
-    from trainyard.training.profiling import StepProfile
-    from trainyard.training.state import TrainingState
-    from trainyard.training.stop import StopRequest
-    from trainyard.training.watchdog import Watchdog
-    from trainyard.training.world import ALONE
+    from trainyard.training.checkpoint.state import TrainingState
+    from trainyard.training.model.optimizer import build_optimizer
+    from trainyard.training.model.parallel import put_on_devices
+    from trainyard.training.run.length import RunLength
+    from trainyard.training.run.profiling import StepProfile
+    from trainyard.training.run.run_context import PretrainingContext
+    from trainyard.training.runtime.hardware import prepare_device
+    from trainyard.training.runtime.stop_signals import StopRequest
+    from trainyard.training.runtime.watchdog import Watchdog
+    from trainyard.training.runtime.world import ALONE
 
     shape = SHAPE | {"num_layers": args.layers}
     config = Config.model_validate(
@@ -320,7 +320,7 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
     parallel = put_on_devices(config, ALONE, device)
     directory, batches = RunDirectory(folder / "run"), cast(Any, Batches(args.tokens))
     directory.create()
-    return Parts(
+    return PretrainingContext(
         config=config,
         directory=directory,
         run_id="stall",

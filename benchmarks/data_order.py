@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainyard.training.batches import TokenBatches
-from trainyard.training.token_files import TokenFile, TokenWriter
+from trainyard.training.data.batches import TokenBatches
+from trainyard.training.data.token_files import TokenFile, TokenWriter
 
 TOKENS = 50_000_000
 SHAPES = ((2048, 8), (256, 16))

@@ -24,7 +24,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from trainyard.training.native_dequantization import NATIVE_TYPES, Backend, backend, dequantize
+from trainyard.training.weights.native_dequantization import NATIVE_TYPES, Backend, backend, dequantize
 
 ROW, ROWS = 4096, 2048
 TILES = (256, 1024, 4096, 16384, 65536)

@@ -60,10 +60,10 @@ def intervals(count: int, steps: int, store: str) -> tuple[list[float], int]:
     """Seconds of each interval, and the checkpoints that the follower stored while there was training."""
     from trainyard.config.load import load_config
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.segment import Request
-    from trainyard.training.session import train
-    from trainyard.training.stop import StopRequest
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.data.tokenize_corpus import prepare_data
+    from trainyard.training.run.lifecycle import train
+    from trainyard.training.run.run_request import Request
+    from trainyard.training.runtime.stop_signals import StopRequest
 
     overrides = [f"training.max_steps={count * steps}", "model.device=cpu", "training.validation_steps=null"]
     overrides += [f"checkpointing.save_steps={steps}", "monitoring.log_steps=1"]

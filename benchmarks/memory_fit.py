@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare the planned memory of a training step with a real step. Goal: within 10 %, for every shape.
 
-Each shape is trained for two steps through `training.session`, in its own process. On the CPU, torch's
+Each shape is trained for two steps through `training.run.lifecycle`, in its own process. On the CPU, torch's
 profiler reports every allocation and release of torch's allocator, including those inside kernels: this is
 exact, and excludes all other memory of the process. On a GPU the peak is the caching allocator's own
 (`torch.cuda.max_memory_allocated`). The benchmark compares the peak. On the CPU it also compares the weights
@@ -102,10 +102,10 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
 def run_steps(config: Config, folder: Path) -> int:
     """Train; returns the bytes of the copy that is saved from, which torch's allocator does not know."""
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.segment import Request
-    from trainyard.training.session import train
-    from trainyard.training.stop import StopRequest
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.data.tokenize_corpus import prepare_data
+    from trainyard.training.run.lifecycle import train
+    from trainyard.training.run.run_request import Request
+    from trainyard.training.runtime.stop_signals import StopRequest
 
     data = prepare_data(config.data, config.model)
     run = Path(os.environ.get(RUN_DIRECTORY, folder / "run"))
@@ -164,17 +164,17 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 
 def planned(shape: Shape, device: str) -> dict[str, int]:
     """The same bytes by `plan.memory`."""
-    from trainyard.plan.memory import highest_moment, host_bytes, loss_backward, moments_of
+    from trainyard.plan.memory import highest_memory_peak, host_bytes, loss_backward, memory_peaks_of
     from trainyard.plan.workload import workload_of
 
     config = config_of(shape, Path(), device)
     work = workload_of(config, on_gpu=device == "cuda", processes=shape.processes)
-    moments = {moment.name: moment.parts for moment in moments_of(work)}
+    moments = {moment.name: moment.parts for moment in memory_peaks_of(work)}
     loss, end = moments["loss"], moments["optimizer step"]
     return {
         "staged": end.staging,
         "host": host_bytes(work),
-        "peak": highest_moment(work).parts.total,
+        "peak": highest_memory_peak(work).parts.total,
         "resident": end.weights + end.moments,
         "before_backward": loss.total - loss.staging - loss_backward(work),
         "at_optimizer": end.total - end.staging,

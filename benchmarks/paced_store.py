@@ -12,11 +12,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.run.checkpoints import MANIFEST_NAME, CheckpointManifest, describe_files, write_manifest
+from trainyard.run.checkpoint_manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    describe_files,
+    write_manifest,
+)
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event
+from trainyard.run.whole_files import sha256_of_file
 
 PROGRAM = "TRAINYARD_PACED_STORE"
 MIB = 1 << 20

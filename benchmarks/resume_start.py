@@ -33,7 +33,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.nn import functional
 from trainyard.config.load import load_config
-from trainyard.training.model import build_model
+from trainyard.training.model.model import build_model
 
 config = load_config(Path(sys.argv[1])).config
 shape, length, size = config.model.architecture, config.data.sequence_length, config.training.batch_size

@@ -71,10 +71,10 @@ def bare_loop(config: Any, steps: int) -> float:
     import torch
     from torch.nn import functional
 
-    from trainyard.training.batches import TokenBatches
-    from trainyard.training.hardware import prepare_device
-    from trainyard.training.model import build_model
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.data.batches import TokenBatches
+    from trainyard.training.data.tokenize_corpus import prepare_data
+    from trainyard.training.model.model import build_model
+    from trainyard.training.runtime.hardware import prepare_device
 
     prepare_device(config)
     data = prepare_data(config.data, config.model)
@@ -103,10 +103,10 @@ def bare_loop(config: Any, steps: int) -> float:
 def shipped_loop(config: Any) -> float:
     """Tokens a second between the rows that the shipped trainer writes, whatever it does in between."""
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.segment import Request
-    from trainyard.training.session import train
-    from trainyard.training.stop import StopRequest
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.data.tokenize_corpus import prepare_data
+    from trainyard.training.run.lifecycle import train
+    from trainyard.training.run.run_request import Request
+    from trainyard.training.runtime.stop_signals import StopRequest
 
     class Clock:
         """Hears of every row; the time between two rows is a step with all that belongs to it."""

@@ -18,7 +18,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler
+from trainyard.command import output as command_output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, TrainyardError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +31,7 @@ INSTALL = (
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--build-dir", type=arguments.path, metavar="DIR", help="default: see above")
     parser.add_argument(
         "--jobs", type=arguments.processes, default=2, metavar="N", help="compilers at a time (default 2)"
@@ -46,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    command_output.configure_logging(args.log_level)
     steps = plan(args)
     if args.dry_run:
         for _, line in steps:
@@ -91,7 +93,7 @@ def run(phase: str, line: list[str]) -> None:
     if not done.ok:
         said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
         raise refusal(phase)(f"{said}\n{shlex.join(line)} failed ({phase}); its output stands above.")
-    command.announce(phase, summary(phase, done.stdout), "ok")
+    command_output.announce(phase, summary(phase, done.stdout), "ok")
 
 
 def refusal(phase: str) -> type[TrainyardError]:
@@ -106,4 +108,4 @@ def summary(phase: str, output: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -18,17 +18,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler
+from trainyard.command import output as command_output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError
 
 HOUSE = Path(__file__).resolve().parent.parent
 BUILD = "import sys, setuptools.build_meta as b; getattr(b, sys.argv[2])(sys.argv[1])"
-IMPORT = "import trainyard, trainyard.report.facts as f; print(trainyard.__version__, f.__file__)"
+IMPORT = "import trainyard, trainyard.report.facts.run_facts as f; print(trainyard.__version__, f.__file__)"
 DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--output", type=arguments.path, required=True, metavar="DIR", help="an empty or new folder"
     )
@@ -40,9 +42,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.report.release import CHECKSUMS, checksums, write_archive
-    from trainyard.run.files import make_folder, write_bytes_atomically
+    command_output.configure_logging(args.log_level)
+    from trainyard.repository.release import CHECKSUMS, checksums, write_archive
+    from trainyard.run.whole_files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
         raise ConfigError(f"{args.output}: is not empty. A release is built into a folder of its own.")
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     done = sorted(args.output.iterdir())
     write_bytes_atomically(args.output / CHECKSUMS, checksums(done).encode())
-    command.announce("release", f"{', '.join(path.name for path in done)} in {args.output}", "ok")
+    command_output.announce("release", f"{', '.join(path.name for path in done)} in {args.output}", "ok")
     return 0
 
 
@@ -89,7 +91,7 @@ def export(root: Path, target: Path) -> int:
 
 def repack(sdist: Path, output: Path, moment: int) -> None:
     """The sdist with the commit's time on every file, which setuptools leaves to the clock."""
-    from trainyard.report.release import write_archive
+    from trainyard.repository.release import write_archive
 
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:
@@ -120,4 +122,4 @@ def run(arguments: Sequence[str], *, cwd: Path, **environment: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

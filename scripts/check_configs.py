@@ -14,14 +14,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 HOUSE = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "files", type=arguments.path, nargs="*", metavar="FILE", help="default: those of configs/"
     )
@@ -31,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways.github import annotate_problems
 
     files = args.files or [shown(path) for path in sorted((HOUSE / "configs").rglob("*.yaml"))]
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(problems, indent=2))
     said = f"{len(files) - len(wrong)} of {len(files)} can be used"
-    command.announce("configs", said, "failed" if wrong else "ok")
+    output.announce("configs", said, "failed" if wrong else "ok")
     return ExitCode.USAGE if wrong else ExitCode.DONE
 
 
@@ -66,4 +67,4 @@ def shown(path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

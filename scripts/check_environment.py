@@ -25,12 +25,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from trainyard.cluster.preflight import Facts, Memory, Room
     from trainyard.config.schema import Config, DataConfig
+    from trainyard.machine.preflight import MachineFacts, Memory, Room
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
 EMBEDDED_CORPUS_BYTES = 64_000_000
@@ -39,7 +40,7 @@ RECORD_BYTES, ROW_BYTES = 1_000_000, 1_000  # of the records that a sync copies 
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True)
     path, runs = arguments.path, Path("runs")
     parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="where it will write")
     parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
@@ -50,20 +51,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
+    from trainyard.command.terminal import shown
     from trainyard.gateways import require_address
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
         require_address(args.store)
     display = PhaseDisplay("environment")
     display.begin("asking the packages, the driver and torch")
     with shown(display):
-        from trainyard.cluster.preflight import Verdict, judge, worst
-        from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown, summary
-        from trainyard.training.pretrained import load_with_weights
+        from trainyard.machine.preflight import PreflightVerdict, judge, worst
+        from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown, summary
+        from trainyard.training.weights.pretrained import load_with_weights
 
         config = load_with_weights(args.config, args.set).config
         facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
@@ -71,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdict, line = worst(findings), summary(config, facts)
     if args.json:
         print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
-    command.announce("environment", line, verdict)
+    output.announce("environment", line, verdict)
     for finding in findings:
-        if finding.verdict == Verdict.DEGRADED:
-            command.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
-    if verdict == Verdict.FAILED:
+        if finding.verdict == PreflightVerdict.DEGRADED:
+            output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
+    if verdict == PreflightVerdict.FAILED:
         append_summary(refusal_markdown(findings))
         set_output("reason", refusal_line(findings))
         annotate(Level.ERROR, refusal(findings), title="Not started")
@@ -83,10 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "Facts":
+def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
     """Ask the machine for everything that is judged."""
-    from trainyard.cluster.lock import differences, read_pins
-    from trainyard.cluster.machine import (
+    from trainyard.gateways.local_machine import (
         file_system_of,
         free_bytes,
         has_nvidia_driver,
@@ -94,15 +94,16 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         missing_for_compiling,
         size_of,
     )
-    from trainyard.cluster.preflight import Facts, Gpu
     from trainyard.gateways.nvidia import query_gpus
+    from trainyard.machine.package_lock import differences, read_pins
+    from trainyard.machine.preflight import Gpu, MachineFacts
     from trainyard.run.outside import read_named_text
 
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or has_nvidia_driver())
     torch, cuda, memory = ask_torch() if drives else read_torch()
-    return Facts(
+    return MachineFacts(
         python=sys.version.split()[0],
         torch=torch,
         torch_cuda=cuda,
@@ -122,9 +123,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
 
 def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[Room, ...]":
     """What is written beside the checkpoints of the run, and the room that there is for it."""
-    from trainyard.cluster.machine import file_system_of, free_bytes, size_of
-    from trainyard.cluster.preflight import Room, store_bytes_needed
     from trainyard.gateways import folder_of
+    from trainyard.gateways.local_machine import file_system_of, free_bytes, size_of
+    from trainyard.machine.preflight import Room, store_bytes_needed
 
     def room(what: str, path: Path, needed: int, *, there: int = 0) -> Room:
         return Room(what, str(path), max(0, needed - there), free_bytes(path), file_system_of(path))
@@ -151,8 +152,8 @@ def temporary_folder() -> Path:
 
 def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
     """Main memory against what training takes of it; None for a GPU that is not here."""
-    from trainyard.cluster.machine import main_memory
-    from trainyard.cluster.preflight import Memory
+    from trainyard.gateways.local_machine import main_memory
+    from trainyard.machine.preflight import Memory
     from trainyard.plan.main_memory import main_memory_need, reserve_bytes
 
     if config.model.device.startswith("cuda") and not gpus:
@@ -172,7 +173,7 @@ def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
 def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
     """Version, CUDA release and GPU memories; all unknown when torch cannot be imported."""
     try:
-        from trainyard.training.device import torch_facts
+        from trainyard.training.runtime.torch_device import torch_facts
     except (ImportError, OSError):
         return None, None, ()
     facts = torch_facts()
@@ -181,14 +182,14 @@ def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
 
 def read_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
     """The same where no driver is, and so no GPU: read, because importing torch takes seconds."""
-    from trainyard.cluster.machine import installed_torch
+    from trainyard.gateways.local_machine import installed_torch
 
     return *installed_torch(), ()
 
 
 def data_bytes(data: "DataConfig") -> int:
     """How large the prepared data will be at most; pre-tokenised files are used where they are."""
-    from trainyard.cluster.machine import size_of
+    from trainyard.gateways.local_machine import size_of
 
     if data.train_path is None:
         return EMBEDDED_CORPUS_BYTES * PREPARED_BYTES_PER_BYTE
@@ -197,4 +198,4 @@ def data_bytes(data: "DataConfig") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

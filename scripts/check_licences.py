@@ -2,7 +2,7 @@
 """Check that every package of the locks has a licence that this repository allows.
 
 It compares what the metadata of each installed package declares with the list of allowed licences and the
-named exceptions, both in trainyard.cluster.licences. A package of another platform is not installed here: it
+named exceptions, both in trainyard.machine.licences. A package of another platform is not installed here: it
 is named and not judged.
 
 Reads:      requirements-training.txt, requirements-development.txt, the metadata of the installed packages
@@ -19,19 +19,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.cluster.licences import Finding
-    from trainyard.cluster.lock import Pin
+    from trainyard.machine.licences import LicenceFinding
+    from trainyard.machine.package_lock import Pin
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = [ROOT / "requirements-training.txt", ROOT / "requirements-development.txt"]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "locks", type=arguments.path, nargs="*", default=LOCKS, metavar="LOCK", help="default: both locks"
     )
@@ -41,40 +42,43 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.cluster.licences import Standing, judge
-    from trainyard.cluster.machine import declared_licences
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.local_machine import declared_licences
+    from trainyard.machine.licences import LicenceStanding, judge
 
     pins = [pin for lock in args.locks for pin in pins_of(lock)]
     findings = judge(pins, declared_licences())
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    refused = [finding for finding in findings if finding.standing == Standing.REFUSED]
+    refused = [finding for finding in findings if finding.standing == LicenceStanding.REFUSED]
     for finding in refused:
         sys.stderr.write(f"{finding.package} {finding.version}".rstrip() + f": {finding.reason}.\n")
-    command.announce("licences", summary(findings), "failed" if refused else "ok")
+    output.announce("licences", summary(findings), "failed" if refused else "ok")
     return ExitCode.NO if refused else ExitCode.DONE
 
 
 def pins_of(lock: Path) -> "tuple[Pin, ...]":
-    from trainyard.cluster.lock import read_pins
+    from trainyard.machine.package_lock import read_pins
     from trainyard.run.outside import read_named_text
 
     return read_pins(read_named_text(lock, "name a lock that make lock wrote"))
 
 
-def summary(findings: "Sequence[Finding]") -> str:
+def summary(findings: "Sequence[LicenceFinding]") -> str:
     """How many packages stand how; those that were not judged by name."""
-    from trainyard.cluster.licences import Standing
+    from trainyard.machine.licences import LicenceStanding
 
-    names = {kind: [f.package for f in findings if f.standing == kind] for kind in Standing}
-    parts = [f"{len(names[Standing.ALLOWED])} allowed", f"{len(names[Standing.EXCEPTED])} by exception"]
-    if names[Standing.REFUSED]:
-        parts.append(f"{len(names[Standing.REFUSED])} refused")
-    if names[Standing.ELSEWHERE]:
-        parts.append(f"not judged (of other platforms): {' '.join(names[Standing.ELSEWHERE])}")
+    names = {kind: [f.package for f in findings if f.standing == kind] for kind in LicenceStanding}
+    parts = [
+        f"{len(names[LicenceStanding.ALLOWED])} allowed",
+        f"{len(names[LicenceStanding.EXCEPTED])} by exception",
+    ]
+    if names[LicenceStanding.REFUSED]:
+        parts.append(f"{len(names[LicenceStanding.REFUSED])} refused")
+    if names[LicenceStanding.ELSEWHERE]:
+        parts.append(f"not judged (of other platforms): {' '.join(names[LicenceStanding.ELSEWHERE])}")
     return ", ".join(parts)
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -24,19 +24,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output, time_limits
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, TrainyardError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.settings import StoreSettings
-    from trainyard.cluster.readiness import Answers
+    from trainyard.artifacts.store.store_settings import StoreSettings
+    from trainyard.machine.readiness import Answers
 
 SECONDS = 20.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help="the configuration")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
     parser.add_argument(
@@ -60,9 +61,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.cluster.preflight import Verdict, worst
-    from trainyard.cluster.readiness import judge_readiness, store_line
+    output.configure_logging(args.log_level)
+    from trainyard.machine.preflight import PreflightVerdict, worst
+    from trainyard.machine.readiness import judge_readiness, store_line
 
     answers = ask(args)
     findings = judge_readiness(answers)
@@ -70,24 +71,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
         print(json.dumps(found, indent=2))
-    if verdict == Verdict.FAILED:
+    if verdict == PreflightVerdict.FAILED:
         refuse(findings)
-    command.announce("store", store_line(answers), "ok")
+    output.announce("store", store_line(answers), "ok")
     for note in answers.notes:
-        command.announce("note", note)
+        output.announce("note", note)
     for finding in findings:
-        if finding.check == "signing" or finding.verdict == Verdict.DEGRADED:
+        if finding.check == "signing" or finding.verdict == PreflightVerdict.DEGRADED:
             text = "; ".join(part for part in (finding.found, finding.fix) if part)
-            command.announce(finding.check, text, finding.verdict)
+            output.announce(finding.check, text, finding.verdict)
     return 0
 
 
 def refuse(findings: Any) -> None:
     """Say what is wrong to the person, to GitHub and, by the step's output, to Slack."""
-    from trainyard.cluster.wording import refusal, refusal_line, refusal_markdown
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown
 
-    command.announce("readiness", "not ready to start", "failed")
+    output.announce("readiness", "not ready to start", "failed")
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
     annotate(Level.ERROR, refusal(findings), title="Not started")
@@ -96,10 +97,10 @@ def refuse(findings: Any) -> None:
 
 def ask(args: argparse.Namespace) -> "Answers":
     """Ask the store and the key everything that is judged."""
-    from trainyard.artifacts.numbers import parse_run_number
-    from trainyard.artifacts.settings import StoreSettings
-    from trainyard.cluster.readiness import Answers, hanging
+    from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.store.store_settings import StoreSettings
     from trainyard.gateways import names_a_store
+    from trainyard.machine.readiness import Answers, hanging
     from trainyard.run.commands import script_command
 
     store = StoreSettings(*store_of(args))
@@ -110,7 +111,7 @@ def ask(args: argparse.Namespace) -> "Answers":
         return ask_store(store, Asked(run_id, wanted, is_begun, writes=not args.dry_run))
 
     try:
-        facts = command.within(args.timeout, asked) if assumed else {"asked": False}
+        facts = time_limits.within(args.timeout, asked) if assumed else {"asked": False}
     except WaitTimeoutError:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         facts = {"problems": (hanging(store.url, args.timeout, endpoint),)}
@@ -167,7 +168,7 @@ class Asked:
 
 def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
     """What the store answers, as fields of `Answers`."""
-    from trainyard.artifacts.probe import probe_store, standing_of
+    from trainyard.artifacts.store_probe import probe_store, standing_of
     from trainyard.gateways import open_store
 
     problems: list[str] = []
@@ -190,7 +191,7 @@ def ask_signer(seconds: float) -> dict[str, Any]:
     from trainyard.gateways.signing import METHOD, signer_from
 
     try:
-        if command.within(seconds, signer_from) is None:
+        if time_limits.within(seconds, signer_from) is None:
             return {}
     except ConfigError as error:
         return {"signing_problem": str(error)}
@@ -200,4 +201,4 @@ def ask_signer(seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -14,14 +14,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError
 
 HOUSE = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3 or v1.2.3rc1")
     parser.add_argument("--branch", default="origin/main", help="that must hold it; default: origin/main")
     parser.add_argument(
@@ -34,17 +35,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways.github import set_outputs
-    from trainyard.report.release import read_release
-    from trainyard.run.files import write_bytes_atomically
+    from trainyard.repository.release import read_release
+    from trainyard.run.whole_files import write_bytes_atomically
 
     release = read_release(args.root, args.tag)
     check_branch(args.root, args.branch)
     if args.notes is not None:
         write_bytes_atomically(args.notes, f"{release.notes}\n".encode())
     set_outputs({"version": release.version, "preliminary": str(release.preliminary).lower()})
-    command.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
+    output.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
     if args.json:
         known = {"version": release.version, "title": release.title, "notes": release.notes}
         print(json.dumps(known, indent=2, ensure_ascii=False))
@@ -63,4 +64,4 @@ def check_branch(root: Path, branch: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

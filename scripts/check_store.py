@@ -21,12 +21,13 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
     parser.add_argument(
         "--encryption", choices=("AES256", "aws:kms"), default="AES256", help="to mend with, and to expect"
@@ -41,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways import open_setup
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
@@ -54,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     bad = sum(finding.good is False for finding in findings)
     verdict = f"{bad} of {len(findings)} findings about {args.store} want attention"
-    command.announce("store", verdict, "failed" if bad else "ok")
+    output.announce("store", verdict, "failed" if bad else "ok")
     return ExitCode.NO if bad else ExitCode.DONE
 
 
 def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
     """How the objects of the newest run are encrypted; nothing where no run is stored, or may be read."""
-    from trainyard.artifacts.chain import newest_run
+    from trainyard.artifacts.record.chain import newest_run
     from trainyard.gateways import open_store
 
     try:
@@ -73,4 +74,4 @@ def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

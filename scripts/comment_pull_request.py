@@ -18,14 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 
 _logger = logging.getLogger("trainyard.comment_pull_request")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--comparison", type=arguments.path, required=True, metavar="FILE", help="the JSON of it"
     )
@@ -38,10 +39,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate
-    from trainyard.report.change import comparison_from
-    from trainyard.report.change_markdown import comment
+    from trainyard.report.change.change import comparison_from
+    from trainyard.report.change.change_markdown import comment
     from trainyard.run.identity import ci_facts, run_address
 
     body = comment(comparison_from(read(args.comparison)), address=run_address(ci_facts()))
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _logger.warning("The comment was not written: %s", error)
         annotate(Level.WARNING, f"{error}. The job summary has the comparison.", title="No comment written")
         return 0
-    command.announce("comment", f"pull request {args.pull_request}: {done}", "ok")
+    output.announce("comment", f"pull request {args.pull_request}: {done}", "ok")
     return 0
 
 
@@ -70,7 +71,7 @@ def read(path: Path) -> Any:
 def put(pull_request: int, body: str) -> str:
     """Write the comment anew or over the one that is there; what was done."""
     from trainyard.gateways.github_api import github_from
-    from trainyard.report.change_markdown import MARK
+    from trainyard.report.change.change_markdown import MARK
 
     github, place = github_from(), f"/issues/{pull_request}/comments"
     for found in github.pages(place):
@@ -85,4 +86,4 @@ def put(pull_request: int, body: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -20,17 +20,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
-    from trainyard.report.change import Comparison, Measured, Rules
+    from trainyard.report.change.change import ChangeRules, Comparison, Measured
 
 RULES = Path(".github/comparison.yml")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--base", type=arguments.path, required=True, metavar="DIR", help="what is compared with"
     )
@@ -45,10 +46,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.report.change_markdown import markdown, reasons
-    from trainyard.run.files import write_json_atomically
+    from trainyard.report.change.change_markdown import markdown, reasons
+    from trainyard.run.whole_files import write_json_atomically
 
     if missing := [path for path in (args.base, args.head / "scripts" / "train.py") if not path.exists()]:
         raise ConfigError(f"{missing[0]}: is not there, so there is nothing to compare")
@@ -61,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(markdown(comparison))
     for title, reason in reasons(comparison):
         annotate(Level.ERROR, reason, title=title)
-        command.announce("compared", f"{title}: {reason}", "failed")
+        output.announce("compared", f"{title}: {reason}", "failed")
     return ExitCode.NO if comparison.refused else ExitCode.DONE
 
 
-def rules_of(args: argparse.Namespace) -> "Rules":
-    from trainyard.report.change import read_rules
+def rules_of(args: argparse.Namespace) -> "ChangeRules":
+    from trainyard.report.change.change import read_rules
     from trainyard.run.outside import read_named_text
 
     places = (args.rules, *(side / RULES for side in (args.base, args.head) if (side / RULES).is_file()))
@@ -75,10 +76,10 @@ def rules_of(args: argparse.Namespace) -> "Rules":
     return read_rules(read_named_text(path, hint) if path else "", str(path))
 
 
-def compare(directories: tuple[Path, Path], rules: "Rules") -> "Comparison":
+def compare(directories: tuple[Path, Path], rules: "ChangeRules") -> "Comparison":
     """Run base and head in turns, the first one changing; a side that fails is not run again."""
     from trainyard.gateways.git import git_facts
-    from trainyard.report.change import Comparison, Side
+    from trainyard.report.change.change import Comparison, Side
 
     runs: tuple[list[Measured], ...] = ([], [])
     problems = [call(side, "prepare_data.py", rules)[0] for side in directories]  # so that no run does
@@ -92,9 +93,9 @@ def compare(directories: tuple[Path, Path], rules: "Rules") -> "Comparison":
     return Comparison(rules, *(Side(commits[i], tuple(runs[i]), problems[i]) for i in (0, 1)))
 
 
-def train(directory: Path, rules: "Rules", run_directory: Path, runs: "list[Measured]") -> str:
+def train(directory: Path, rules: "ChangeRules", run_directory: Path, runs: "list[Measured]") -> str:
     """Add one run to `runs`; why it could not be, else empty."""
-    from trainyard.report.change import measured
+    from trainyard.report.change.change import measured
 
     problem, memory = call(directory, "train.py", rules, "--run-dir", str(run_directory))
     if not problem:
@@ -102,11 +103,11 @@ def train(directory: Path, rules: "Rules", run_directory: Path, runs: "list[Meas
             runs.append(measured(run_directory, memory))
         except TrainyardError as error:
             return f"It left no record that can be read: {error}"
-        command.announce("measured", f"{directory.name}: {runs[-1]}")
+        output.announce("measured", f"{directory.name}: {runs[-1]}")
     return problem
 
 
-def call(directory: Path, script: str, rules: "Rules", *more: str) -> tuple[str, int]:
+def call(directory: Path, script: str, rules: "ChangeRules", *more: str) -> tuple[str, int]:
     """Run a script of a side on what the rules say: why it failed, else empty; and its memory in bytes."""
     from trainyard.gateways.checkout import run_script
 
@@ -119,4 +120,4 @@ def call(directory: Path, script: str, rules: "Rules", *more: str) -> tuple[str,
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -19,12 +19,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--plan", required=True, metavar="JSON", help="what scripts/plan_run.py resolved")
     parser.add_argument(
         "--exit-code", type=arguments.whole, required=True, metavar="N", help="of scripts/train.py"
@@ -48,12 +49,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
     from trainyard.run.segment import read_handover
     from trainyard.watch.continuation import Ended, next_segment
-    from trainyard.watch.lineage import dispatch_once
+    from trainyard.watch.segment_dispatch import dispatch_once
 
     plan = read_handover(args.plan)
     ended = Ended(
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
         append_summary(f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `{again}`\n")
         set_output("reason", f"nothing follows: {decision.reason}")
-        command.announce("next", decision.reason, "failed")
+        output.announce("next", decision.reason, "failed")
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)
     if args.dry_run:
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     why = decision.reason if new else "it was dispatched before, and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Goes on: {text}\n\n{address}\n")
-    command.announce("next", f"{text} {address}".rstrip(), "ok")
+    output.announce("next", f"{text} {address}".rstrip(), "ok")
     return ExitCode.DONE
 
 
@@ -89,4 +90,4 @@ def workflow_file() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -20,7 +20,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +32,7 @@ BROWSER_SECONDS = 120
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--to", type=arguments.path, default=ROOT / "docs" / "pictures", metavar="DIR", help="docs/pictures"
     )
@@ -48,8 +49,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.run.files import make_folder
+    output.configure_logging(args.log_level)
+    from trainyard.run.whole_files import make_folder
 
     words = args.command or ["make", "train"]
     if args.dry_run:
@@ -68,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
     """Run the command on a terminal, and draw what stands there at its end."""
-    from trainyard.gateways.terminal import record
-    from trainyard.report.picture import terminal_svg
-    from trainyard.run.files import write_bytes_atomically
+    from trainyard.gateways.pseudo_terminal import record
+    from trainyard.report.terminal.picture import terminal_svg
+    from trainyard.run.whole_files import write_bytes_atomically
 
     environment = {
         name: value
@@ -96,12 +97,12 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
         )
     picture = terminal_svg(typed + done.output, columns=COLUMNS, title="Trainyard")
     write_bytes_atomically(target, picture.encode())
-    command.announce("terminal", f"{target}", "ok")
+    output.announce("terminal", f"{target}", "ok")
 
 
 def show(part: bytes) -> None:
     """Let a person at a terminal watch the command that is recorded."""
-    if command.on_terminal():
+    if output.on_terminal():
         sys.stderr.buffer.write(part)
         sys.stderr.flush()
 
@@ -131,8 +132,8 @@ def draw_report(browser: str, report: Path, target: Path) -> None:
         done = run_program(line, seconds=BROWSER_SECONDS)
     if not done.ok or not target.is_file():
         raise CheckFailedError(f"{done.stderr.strip()}\n{browser} could not open {report}")
-    command.announce("report", f"{target}", "ok")
+    output.announce("report", f"{target}", "ok")
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -19,14 +19,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
-    from trainyard.training.export import Export
+    from trainyard.training.export.export import Export
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
     parser.add_argument(
         "--step",
@@ -54,15 +55,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.report.phase import PhaseDisplay
+    output.configure_logging(args.log_level)
+    from trainyard.command.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
-    from trainyard.terminal import shown
 
     display = PhaseDisplay("export")
     display.begin("importing torch")
     with shown(display):
-        from trainyard.training.export import plan_export, require_absent, write_export
+        from trainyard.training.export.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
         export = plan_export(
@@ -75,12 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     facts = {"to": str(args.to), **export.to_json()}
     if args.dry_run:
-        command.announce("export", f"would write {summary(export)} → {args.to}")
+        output.announce("export", f"would write {summary(export)} → {args.to}")
     else:
         with shown(display):
             files = write_export(export, args.to, display)
         facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
-        command.announce("export", f"{summary(export)} → {args.to}", "ok")
+        output.announce("export", f"{summary(export)} → {args.to}", "ok")
     if args.json:
         print(json.dumps(facts, indent=2))
     return 0
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary(export: "Export") -> str:
     """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
-    from trainyard.report.quantities import counted, scaled, size
+    from trainyard.report.facts.quantities import counted, scaled, size
 
     facts = export.to_json()
     amount = f"{scaled(facts['parameters'])} parameters, {size(facts['bytes'])} of {export.dtype}"
@@ -96,4 +97,4 @@ def summary(export: "Export") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

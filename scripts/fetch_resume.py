@@ -20,11 +20,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist"
     )
@@ -47,17 +48,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.artifacts.resumption import Resumption, Wanted, bring
+    output.configure_logging(args.log_level)
+    from trainyard.artifacts.restore.resumption import Resumption, WantedResume, bring
+    from trainyard.command.terminal import shown
     from trainyard.gateways import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
-    from trainyard.report.phase import PhaseDisplay
+    from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
-    from trainyard.terminal import shown
 
     require_address(args.store)
     display = PhaseDisplay("goes on")
-    wanted = Wanted(
+    wanted = WantedResume(
         *(RunDirectory(args.run_dir), args.run_dir.name, args.resume, args.store, args.run_number),
         segment=args.segment,
         look_in_store=args.fetch == "true",
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             shown(display),
         ):
             found = bring(wanted, open_store)
-    command.announce("goes on", f"{found.resume}: {found.reason}")
+    output.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)
     print(json.dumps(asdict(found), indent=2) if args.json else found.resume)
@@ -81,4 +82,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

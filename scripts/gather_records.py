@@ -16,12 +16,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
     parser.add_argument("--to", type=arguments.path, required=True, metavar="DIR", help="the new folder")
     parser.add_argument("--dry-run", action="store_true", help="say what would be copied, and keep nothing")
@@ -30,22 +31,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.artifacts.gathering import gather_records
-    from trainyard.report.quantities import counted, size
+    from trainyard.report.facts.quantities import counted, size
     from trainyard.run.directory import RunDirectory
 
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch, "records") if args.dry_run else args.to
         gathered = gather_records(RunDirectory(args.run_dir), target)
     for name in gathered.shortened:
-        command.announce("records", f"{name} is too large: only a part of it is copied", "degraded")
+        output.announce("records", f"{name} is too large: only a part of it is copied", "degraded")
     for name in gathered.left_out:
-        command.announce("records", f"{name} is too large and is not copied", "degraded")
+        output.announce("records", f"{name} is too large and is not copied", "degraded")
     copied = "would be copied" if args.dry_run else f"→ {args.to}"
-    command.announce("records", f"{counted(len(gathered.names), 'file')}, {size(gathered.size)} {copied}")
+    output.announce("records", f"{counted(len(gathered.names), 'file')}, {size(gathered.size)} {copied}")
     return ExitCode.DONE
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -36,7 +36,7 @@ locks() {
 
 on_terminal() { [ -t 2 ] && [ "${CI:-}" != true ]; }
 
-say() { # in the form of trainyard.command.announce
+say() { # in the form of trainyard.command.output.announce
   if on_terminal; then
     printf '  %-13s %s\n' install "$1" >&2
   else

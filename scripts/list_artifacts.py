@@ -15,14 +15,15 @@ import json
 import sys
 from collections.abc import Sequence
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 DEPTHS = ("listing", "sample", "full")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="only this run")
     parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: by names and sizes")
@@ -39,25 +40,25 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.artifacts import listing
-    from trainyard.artifacts.comparison import Depth
-    from trainyard.artifacts.numbers import runs_in_question
+    output.configure_logging(args.log_level)
+    from trainyard.artifacts import inventory
+    from trainyard.artifacts.record.run_numbers import runs_in_question
+    from trainyard.artifacts.verify.comparison import Depth
     from trainyard.gateways import open_store
 
     store = open_store(args.store, call_seconds=args.call_seconds)
-    price = listing.price_for(args.store, args.price_per_gb_month)
+    price = inventory.price_for(args.store, args.price_per_gb_month)
     depth = Depth(args.depth) if args.depth else None
-    runs = listing.list_runs(store, runs_in_question(store, args.run_number), price=price, depth=depth)
+    runs = inventory.list_runs(store, runs_in_question(store, args.run_number), price=price, depth=depth)
     if args.json:
         value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
         print(json.dumps(value, indent=2))
     else:
-        print(listing.table(runs))
+        print(inventory.table(runs))
     for problem in (problem for run in runs for problem in run.problems):
         sys.stderr.write(f"{problem}\n")
     return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

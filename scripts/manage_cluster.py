@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ PLAN = (
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     reach, plan = parser.add_argument_group("the cluster"), parser.add_argument_group("the plan")
     reach.add_argument(
@@ -91,7 +92,7 @@ def gpus(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.config.cluster import ClusterConfig
     from trainyard.config.load import load_config
 
@@ -188,11 +189,11 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "Looking":
 
 
 def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
-    from trainyard import terminal
+    from trainyard.command import terminal
 
-    command.print_json(data) if args.json else print("\n".join(lines(data, width=terminal.width())))
+    output.print_json(data) if args.json else print("\n".join(lines(data, width=terminal.width())))
     return ExitCode.DONE
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -21,24 +21,26 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import TrainyardError
 
 if TYPE_CHECKING:
-    from trainyard.report.facts import RunFacts
-    from trainyard.report.slack_message import Surroundings
-    from trainyard.report.slack_thread import Event, SlackThread
+    from trainyard.report.facts.run_facts import RunFacts
+    from trainyard.report.slack.slack_message import Surroundings
+    from trainyard.report.slack.slack_thread import SlackThread, ThreadEvent
 
 MOMENTS = ("started", "resumed", "degraded", "stopped", "succeeded", "failed")
 _logger = logging.getLogger("trainyard.notify_slack")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("moment", choices=MOMENTS, help="what to tell")
     parser.add_argument("--run-dir", type=arguments.path, required=True, help="need not exist yet")
     parser.add_argument("--lineage", metavar="NAME", help="what the run is called; default: its number")
@@ -54,10 +56,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.report.facts import facts_if_any
-    from trainyard.report.slack_message import Moment
-    from trainyard.report.slack_thread import FILE_NAME, event_of, parse_address, read_thread
+    output.configure_logging(args.log_level)
+    from trainyard.report.facts.run_facts import facts_if_any
+    from trainyard.report.slack.slack_message import SlackEvent
+    from trainyard.report.slack.slack_thread import FILE_NAME, event_of, parse_address, read_thread
 
     thread = read_thread(args.run_dir / FILE_NAME)
     if args.thread and not thread.ts:
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sent: bool | None = False
     try:
         facts = facts_if_any(args.run_dir)
-        event = event_of(Moment(args.moment), facts, surroundings_of(args), thread)
+        event = event_of(SlackEvent(args.moment), facts, surroundings_of(args), thread)
         if event is not None and not args.dry_run:
             sent, thread = told(event, facts, args.run_dir / FILE_NAME)
     except (TrainyardError, OSError) as error:
@@ -75,46 +77,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
         print(json.dumps({"sent": bool(sent), "thread": thread.address, **message}, ensure_ascii=False))
     elif event is None:
-        command.announce("slack", "no trouble is on record: nothing sent")
+        output.announce("slack", "no trouble is on record: nothing sent")
     elif sent is False:
         print(f"Slack would be told: {event.message.text}")
     return 0
 
 
 def surroundings_of(args: argparse.Namespace) -> "Surroundings":
-    from trainyard.report.plan_text import read_plan
-    from trainyard.report.slack_message import Surroundings
+    from trainyard.report.plan.plan_text import read_plan
+    from trainyard.report.slack.slack_message import Surroundings
     from trainyard.run.identity import ci_facts
 
     plan = read_plan(args.plan) if args.plan else {}
     told = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
-    return Surroundings(args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, **told)
+    return Surroundings(
+        args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, now=time.time(), **told
+    )
 
 
-def told(event: "Event", facts: "RunFacts | None", thread_file: Path) -> "tuple[bool | None, SlackThread]":
+def told(
+    event: "ThreadEvent", facts: "RunFacts | None", thread_file: Path
+) -> "tuple[bool | None, SlackThread]":
     """Whether it was sent, and the thread now. None: it is known already, or no messages are wanted."""
     from trainyard.gateways import slack
     from trainyard.gateways.github import set_output
-    from trainyard.report.resolved_config import config_value
-    from trainyard.report.slack_thread import tell
+    from trainyard.report.facts.resolved_config import config_value
+    from trainyard.report.slack.slack_thread import tell
 
     text = facts.config_text if facts is not None else None
     if config_value(text, "notifications.slack.enabled") is False:
-        if not command.on_terminal():  # a person there has just read the result
-            command.announce("slack", "notifications.slack.enabled is false: nothing sent")
+        if not output.on_terminal():  # a person there has just read the result
+            output.announce("slack", "notifications.slack.enabled is false: nothing sent")
         return None, event.thread
     if event.key in event.thread.said:
-        command.announce("slack", "told already: nothing sent")
+        output.announce("slack", "told already: nothing sent")
         return None, event.thread
     channel = config_value(text, "notifications.slack.channel")
     thread = tell(event, slack, thread_file, channel=channel if isinstance(channel, str) else None)
     if thread is None:
-        command.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing sent")
+        output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing sent")
         return False, event.thread
     set_output("slack_thread", thread.address)
-    command.announce("slack", event.message.text, "ok")
+    output.announce("slack", event.message.text, "ok")
     return True, thread
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -23,13 +23,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.plan.run_plan import Asked, RunPlan
-    from trainyard.report.run_plan import Planned
+    from trainyard.report.plan.run_plan_summary import Planned
 
 
 SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
@@ -37,7 +38,7 @@ TARGET = "where to train; default: what the repository is set up for, and here o
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
     )
@@ -54,13 +55,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.plan.run_plan import resolve
-    from trainyard.report.run_plan import expected, markdown_plan, untold_text
-    from trainyard.run.files import write_json_atomically
+    from trainyard.report.plan.run_plan_summary import expected, markdown_plan, untold_text
     from trainyard.run.segment import first_segment, read_segment
+    from trainyard.run.whole_files import write_json_atomically
 
     try:
         asked = asked_by(args)
@@ -99,7 +100,7 @@ def asked_by(args: argparse.Namespace) -> "Asked":
 def say_what_is_untold(plan: "RunPlan") -> str:
     """Annotate that nothing is trained, and by which commands that changes; the job summary."""
     from trainyard.gateways.github import Level, annotate
-    from trainyard.report.run_plan import untold_markdown, untold_text
+    from trainyard.report.plan.run_plan_summary import untold_markdown, untold_text
 
     hints = hints_for(plan, os.environ)
     text = untold_text(plan.untold, is_refused=plan.is_refused, hints=hints)
@@ -134,7 +135,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
     from trainyard.config.parameters import count_parameters
     from trainyard.plan.machine_plan import plan_on, usd_per_hour
     from trainyard.plan.target import Target
-    from trainyard.report.run_plan import Planned
+    from trainyard.report.plan.run_plan_summary import Planned
 
     figures = plan_on(plan.machine, config)
     target = "this machine" if plan.asked.target is Target.HERE else str(plan.asked.target)
@@ -152,4 +153,4 @@ def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

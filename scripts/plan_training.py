@@ -19,7 +19,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True)
     parser.add_argument(
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )
@@ -51,12 +52,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.plan.cost import Rented
     from trainyard.plan.instances import find_instance
     from trainyard.plan.training_plan import plan_training
-    from trainyard.report.plan_text import lines
-    from trainyard.training.pretrained import load_with_weights
+    from trainyard.report.plan.plan_text import lines
+    from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
     instance = find_instance(args.instance_type) if args.instance_type else None
@@ -77,7 +78,7 @@ def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, 
 
 def device_here(config: "Config") -> "tuple[Device, int]":
     """The device of this machine that `model.device` means, and how many of its kind are here."""
-    from trainyard.cluster.machine import memory_bytes
+    from trainyard.gateways.local_machine import memory_bytes
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.plan.device import cpu, gpu
 
@@ -96,4 +97,4 @@ def device_here(config: "Config") -> "tuple[Device, int]":
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -23,17 +23,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainyard import command
+from trainyard.command import handler, output
+from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.training.preparation import Preparation
-    from trainyard.training.prepared import PreparedData
-    from trainyard.training.token_files import TokenFile
+    from trainyard.report.terminal.phase import PhaseDisplay
+    from trainyard.training.data.preparation import Preparation
+    from trainyard.training.data.token_dataset import PreparedData
+    from trainyard.training.data.token_files import TokenFile
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True)
     parser.add_argument("--dry-run", action="store_true", help="say what would be prepared, write nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
@@ -41,16 +42,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
+    from trainyard.command.terminal import shown
     from trainyard.gateways.github import refusal_in_summary
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("data")
     display.begin("reading the configuration")
     with refusal_in_summary("Not started: the data could not be prepared"), shown(display):
         found = prepared(args, display)
-    command.announce("data", found.text, "" if found.is_plan else "ok")
+    output.announce("data", found.text, "" if found.is_plan else "ok")
     if args.json:
         print(json.dumps(found.facts, indent=2))
     return 0
@@ -68,7 +69,7 @@ class Found:
 
 def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
     """Prepare the data, open the stream, or only plan it; each imports no more than it needs."""
-    from trainyard.training.pretrained import load_with_weights
+    from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
     if config.recipe == "grpo":
@@ -78,17 +79,17 @@ def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
         text = f"{questions.name}: {questions.count:,} questions an epoch, made as they are asked"
         return Found(text, questions.to_json(), is_plan=args.dry_run)
     if config.data.hugging_face.dataset:
-        from trainyard.training.streamed import open_stream
+        from trainyard.training.data.streamed_dataset import open_stream
 
         display.begin(f"opening {config.data.hugging_face.dataset}")
         stream = open_stream(config.data, config.model)
         return Found(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
     if args.dry_run:
-        from trainyard.training.preparation import plan_preparation
+        from trainyard.training.data.preparation import plan_preparation
 
         plan = plan_preparation(config.data, config.model)
         return Found(planned_text(plan), plan.to_json(), is_plan=True)
-    from trainyard.training.tokens import prepare_data
+    from trainyard.training.data.tokenize_corpus import prepare_data
 
     data = prepare_data(config.data, config.model, display)
     return Found(prepared_text(data), prepared_facts(data))
@@ -96,7 +97,7 @@ def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
 
 def prepared_text(data: "PreparedData") -> str:
     """`Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
-    from trainyard.report.quantities import data_files
+    from trainyard.report.facts.quantities import data_files
 
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
     if data.validation and data.validation_split == "within":
@@ -123,7 +124,7 @@ def prepared_facts(data: "PreparedData") -> dict[str, Any]:
 
 
 def planned_text(plan: "Preparation") -> str:
-    from trainyard.report.quantities import counted, size
+    from trainyard.report.facts.quantities import counted, size
 
     held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"
     counts = f"{counted(len(plan.train), 'file')} to train on, {held_out} held out, {size(plan.size)}"
@@ -131,4 +132,4 @@ def planned_text(plan: "Preparation") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -21,14 +21,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 DEPTHS = ("listing", "sample", "full")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number")
     parser.add_argument("--step", metavar="N|newest", help="a step, or newest")
@@ -49,10 +50,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.artifacts.comparison import Depth
-    from trainyard.artifacts.numbers import parse_run_number
+    output.configure_logging(args.log_level)
     from trainyard.artifacts.promotion import promotable, promote, require_name
+    from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.verify.comparison import Depth
     from trainyard.gateways import open_store
 
     if args.withdraw:
@@ -69,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_id, checkpoint = promotable(store, number, step, depth=depth)
     what = f"{args.name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
     if args.dry_run:
-        command.announce("promoted", f"{what}; nothing was changed", "ok")
+        output.announce("promoted", f"{what}; nothing was changed", "ok")
         return ExitCode.DONE
     pointer = promote(store, args.name, checkpoint, run_id=run_id, by=_by(args), depth=depth)
     was = pointer.previous
     before = f", before: step {was['step']} of run {was['run_number']}" if was else ""
-    command.announce("promoted", what + before, "ok")
+    output.announce("promoted", what + before, "ok")
     if args.json:
         print(json.dumps(pointer.to_json(), indent=2))
     return ExitCode.DONE
@@ -88,7 +89,7 @@ def _withdraw(args: argparse.Namespace) -> int:
     had = read_promotion(store, args.name)
     pointer = had if args.dry_run and had else withdraw(store, args.name, by=_by(args))
     end = "would be taken back; nothing was changed" if args.dry_run else "taken back"
-    command.announce(
+    output.announce(
         "promoted", f"{args.name} of step {pointer.step} of run {pointer.run_number}: {end}", "ok"
     )
     if args.json:
@@ -101,4 +102,4 @@ def _by(args: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

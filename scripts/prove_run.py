@@ -12,21 +12,23 @@ Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://m
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceError, VerificationError
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.inspection import Inspection
+    from trainyard.artifacts.verify.inspection import Inspection
+    from trainyard.proof.proof import Proof
     from trainyard.run.directory import RunDirectory
-    from trainyard.watch.proof import Proof
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
@@ -39,12 +41,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
 
-    from trainyard.report.resolved_config import config_digests, settings_of_config
+    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
+    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
     from trainyard.run.directory import RunDirectory
     from trainyard.run.judged import JudgedRecords
-    from trainyard.watch.proof import Configuration, Place, Recomputed, prove
 
     directory = RunDirectory(args.run_dir)
     records, store = JudgedRecords(directory), store_of(args)
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows,
         events,
         found,
-        place=Place(str(args.run_dir), store, found.run_number),
+        place=ProofPlace(str(args.run_dir), store, found.run_number),
         configuration=Configuration(
             config_digests(directory.config_file), settings_of_config(records.config)
         ),
@@ -63,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     sum(1 for _ in rows)  # read to the end: a verdict that came early is of the whole file, too
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
-    record = proof.to_json() | {key: value for key, value in where.items() if value is not None}
+    record = proof.to_json(now=time.time()) | {
+        key: value for key, value in where.items() if value is not None
+    }
     if not args.dry_run:
         save(record, directory)
     tell(proof, directory)
@@ -76,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def store_of(args: argparse.Namespace) -> str | None:
     """The store that is named, else that of the run's configuration, else None."""
-    from trainyard.artifacts.settings import store_settings
+    from trainyard.artifacts.store.store_settings import store_settings
 
     try:
         return store_settings(args.run_dir, url=args.store, encryption=None).url
@@ -87,12 +91,12 @@ def store_of(args: argparse.Namespace) -> str | None:
 def look_into_store(
     url: str | None, run_id: str, *, directory: "RunDirectory", args: argparse.Namespace
 ) -> "Inspection":
-    from trainyard.artifacts.inspection import Inspection, inspect_run
-    from trainyard.artifacts.numbers import parse_run_number
-    from trainyard.artifacts.verify import Depth
+    from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.verify.inspection import Inspection, inspect_run
+    from trainyard.artifacts.verify.verify import Depth
+    from trainyard.command.terminal import shown
     from trainyard.gateways import open_store
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     number = parse_run_number(args.run_number)
     if url is None:
@@ -117,11 +121,11 @@ def final_state(
 
     Neither where not every byte was read, another trainer wrote them, or the run was stopped without digests.
     """
-    from trainyard.artifacts.fetching import checkpoint_at_hand
-    from trainyard.artifacts.verify import Depth
+    from trainyard.artifacts.restore.fetching import checkpoint_at_hand
+    from trainyard.artifacts.verify.verify import Depth
+    from trainyard.command.terminal import shown
     from trainyard.gateways import open_store
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     verified, ended = found.verification, run.get("outcome", {})
     step = -1 if ended.get("status") == "stopped" and "state_sha256" not in ended else ended.get("steps")
@@ -145,14 +149,14 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     if not (checkpoint / ".metadata").exists() and "version" not in run:
         return None
     progress.begin("importing torch")
-    from trainyard.training.stored_state import state_digests
+    from trainyard.training.checkpoint.stored_state import state_digests
 
     return state_digests(checkpoint, progress)
 
 
 def data(directory: "RunDirectory") -> str | None:
     """The fingerprint of the prepared data of the run's configuration, where they are on this machine."""
-    from trainyard.training.tokens import fingerprint_at_hand
+    from trainyard.training.data.tokenize_corpus import fingerprint_at_hand
 
     try:
         return fingerprint_at_hand(directory.config_file)
@@ -164,7 +168,7 @@ def data(directory: "RunDirectory") -> str | None:
 def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
     """Write `report/proof.json`. Where that cannot be, the verdict stands all the same, and it is said."""
     from trainyard.run.directory import make_run_folder
-    from trainyard.run.files import write_json_atomically
+    from trainyard.run.whole_files import write_json_atomically
 
     path = directory.report / "proof.json"
     try:
@@ -178,22 +182,22 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
     """The sample and the proof for people; for GitHub an output and annotations."""
+    from trainyard.command.terminal import text_width
     from trainyard.gateways.github import Level, annotate, set_outputs
-    from trainyard.report.closing import is_copied, proof_lines, sample_lines
-    from trainyard.report.facts import read_facts
+    from trainyard.report.facts.run_facts import read_facts
+    from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
     from trainyard.run.commands import made_by
-    from trainyard.terminal import text_width
 
-    live = command.on_terminal()
+    live = output.on_terminal()
     facts = read_facts(directory.path)
     for phase, text in sample_lines(facts, one_line=not live, width=text_width() if live else None):
-        command.announce(phase, text)
+        output.announce(phase, text)
     for phase, text, status in proof_lines(proof.parts, one_line=not live, closing_follows=bool(made_by())):
-        command.announce(phase, text, status, copied=is_copied(phase, text))
+        output.announce(phase, text, status, copied=is_copied(phase, text))
     set_outputs({**proof.outputs, "step": str(facts.step or 0)})
     for part in proof.failing:
         annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

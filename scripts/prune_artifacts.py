@@ -23,12 +23,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--run-number", metavar="N", help="this run")
@@ -59,16 +60,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.artifacts.numbers import runs_in_question
-    from trainyard.artifacts.pruning_plan import plan_pruning
-    from trainyard.artifacts.retention import Rules
-    from trainyard.artifacts.sync_report import size_text
+    output.configure_logging(args.log_level)
+    from trainyard.artifacts.record.run_numbers import runs_in_question
+    from trainyard.artifacts.record.sync_report import size_text
+    from trainyard.artifacts.retention.pruning_plan import plan_pruning
+    from trainyard.artifacts.retention.retention_rules import RetentionRules
+    from trainyard.command.terminal import shown
     from trainyard.gateways import open_store
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
-    rules = Rules(
+    rules = RetentionRules(
         keep_last=args.keep_last,
         keep_every=args.keep_every,
         max_age=args.max_age,
@@ -93,12 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     words = "removed" if args.apply else "would be removed; nothing was changed, --apply does it"
-    command.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
+    output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE
 
 
 def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, progress: Any) -> list[str]:
-    from trainyard.artifacts.pruning import prune
+    from trainyard.artifacts.retention.pruning import prune
     from trainyard.gateways.signing import signer_from
 
     signer = signer_from()
@@ -111,4 +112,4 @@ def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, prog
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

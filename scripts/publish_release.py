@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ServiceError
 
 SECONDS = 600
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3; it must be on GitHub")
     parser.add_argument(
         "--dist", type=arguments.path, required=True, metavar="DIR", help="what build_release.py wrote"
@@ -39,8 +40,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.report.release import checked_files
+    output.configure_logging(args.log_level)
+    from trainyard.repository.release import checked_files
 
     files = [str(path) for path in checked_files(args.dist)]
     names = {Path(file).name for file in files}
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if there is not None and not there["isDraft"]:
         if {asset["name"] for asset in there["assets"]} != names:
             raise CheckFailedError(f"{args.tag} is public with other files. Release a new version instead.")
-        command.announce("release", f"{args.tag} is public already", "ok")
+        output.announce("release", f"{args.tag} is public already", "ok")
         return 0
     if there is None:
         more = ["--prerelease"] if args.preliminary == "true" else []
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gh("create", args.tag, "--draft", "--verify-tag", *title, *more)
     gh("upload", args.tag, "--clobber", *files)
     gh("edit", args.tag, "--draft=false")
-    command.announce("release", f"{args.tag} is public with {len(files)} files", "ok")
+    output.announce("release", f"{args.tag} is public with {len(files)} files", "ok")
     return 0
 
 
@@ -86,4 +87,4 @@ def gh(verb: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -19,12 +19,13 @@ import json
 import sys
 from collections.abc import Sequence
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
     parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
@@ -40,15 +41,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    output.configure_logging(args.log_level)
+    from trainyard.command.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("restored")
     display.begin("reading the manifests")
     with shown(display):
-        from trainyard.artifacts import restore
-        from trainyard.artifacts.selection import select
+        from trainyard.artifacts.restore import restore
+        from trainyard.artifacts.restore.selection import select
         from trainyard.gateways import open_store
         from trainyard.gateways.signing import KeyVerifier
 
@@ -62,16 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
         return ExitCode.DONE
-    command.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
+    output.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
-        command.announce("go on", report.go_on, copied=True)
+        output.announce("go on", report.go_on, copied=True)
     if args.json:
         print(json.dumps(report.to_json(), indent=2))
     return ExitCode.DONE
 
 
 def _run_number(text: str | None) -> int | None:
-    from trainyard.artifacts.numbers import parse_run_number
+    from trainyard.artifacts.record.run_numbers import parse_run_number
 
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
@@ -80,4 +81,4 @@ def _run_number(text: str | None) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

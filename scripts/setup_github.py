@@ -28,19 +28,20 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this script alone is run by what
     sys.stderr.write("make install fetches one; then: .venv/bin/python scripts/setup_github.py\n")
     sys.exit(2)
 
-from trainyard import command
+from trainyard.command import handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.repository.setup import Manner, Wanted
-    from trainyard.repository.steps import SecretChange, Step
+    from trainyard.repository.setup import Manner, WantedSetup
+    from trainyard.repository.setup_step import SecretChange, Step
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     whose = "default: git's remote origin"
     parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
     parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
@@ -63,12 +64,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     from trainyard.gateways.aws_cli import trust_policy_of
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.repository import asking, wording
+    from trainyard.repository import asking, setup_text
     from trainyard.repository.setup import Setup
-    from trainyard.repository.steps import exit_code
+    from trainyard.repository.setup_step import exit_code
 
     wanted = wanted_of(args)
     host, name = repository_of(args.repository)
@@ -85,20 +86,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     for step in Setup(gh.ask, about, wanted, manner, ask_aws=trust_policy_of).steps():
         steps.append(step)
         if not args.json:
-            print(wording.row(step, colour=colour), flush=True)
+            print(setup_text.row(step, colour=colour), flush=True)
     if args.json:
-        command.print_json(wording.as_json(steps, host, about.name))
+        output.print_json(setup_text.as_json(steps, host, about.name))
     else:
-        print(f"\n{wording.rest(steps, host, about.name, dry_run=args.dry_run)}")
+        print(f"\n{setup_text.rest(steps, host, about.name, dry_run=args.dry_run)}")
     return exit_code(steps)
 
 
-def wanted_of(args: argparse.Namespace) -> "Wanted":
+def wanted_of(args: argparse.Namespace) -> "WantedSetup":
     """Check everything that was asked for, before GitHub is asked anything."""
     from trainyard.repository import variables
-    from trainyard.repository.setup import Wanted
+    from trainyard.repository.setup import WantedSetup
 
-    return Wanted(
+    return WantedSetup(
         labels=variables.labels_of(args.labels) if args.labels else (),
         store=variables.checked_store(args.store) if args.store else "",
         role=variables.checked_role(args.aws_role) if args.aws_role else "",
@@ -132,7 +133,7 @@ def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -
     person = sys.stdin.isatty() and sys.stderr.isatty()
 
     def agreed(step: "Step") -> bool:
-        command.announce(step.name, step.text)
+        output.announce(step.name, step.text)
         if args.yes or not person:
             return bool(args.yes)
         sys.stderr.write(f"  {step.name}: change it? [y/N] ")
@@ -151,4 +152,4 @@ def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -15,14 +15,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard import command
+from trainyard.command import handler, output
+from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
     from trainyard.config.load import LoadedConfig
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True)
     parser.add_argument("--explain", action="store_true", help="say where each value came from")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
@@ -30,8 +31,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.training.pretrained import load_with_weights
+    output.configure_logging(args.log_level)
+    from trainyard.training.weights.pretrained import load_with_weights
 
     loaded = load_with_weights(args.config, args.set)
     sys.stdout.write(rendered(loaded, explain=args.explain, as_json=args.json))
@@ -52,4 +53,4 @@ def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -18,11 +18,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output, signals, time_limits
+from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.report.progress import ProgressDisplay
+    from trainyard.report.terminal.training_progress import ProgressDisplay
     from trainyard.training.recipe import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
@@ -30,7 +31,7 @@ IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True)
     parser.add_argument("--run-dir", type=arguments.path, help="default: runs/<run id>")
     parser.add_argument(
         "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
@@ -51,9 +52,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
-    from trainyard.cluster.gpu_turn import in_turn
+    from trainyard.gateways.gpu_turn import in_turn
 
-    return left(command.exit_code_of(in_turn(lambda: run(argv))))
+    return left(handler.exit_code_of(in_turn(lambda: run(argv))))
 
 
 def left(code: int) -> int:
@@ -65,29 +66,29 @@ def left(code: int) -> int:
 
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level if IS_MAIN else "error")
+    output.configure_logging(args.log_level if IS_MAIN else "error")
     if args.nproc_per_node and not args.dry_run and "WORLD_SIZE" not in os.environ:
-        from trainyard.config.launch import require_processes
+        from trainyard.config.mesh import require_processes
         from trainyard.gateways.torchrun import launch
         from trainyard.run.identity import choose_run_id
-        from trainyard.training.pretrained import load_with_weights
+        from trainyard.training.weights.pretrained import load_with_weights
 
         config = load_with_weights(args.config, args.set, args.run_dir).config
         require_processes(config, args.nproc_per_node)
         return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
-    from trainyard.report.progress import ProgressDisplay, summary_line
-    from trainyard.terminal import draws, shown
+    from trainyard.command.terminal import draws, shown
+    from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
-    told = command.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
+    told = signals.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
     display = ProgressDisplay(live=draws())
     display.begin("reading the configuration")
     with shown(display) if IS_MAIN else nullcontext():
         outcome = trained(args, display, told)
     if args.dry_run:
-        command.print_json(outcome)
+        output.print_json(outcome)
     elif IS_MAIN:
         line = summary_line(outcome, done_before=display.was_done_before)
-        command.announce("training", line, "ok")
+        output.announce("training", line, "ok")
     return 0
 
 
@@ -95,16 +96,16 @@ def trained(
     args: argparse.Namespace, display: "ProgressDisplay", told: Callable[[], str | None]
 ) -> dict[str, Any]:
     """The outcome; with --dry-run what would be trained. `told` names a signal that was swallowed."""
-    from trainyard.training.before_torch import before_torch
+    from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
-    from trainyard.training.pretrained import load_with_weights
+    from trainyard.training.data.streamed_dataset import as_begun
     from trainyard.training.recipe import ready_data, rehearse, trainer_of
-    from trainyard.training.stop import StopRequest
-    from trainyard.training.streamed import as_begun
+    from trainyard.training.runtime.stop_signals import StopRequest
+    from trainyard.training.weights.pretrained import load_with_weights
 
     config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
-    stop = StopRequest.after(args.deadline, gone=command.job_seconds(), grace=args.grace)
+    stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
     display.begin("importing torch")
     asked = requested(args, config, digest_of)
     if args.dry_run:
@@ -122,8 +123,8 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
     from trainyard.plan.device import measures_of
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, provenance
-    from trainyard.training.segment import Request
-    from trainyard.training.starting_weights import require_weights
+    from trainyard.training.run.run_request import Request
+    from trainyard.training.weights.starting_weights import require_weights
 
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
@@ -135,10 +136,10 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
         digest_of=digest_of,
         **measures_of(config),
         profile=args.profile or range(0),
-        on_outcome=command.print_json if args.json else lambda _: None,
-        leave=lambda code: command.end_at_once(lambda: left(code)),
+        on_outcome=output.print_json if args.json else lambda _: None,
+        leave=lambda code: handler.end_at_once(lambda: left(code)),
     )
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output, signals
+from trainyard.command.parser import script_parser
 
 Json = dict[str, Any]
 ENCRYPTIONS = ("AES256", "aws:kms", "none")
@@ -63,7 +64,7 @@ def _encryption(text: str) -> str:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
     what.add_argument("--run-dir", type=arguments.path, help="the run's directory")
     loose = "a checkpoint file or directory of no run directory"
@@ -118,19 +119,20 @@ def _impossible(args: argparse.Namespace) -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    watched = command.on_terminal() and not args.follow  # a live line says there what a log gets in lines
-    command.configure_logging(args.log_level or ("warning" if watched else "info"))
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    watched = output.on_terminal() and not args.follow  # a live line says there what a log gets in lines
+    output.configure_logging(args.log_level or ("warning" if watched else "info"))
+    from trainyard.command.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("artifacts")
     display.begin("looking into the store")
     with shown(display):
-        from trainyard.artifacts import numbers, preview, sync
+        from trainyard.artifacts.record import run_numbers
+        from trainyard.artifacts.upload import preview, sync
         from trainyard.gateways import github, signing
         from trainyard.run.directory import RunDirectory
 
-        wanted = numbers.parse_run_number(args.run_number)
+        wanted = run_numbers.parse_run_number(args.run_number)
         signed: Json = {} if args.dry_run else {"signer": signing.signer_from()}
     shows: Json = {} if args.dry_run else {"progress": display}
     if args.follow:
@@ -149,15 +151,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json or args.dry_run:
         print(json.dumps(result.to_json(), indent=2) if args.json else result.text())
     if not args.dry_run:
-        command.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
+        output.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
         github.set_outputs(result.outputs)
     return int(result.exit_code)
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    from trainyard.artifacts import following, pace
+    from trainyard.artifacts.upload import following, pace
 
-    stop, limits = command.stand_back(args.behind), following.Patience(args.silence, args.outage)
+    stop, limits = signals.stand_back(args.behind), following.Patience(args.silence, args.outage)
     following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
     return following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
@@ -168,17 +170,17 @@ def _bucket(name: str) -> Any:
 
 
 def _open(args: argparse.Namespace, **pace: Any) -> Any:
-    from trainyard.artifacts import settings
+    from trainyard.artifacts.store import store_settings
     from trainyard.gateways import open_store
 
-    url, kind = settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
+    url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
     return open_store(url, encryption=kind, call_seconds=args.call_seconds, checksum=args.checksum, **pace)
 
 
 def _files() -> Any:
-    from trainyard.artifacts import loose_files
+    from trainyard.artifacts.upload import standalone_checkpoint
 
-    return loose_files
+    return standalone_checkpoint
 
 
 def _provenance() -> Json:
@@ -189,4 +191,4 @@ def _provenance() -> Json:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

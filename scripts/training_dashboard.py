@@ -18,17 +18,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trainyard.report.dashboard import TrainingDashboard
+    from trainyard.report.dashboard.dashboard import TrainingDashboard
 
 FORMATS = ("text", "json", "markdown", "html")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "runs", type=arguments.path, nargs="+", metavar="RUN_DIR", help="the directory of a run"
     )
@@ -44,17 +45,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
 
     from trainyard.gateways.github import append_summary
-    from trainyard.report.dashboard import Format, TrainingDashboard, format_of, rendered
+    from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, rendered
 
     dashboards = [TrainingDashboard(run) for run in args.runs]
     if args.write:
         for dashboard in dashboards:
             write_into_run(dashboard)
     if args.github_summary and not append_summary(rendered(dashboards, Format.MARKDOWN)):
-        command.announce("summary", "none written: GITHUB_STEP_SUMMARY is not set outside GitHub Actions")
+        output.announce("summary", "none written: GITHUB_STEP_SUMMARY is not set outside GitHub Actions")
     if args.output is not None:
         form = Format(args.format) if args.format else format_of(args.output)
         write(args.output, rendered(dashboards, form))
@@ -65,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def write_into_run(dashboard: "TrainingDashboard") -> None:
     """The three files that stay beside the run, and where they are."""
-    from trainyard.report.closing import is_copied, where_to_look
-    from trainyard.report.dashboard import format_of, rendered
-    from trainyard.report.phase import PhaseDisplay
+    from trainyard.command.terminal import shown
+    from trainyard.report.dashboard.dashboard import format_of, rendered
+    from trainyard.report.terminal.closing_lines import is_copied, where_to_look
+    from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory, make_run_folder
-    from trainyard.terminal import shown
 
     display = PhaseDisplay("report")
     display.begin("drawing what the run recorded")
@@ -80,11 +81,11 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
             path = folder / name
             write(path, rendered([dashboard], format_of(path)))
     for phase, text, status in where_to_look(dashboard.facts):
-        command.announce(phase, text, status, copied=is_copied(phase, text))
+        output.announce(phase, text, status, copied=is_copied(phase, text))
 
 
 def write(path: Path, content: str) -> None:
-    from trainyard.run.files import write_bytes_atomically
+    from trainyard.run.whole_files import write_bytes_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,4 +95,4 @@ def write(path: Path, content: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

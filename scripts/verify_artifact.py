@@ -22,12 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument(
         "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
@@ -55,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     result: dict[str, Any] = {}
     if args.run_dir is not None:
         result["local"] = _verify_directory(args.run_dir)
@@ -67,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verify_directory(run_dir: Path) -> dict[str, Any]:
-    from trainyard.artifacts.verify import verify_directory
-    from trainyard.report.phase import PhaseDisplay
+    from trainyard.artifacts.verify.verify import verify_directory
+    from trainyard.command.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
-    from trainyard.terminal import shown
 
     directory = RunDirectory(run_dir)
     if not directory.run_file.is_file():
@@ -85,16 +86,16 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
-    from trainyard.report.phase import PhaseDisplay
-    from trainyard.terminal import shown
+    from trainyard.command.terminal import shown
+    from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("stored")
     display.begin("looking up the run")
     with shown(display):
-        from trainyard.artifacts.lineage import walk_lineage
-        from trainyard.artifacts.numbers import find_run_number
-        from trainyard.artifacts.verify import Depth, verify_run
-        from trainyard.artifacts.watched import watched
+        from trainyard.artifacts.ancestry import walk_lineage
+        from trainyard.artifacts.record.run_numbers import find_run_number
+        from trainyard.artifacts.store.watched import watched
+        from trainyard.artifacts.verify.verify import Depth, verify_run
         from trainyard.gateways import open_store
         from trainyard.run.directory import RunDirectory
 
@@ -124,7 +125,7 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[str, Any]:
-    from trainyard.artifacts.signature import check_signature
+    from trainyard.artifacts.record.signature import check_signature
 
     verifier = None
     if public_key is not None:
@@ -141,8 +142,8 @@ def _tell(
 ) -> None:
     for line in (*notes, *problems):
         sys.stderr.write(f"{line}\n")
-    command.announce(phase, text, "failed" if problems else good)
+    output.announce(phase, text, "failed" if problems else good)
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -23,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
-    from trainyard.watch.rounds import Dead
+    from trainyard.watch.runner_watchdog import Dead
     from trainyard.watch.runners import Outage
 
 
@@ -36,7 +37,7 @@ AGAIN = "look so much later once more, and keep only what is still so; default: 
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
     parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
     parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
@@ -48,25 +49,25 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     if args.tell:
         return tell_slack(args.tell)
     from trainyard.gateways.github_api import github_from
-    from trainyard.watch import rounds
+    from trainyard.watch import runner_watchdog
 
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    seen = rounds.look(api, lister, labels, now=now)
+    seen = runner_watchdog.look(api, lister, labels, now=now)
     if args.again > 0 and (seen.outages or seen.orphans):
         time.sleep(args.again)
-        seen = rounds.seen_twice(seen, rounds.look(api, lister, labels, now=time.time()))
-    dead = rounds.find_dead(api, args.workflow, now=now)
-    lost = tuple(rounds.given_up(each) for each in dead if each.following is None)
-    swept = rounds.sweep(api, seen.orphans, dry_run=args.dry_run)
-    resumed, left = rounds.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
+        seen = runner_watchdog.seen_twice(seen, runner_watchdog.look(api, lister, labels, now=time.time()))
+    dead = runner_watchdog.find_dead(api, args.workflow, now=now)
+    lost = tuple(runner_watchdog.given_up(each) for each in dead if each.following is None)
+    swept = runner_watchdog.sweep(api, seen.orphans, dry_run=args.dry_run)
+    resumed, left = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
     outages = (*seen.outages, *lost, *left)
-    new, over = rounds.tell(api, outages, dry_run=args.dry_run)  # last: issues may be switched off
+    new, over = runner_watchdog.tell(api, outages, dry_run=args.dry_run)  # last: issues may be switched off
     report(new, over, swept, resumed)
     if args.json:
         found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}
@@ -79,7 +80,7 @@ def labels_of(text: str) -> frozenset[str]:
     from trainyard.run.outside import parse_json
 
     if not text:
-        command.announce("watch", "no labels are given: your own runners are not looked after", "degraded")
+        output.announce("watch", "no labels are given: your own runners are not looked after", "degraded")
         return frozenset()
     try:
         labels = parse_json(text, "--labels")
@@ -101,7 +102,7 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
     lines += [f"⚠ cancelled {text}" for text in swept]
     lines += [f"⚠ {each.address} goes on: {each.reason}" for each in resumed]
     for line in lines or ["nothing new"]:
-        command.announce("watch", line)
+        output.announce("watch", line)
     append_summary("".join(f"- {line}\n" for line in lines or ["Nothing new."]))
     set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in new))
 
@@ -109,17 +110,17 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
 def tell_slack(text: str) -> int:
     """One message; trouble with Slack is a warning, for the issue tells it too."""
     from trainyard.gateways import slack
-    from trainyard.report.slack_message import mrkdwn
+    from trainyard.report.slack.slack_message import mrkdwn
 
     said = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
     try:
         sent = slack.post(said, [{"type": "section", "text": {"type": "mrkdwn", "text": said}}])
     except ServiceError as error:
-        command.announce("slack", f"was not told: {error}", "degraded")
+        output.announce("slack", f"was not told: {error}", "degraded")
         return ExitCode.DONE
-    command.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
+    output.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
     return ExitCode.DONE
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ExitCode
 
 SCHEMA = Path("configs/training_configuration.schema.json")
@@ -23,7 +24,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--root", type=arguments.path, default=_ROOT, metavar="DIR", help="default: this checkout"
     )
@@ -35,7 +36,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     stale = {path: text for path, text in generated().items() if content_of(args.root / path) != text}
     if args.check and stale:
         from trainyard.run.commands import script_command
@@ -47,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path, text in stale.items():
         if not args.dry_run:
             write(args.root / path, text)
-        command.announce("generated", f"{path}{' would be written' if args.dry_run else ' written'}")
+        output.announce("generated", f"{path}{' would be written' if args.dry_run else ' written'}")
     if not stale:
-        command.announce("generated", "everything is current", "ok")
+        output.announce("generated", "everything is current", "ok")
     return ExitCode.DONE
 
 
@@ -66,11 +67,11 @@ def content_of(path: Path) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    from trainyard.run.files import make_folder, write_bytes_atomically
+    from trainyard.run.whole_files import make_folder, write_bytes_atomically
 
     make_folder(path.parent)
     write_bytes_atomically(path, text.encode())
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

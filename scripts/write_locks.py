@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +53,7 @@ LOCKS = (Lock("uv"), Lock("training"), Lock("development", also=("training",)))
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--check", action="store_true", help="only say whether the locks fit; asks no index")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
@@ -67,7 +68,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
+    output.configure_logging(args.log_level)
     if args.check:
         return check(args.root)
     if not args.dry_run:
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(root: Path) -> int:
-    from trainyard.cluster.lock import fits_inputs
+    from trainyard.machine.package_lock import fits_inputs
 
     stale = [lock for lock in LOCKS if not fits_inputs(text_of(lock.path(root)), lock.inputs(root))]
     if stale:
@@ -90,7 +91,7 @@ def check(root: Path) -> int:
         raise CheckFailedError(
             f"{names}: resolved from other inputs than the present .in files; run: make lock"
         )
-    command.announce("locks", f"{len(LOCKS)} locks fit their inputs", "ok")
+    output.announce("locks", f"{len(LOCKS)} locks fit their inputs", "ok")
     return 0
 
 
@@ -113,17 +114,17 @@ def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
 
 
 def write(lock: Lock, line: list[str], root: Path) -> None:
-    from trainyard.cluster.lock import with_input_digest
     from trainyard.gateways.process import run_program
-    from trainyard.run.files import write_bytes_atomically
+    from trainyard.machine.package_lock import with_input_digest
+    from trainyard.run.whole_files import write_bytes_atomically
 
     done = run_program(line, seconds=RESOLVE_SECONDS, cwd=root)
     if not done.ok:
         raise ServiceError(f"uv could not resolve requirements-{lock.name}.in:\n{done.stderr.strip()}")
     path = lock.path(root)
     write_bytes_atomically(path, with_input_digest(text_of(path), lock.inputs(root)).encode())
-    command.announce("lock", f"{path.name} written", "ok")
+    output.announce("lock", f"{path.name} written", "ok")
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -17,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.report.script_reference import Script
+    from trainyard.repository.script_reference import Script
 
 REFERENCE = Path("docs/scripts.md")
 HELP_SECONDS = 60
@@ -29,7 +30,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "--root", type=arguments.path, default=_ROOT, metavar="DIR", help="default: this checkout"
     )
@@ -41,14 +42,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.report.script_reference import reference
+    output.configure_logging(args.log_level)
+    from trainyard.repository.script_reference import reference
 
     with ThreadPoolExecutor() as pool:
         text = reference(list(pool.map(described, sorted((_ROOT / "scripts").glob("*.py")))))
     path = args.root / REFERENCE
     if path.is_file() and path.read_text(encoding="utf-8") == text:
-        command.announce("generated", f"{REFERENCE} is current", "ok")
+        output.announce("generated", f"{REFERENCE} is current", "ok")
         return ExitCode.DONE
     if args.check:
         from trainyard.run.commands import script_command
@@ -57,14 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CheckFailedError(f"Not current: {REFERENCE}. Run {command_line} and commit the result.")
     if not args.dry_run:
         write(path, text)
-    command.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
+    output.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
     return ExitCode.DONE
 
 
 def described(path: Path) -> "Script":
     """What a script says of itself; its help on lines so long that none is broken."""
     from trainyard.gateways.process import run_program
-    from trainyard.report.script_reference import Script
+    from trainyard.repository.script_reference import Script
 
     line = ["env", "COLUMNS=1000", "PYTHON_COLORS=0", sys.executable, str(path), "--help"]
     done = run_program(line, seconds=HELP_SECONDS)
@@ -75,11 +76,11 @@ def described(path: Path) -> "Script":
 
 
 def write(path: Path, text: str) -> None:
-    from trainyard.run.files import make_folder, write_bytes_atomically
+    from trainyard.run.whole_files import make_folder, write_bytes_atomically
 
     make_folder(path.parent)
     write_bytes_atomically(path, text.encode())
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

@@ -15,11 +15,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from trainyard import arguments, command
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser(__doc__)
+    parser = script_parser(__doc__)
     parser.add_argument("--repository", required=True, metavar="OWNER/REPO", help="whose jobs are trusted")
     parser.add_argument("--account", required=True, metavar="ID", help="the AWS account, twelve digits")
     place = parser.add_mutually_exclusive_group(required=True)
@@ -42,9 +43,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    command.configure_logging(args.log_level)
-    from trainyard.plan.trust_policy import Form, Subject, trust_policy
-    from trainyard.run.files import write_bytes_atomically
+    output.configure_logging(args.log_level)
+    from trainyard.repository.trust_policy import Form, Subject, trust_policy
+    from trainyard.run.whole_files import write_bytes_atomically
 
     ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
     subject = Subject(args.repository, args.environment, args.ref, **ids)
@@ -57,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(text)
     else:
         write_bytes_atomically(args.output, text.encode())
-        command.announce("trust", f"{args.output}: {', '.join(subject.texts(form))}", "ok")
+        output.announce("trust", f"{args.output}: {', '.join(subject.texts(form))}", "ok")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(command.exit_code_of(main))
+    sys.exit(handler.exit_code_of(main))

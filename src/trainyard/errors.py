@@ -1,6 +1,6 @@
 """Every error that people can see, and the exit code of each.
 
-The library raises these; `command.exit_code_of` turns them into a message and a process status.
+The library raises these; `command.handler.exit_code_of` turns them into a message and a process status.
 This module does not log, print or know any other module.
 
 A message says what happened, to which name or file, and what to do next.

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event

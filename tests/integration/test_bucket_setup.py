@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import open_setup, open_store
-from trainyard.gateways.s3.setup import BucketSetup
+from trainyard.gateways.s3.bucket_setup import BucketSetup
 
 ALL = ["public access block", "encryption", "versioning", "aborted uploads", "no expiry", "owner pays"]
 
@@ -101,7 +101,7 @@ def test_objects_that_are_not_encrypted_as_they_should_be_are_counted_and_named(
     described = open_store(f"s3://{bucket}/p", encryption="aws:kms").describe("run-1/a")
     assert described is not None
     assert not described.encrypted_as_asked
-    monkeypatch.setattr("trainyard.gateways.s3.setup._MOST_OBJECTS", 2)
+    monkeypatch.setattr("trainyard.gateways.s3.bucket_setup._MOST_OBJECTS", 2)
     assert found() == (True, "2 of the newest run, all encrypted")
 
 
@@ -157,7 +157,7 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
     sync_run(open_store(f"s3://{bucket}"), make_run(size=10), 1)
     assert script.main(["--store", f"s3://{bucket}"]) == 0
     assert "stored objects       ok         12 of the newest run, all encrypted" in capsys.readouterr().out
-    monkeypatch.setattr("trainyard.artifacts.chain.used_numbers", refuse)
+    monkeypatch.setattr("trainyard.artifacts.record.chain.used_numbers", refuse)
     assert script.main(["--store", f"s3://{bucket}"]) == 0
     assert "stored objects were not looked at: no" in capsys.readouterr().err
 

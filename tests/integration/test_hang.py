@@ -27,8 +27,8 @@ STUCK = """
 import os, threading
 
 if os.environ.get("RANK", "0") == os.environ.get("STUCK_RANK"):
-    from trainyard.training.batches import TokenBatches
-    from trainyard.training.watchdog import Watchdog
+    from trainyard.training.data.batches import TokenBatches
+    from trainyard.training.runtime.watchdog import Watchdog
 
     whole = TokenBatches.batch
 
@@ -50,7 +50,7 @@ import os
 
 if os.environ.get("RANK") == "1":
     from trainyard.errors import ConfigError
-    from trainyard.training import hardware
+    from trainyard.training.runtime import hardware
 
     def without_a_device(config):
         raise ConfigError("Rank 1 has no device.")
@@ -62,8 +62,8 @@ IS_KILLED = """
 import os, signal, threading
 
 if "RANK" in os.environ:
-    from trainyard.training import watchdog
-    from trainyard.training.batches import TokenBatches
+    from trainyard.training.runtime import watchdog
+    from trainyard.training.data.batches import TokenBatches
 
     watchdog._LOST_SECONDS = 2.0
     whole = TokenBatches.batch

@@ -411,7 +411,7 @@ def read_all(terminal: int) -> str:
 
 
 def test_the_pythons_of_the_makefile_are_those_that_the_lock_is_resolved_for() -> None:
-    from trainyard.cluster.preflight import SUPPORTED_PYTHON
+    from trainyard.machine.preflight import SUPPORTED_PYTHON
 
     text = (HOUSE / "scripts" / "install_environment.sh").read_text()
     (first, last) = SUPPORTED_PYTHON

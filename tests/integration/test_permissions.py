@@ -12,14 +12,14 @@ import boto3
 import pytest
 
 from trainyard.artifacts.promotion import promotable, promote
-from trainyard.artifacts.pruning import prune
-from trainyard.artifacts.pruning_plan import plan_pruning
-from trainyard.artifacts.restore import restore
-from trainyard.artifacts.retention import Rules
-from trainyard.artifacts.selection import Selection
-from trainyard.artifacts.store import Store
-from trainyard.artifacts.sync import sync_run
-from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.retention.pruning import prune
+from trainyard.artifacts.retention.pruning_plan import plan_pruning
+from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ServiceError
 from trainyard.gateways import open_store
 
@@ -134,7 +134,7 @@ def test_the_policy_has_no_star_and_no_action_more() -> None:
 def test_only_the_role_for_retention_removes_and_only_checkpoints_and_copies_of_records(
     open_as: OpenAs, moto: Any, enforce: Callable[[bool], None], make_run: Any, tmp_path: Path
 ) -> None:
-    store, run, rules = open_as(), make_run(), Rules(keep_last=1)
+    store, run, rules = open_as(), make_run(), RetentionRules(keep_last=1)
     sync_run(store, run, 1)
     run_id, checkpoint = promotable(store, 1, 200, depth=Depth.FULL)
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.FULL)

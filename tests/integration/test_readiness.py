@@ -18,10 +18,10 @@ from typing import Any
 import boto3
 import pytest
 
-from trainyard import command
-from trainyard.artifacts.layout import READINESS
-from trainyard.artifacts.probe import probe_store, standing_of
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.store.layout import READINESS
+from trainyard.artifacts.store_probe import probe_store, standing_of
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
 from trainyard.gateways import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
                     patch.setenv(name, value)
                 else:
                     patch.delenv(name, raising=False)
-            code = command.exit_code_of(lambda: script.main(words))
+            code = handler.exit_code_of(lambda: script.main(words))
         said = capsys.readouterr()
         assert "Traceback" not in said.err, said.err
         return Done(code, said.out, said.err)
@@ -302,12 +302,12 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
 def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     seaweedfs: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.artifacts.listing import list_runs
-    from trainyard.artifacts.numbers import used_numbers
+    from trainyard.artifacts.inventory import list_runs
     from trainyard.artifacts.promotion import promotions
-    from trainyard.artifacts.pruning_plan import plan_pruning
-    from trainyard.artifacts.retention import Rules
-    from trainyard.artifacts.verify import Depth, verify_run
+    from trainyard.artifacts.record.run_numbers import used_numbers
+    from trainyard.artifacts.retention.pruning_plan import plan_pruning
+    from trainyard.artifacts.retention.retention_rules import RetentionRules
+    from trainyard.artifacts.verify.verify import Depth, verify_run
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     bucket, run = seaweedfs.new_bucket(), make_run()
@@ -322,6 +322,6 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     assert listed.problems == ()
     assert listed.objects == len(keys(seaweedfs, bucket)) - 1
     assert list(promotions(store)) == []
-    assert plan_pruning(store, [1], Rules(keep_last=5))[0].doomed == []
+    assert plan_pruning(store, [1], RetentionRules(keep_last=5))[0].doomed == []
     assert f"p/{READINESS}" in keys(seaweedfs, bucket)
     assert standing_of(store, "another", None, may_be_stored=True).number == 2

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.hashing import checksum_agrees, composite_sha256, file_agrees
-from trainyard.artifacts.store import Store
+from trainyard.artifacts.store.hashing import checksum_agrees, composite_sha256, file_agrees
+from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3.bucket import Bucket

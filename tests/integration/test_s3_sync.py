@@ -9,25 +9,30 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.claims import Claim, PartCheck
-from trainyard.artifacts.contents import contents_of
-from trainyard.artifacts.listing import list_runs
-from trainyard.artifacts.numbers import claim_number
+from trainyard.artifacts.inventory import list_runs
 from trainyard.artifacts.promotion import promotable, promote
-from trainyard.artifacts.pruning import prune
-from trainyard.artifacts.pruning_plan import plan_pruning
-from trainyard.artifacts.restore import restore
-from trainyard.artifacts.retention import Rules
-from trainyard.artifacts.selection import Selection, select
-from trainyard.artifacts.store import Store
-from trainyard.artifacts.sync import store_contents, sync_run
-from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.artifacts.record.contents import contents_of
+from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection, select
+from trainyard.artifacts.retention.pruning import prune
+from trainyard.artifacts.retention.pruning_plan import plan_pruning
+from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.store.expected_file import ExpectedFile, ExpectedPart
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.sync import store_contents, sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import RunConflictError, VerificationError
 from trainyard.gateways import open_store
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, read_manifest, write_manifest
+from trainyard.run.checkpoint_manifest import (
+    CheckpointManifest,
+    describe_files,
+    read_manifest,
+    write_manifest,
+)
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sha256_of_file
 from trainyard.run.records import append_event
+from trainyard.run.whole_files import sha256_of_file
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
 OTHER = "run-1/checkpoint-100/__0_0.distcp"
@@ -92,7 +97,7 @@ def test_a_run_comes_back_to_the_byte_and_damage_is_named(
 def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
     bucket: Bucket, stored: RunDirectory, make_run: Any, tmp_path: Path
 ) -> None:
-    store, rules = bucket.store, Rules(keep_last=1)
+    store, rules = bucket.store, RetentionRules(keep_last=1)
     make_run(steps=(300, 400))
     sync_run(store, stored, 1)
     for step in (200, 100):  # the name moves
@@ -112,7 +117,7 @@ def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
 def test_a_checkpoint_that_retention_removes_while_it_is_promoted_does_not_keep_the_name(
     bucket: Bucket, stored: RunDirectory, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, rules, swap = bucket.store, Rules(keep_last=1, keep_promoted=False), bucket.store.swap
+    store, rules, swap = bucket.store, RetentionRules(keep_last=1, keep_promoted=False), bucket.store.swap
     make_run(steps=(300,))
     sync_run(store, stored, 1)
     run_id, newest = promotable(store, 1, 300, depth=Depth.LISTING)
@@ -152,7 +157,7 @@ def test_a_checkpoint_that_is_stored_is_not_read_again(
         read.append(path)
         return sha256_of_file(path)
 
-    monkeypatch.setattr("trainyard.artifacts.contents.sha256_of_file", noted)
+    monkeypatch.setattr("trainyard.artifacts.record.contents.sha256_of_file", noted)
     data = stored.checkpoint(200) / "__0_0.distcp"
     data.write_bytes(bytes(data.stat().st_size))
     report = sync_run(bucket.store, stored, None)
@@ -214,13 +219,13 @@ def test_a_large_file_is_known_by_its_parts_where_the_events_name_their_manifest
     if not is_named:  # as damage to the manifest would leave it
         path = run.checkpoint(100) / "manifest.json"
         path.write_text(path.read_text() + " ")
-    taken, real = list[tuple[int, bool]](), Claim.part
+    taken, real = list[tuple[int, bool]](), ExpectedFile.part
 
-    def part(claim: Claim, number: int) -> PartCheck:
+    def part(claim: ExpectedFile, number: int) -> ExpectedPart:
         taken.append((number, claim.is_vouched_for))
         return real(claim, number)
 
-    monkeypatch.setattr(Claim, "part", part)
+    monkeypatch.setattr(ExpectedFile, "part", part)
     assert sync_run(bucket.store, run, 1).problems == ()
     assert sorted(taken) == [(0, is_named), (1, is_named), (2, is_named)]
     assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
@@ -334,7 +339,7 @@ def test_in_a_bucket_with_versions_what_was_overwritten_or_removed_is_noticed_an
         old = bucket.client.get_object(Bucket=bucket.name, Key=key, VersionId=version)["Body"].read()
         bucket.put(key, old)
     assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
-    [plan] = plan_pruning(bucket.store, [1], rules := Rules(keep_last=1))
+    [plan] = plan_pruning(bucket.store, [1], rules := RetentionRules(keep_last=1))
     assert prune(bucket.store, plan, by="ada", rules=rules) == []
     found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run)
     assert (found.problems, found.notes) == ((), ())

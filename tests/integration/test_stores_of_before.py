@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.restore import restore
-from trainyard.artifacts.selection import Selection
-from trainyard.artifacts.sync import sync_run
-from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 

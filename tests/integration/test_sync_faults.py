@@ -20,10 +20,10 @@ from typing import Any
 import botocore.compat
 import pytest
 
-from trainyard.artifacts.restore import restore
-from trainyard.artifacts.selection import Selection
-from trainyard.artifacts.sync import sync_run
-from trainyard.artifacts.verify import Depth, verify_run
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3 import clock
@@ -355,7 +355,7 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
 SYNC = """
     import sys
     from pathlib import Path
-    from trainyard.artifacts.sync import sync_run
+    from trainyard.artifacts.upload.sync import sync_run
     from trainyard.gateways import open_store
     from trainyard.gateways.s3 import store
     from trainyard.run.directory import RunDirectory

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.report.change import Comparison, Measured, Rules, Side
-from trainyard.report.change_markdown import MARK
+from trainyard.report.change.change import ChangeRules, Comparison, Measured, Side
+from trainyard.report.change.change_markdown import MARK
 
 Program = Callable[..., Any]
 TOKEN = "ghs_very-secret"
@@ -61,7 +61,7 @@ def write(program: Program, comments: Comments, tmp_path: Path) -> Callable[...,
         sides = [
             Side(c * 40, (Measured(4, x, None, None, None, None),)) for c, x in (("a", 2.5), ("b", loss))
         ]
-        (tmp_path / "c.json").write_text(json.dumps(Comparison(Rules(), *sides).to_json()))
+        (tmp_path / "c.json").write_text(json.dumps(Comparison(ChangeRules(), *sides).to_json()))
         return program(
             *("comment_pull_request.py", "--comparison", "c.json", "--pull-request", "57", *more),
             GITHUB_TOKEN=TOKEN,

@@ -11,7 +11,7 @@ import pytest
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways import github_api
 from trainyard.run.segment import Segment
-from trainyard.watch import lineage
+from trainyard.watch import segment_dispatch
 
 ADDRESS = "https://github.com/o/r/actions/runs"
 FIRST = Segment("4711", 1, 812, "0123456789abcdef0123456789abcdef01234567")
@@ -73,7 +73,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
     monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(lineage, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(segment_dispatch, "PAUSES", (0.0, 0.0))
     return there
 
 

@@ -50,7 +50,7 @@ def test_it_is_an_executable_with_the_one_frame(script: Path) -> None:
     text = script.read_text()
     assert text.startswith("#!/usr/bin/env python3\n")
     assert os.access(script, os.X_OK)
-    assert text.endswith('if __name__ == "__main__":\n    sys.exit(command.exit_code_of(main))\n')
+    assert text.endswith('if __name__ == "__main__":\n    sys.exit(handler.exit_code_of(main))\n')
     assert "def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:" in text
     assert "def main(argv: Sequence[str] | None = None) -> int:" in text
 

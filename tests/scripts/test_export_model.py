@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import command
+from trainyard.command import handler
 
 ROOT = Path(__file__).resolve().parents[2]
 Export = Callable[..., tuple[int, str, str]]
@@ -32,7 +32,7 @@ def export(capsys: pytest.CaptureFixture[str]) -> Export:
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            code = command.exit_code_of(lambda: script.main([str(argument) for argument in arguments]))
+            code = handler.exit_code_of(lambda: script.main([str(argument) for argument in arguments]))
         except SystemExit as usage:
             code = int(str(usage.code))
         return (code, *capsys.readouterr())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainyard import command
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 
@@ -39,7 +39,7 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     assert RunDirectory(there).checkpoint_steps() == [20]
     assert "resume<<" in (tmp_path / "output").read_text()
     new = ["--run-dir", str(tmp_path / "gh-2"), "--resume", "none", "--store", store, "--run-number", "2"]
-    assert command.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
+    assert handler.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
     assert "could not be brought" in (tmp_path / "summary").read_text()
     assert fetch_resume.main([*new, "--segment", "2", "--may-begin", "true"]) == 0
     assert capsys.readouterr().out == "none\n"

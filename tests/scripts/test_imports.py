@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainyard.cluster.machine import has_nvidia_driver
+from trainyard.gateways.local_machine import has_nvidia_driver
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {
@@ -35,7 +35,7 @@ def imported(tmp_path: Path, script: str, *arguments: str | Path) -> set[str]:
     done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     names = set(re.findall(r"^import time:[\s\d]+\|[\s\d]+\| +(\S+)$", done.stderr, re.MULTILINE))
-    assert "trainyard.command" in names
+    assert "trainyard.command.handler" in names
     found = {name for name in names if name in HEAVY}
     return found | ({OF_GRPO} if any(name.startswith(OF_GRPO) for name in names) else set())
 

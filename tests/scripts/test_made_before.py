@@ -11,7 +11,7 @@ import pytest
 from tests.integration.planted.yard import script
 
 from trainyard.config.schema import Config
-from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.outside import parse_yaml
@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 
 def test_it_verifies_and_holds_the_state_that_it_ended_with(run: RunDirectory) -> None:
-    from trainyard.training.stored_state import state_digests
+    from trainyard.training.checkpoint.stored_state import state_digests
 
     checkpoint = run.checkpoint(STEPS)
     assert verify_checkpoint(checkpoint).step == STEPS
@@ -38,10 +38,10 @@ def test_it_verifies_and_holds_the_state_that_it_ended_with(run: RunDirectory) -
 
 
 def test_it_loads_into_the_state_of_today(run: RunDirectory) -> None:
-    from trainyard.training.checkpoint import load_checkpoint
-    from trainyard.training.model import build_model
-    from trainyard.training.optimizer import build_optimizer
-    from trainyard.training.state import TrainingState
+    from trainyard.training.checkpoint.checkpoint import load_checkpoint
+    from trainyard.training.checkpoint.state import TrainingState
+    from trainyard.training.model.model import build_model
+    from trainyard.training.model.optimizer import build_optimizer
 
     config = Config.model_validate(parse_yaml(run.config_file.read_bytes(), "config.yaml"))
     model = build_model(config.model.architecture, seed=0)

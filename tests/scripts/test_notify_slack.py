@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainyard import command
+from trainyard.command import handler
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import append_event
 
@@ -55,7 +55,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         with monkeypatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
-            code = command.exit_code_of(lambda: script.main([str(argument) for argument in arguments]))
+            code = handler.exit_code_of(lambda: script.main([str(argument) for argument in arguments]))
         said = capsys.readouterr()
         return Done(code, said.out, said.err)
 

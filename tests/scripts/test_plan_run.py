@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard import command
+from trainyard.command import handler
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -115,7 +115,7 @@ def test_every_problem_of_a_configuration_is_shown_at_its_line(
 ) -> None:
     wrong = job / "wrong.yaml"
     wrong.write_text(f'extends: {SMOKE}\ntraining:\n  max_step: 3\n  learning_rate: "5e-5"\n')
-    code = command.exit_code_of(lambda: plan_run.main(["--config", str(wrong)]))
+    code = handler.exit_code_of(lambda: plan_run.main(["--config", str(wrong)]))
     told = capsys.readouterr().err
     assert code == 2
     assert f"::error file={wrong},line=3::training.max_step: unknown key; did you mean max_steps?" in told
@@ -136,7 +136,7 @@ def test_every_problem_of_a_configuration_is_shown_at_its_line(
 def test_a_wrong_input_is_named(
     plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
-    code = command.exit_code_of(lambda: plan_run.main(["--config", SMOKE, *arguments]))
+    code = handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, *arguments]))
     assert code == 2
     assert f"::error::{named}" in capsys.readouterr().err
 
@@ -159,10 +159,10 @@ def test_a_deadline_that_the_job_does_not_live_to_is_refused(
     named: str,
 ) -> None:
     monkeypatch.setenv("TRAINYARD_DEADLINE", deadline)
-    code = command.exit_code_of(lambda: plan_run.main(["--config", SMOKE]))
+    code = handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE]))
     assert (code, named in capsys.readouterr().err) == (2, True)
     monkeypatch.setenv("TRAINYARD_DEADLINE", "470m")
-    assert command.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 0
+    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 0
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
     for name, value in {**event, **STATES[state]}.items():
         monkeypatch.setenv(name, value)
     expected = rule(trigger, STATES[state])
-    code = command.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json", *arguments]))
+    code = handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json", *arguments]))
     told, summary = capsys.readouterr(), (job / "summary").read_text()
     assert code == expected.exit_code
     set_up = re.findall(r"^gh variable set (\w+) --body \S+$", summary, re.M)
@@ -238,12 +238,12 @@ def test_a_refusal_says_what_to_do_about_codebuild(
     """A dispatch trains on its target, which is a runner of one's own unless it is asked for another."""
     monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
     arguments = ["--config", SMOKE, "--target", "gpu-runner"]
-    assert command.exit_code_of(lambda: plan_run.main(arguments)) == 2
+    assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
     refused = capsys.readouterr().err
     assert "set TRAINYARD_CODEBUILD_PROJECT instead" in refused
     assert "PYTHONPATH=src python3 scripts/setup_github.py --store URL" in refused
     monkeypatch.setenv("TRAINYARD_CODEBUILD_PROJECT", "yard")
-    assert command.exit_code_of(lambda: plan_run.main(arguments)) == 2
+    assert handler.exit_code_of(lambda: plan_run.main(arguments)) == 2
     assert "gh workflow run training_ci.yml -f target=codebuild" in capsys.readouterr().err
 
 
@@ -252,7 +252,7 @@ def test_a_build_of_codebuild_is_told_by_its_own_variable(
 ) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name)
-    assert command.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--target", "here"])) == 2
+    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--target", "here"])) == 2
     refused = capsys.readouterr().err
     assert "export TRAINYARD_STORE=s3://BUCKET/PREFIX" in refused
     assert "gh variable" not in refused

@@ -13,18 +13,23 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.gateways import open_store
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, read_manifest, write_manifest
+from trainyard.run.checkpoint_manifest import (
+    CheckpointManifest,
+    describe_files,
+    read_manifest,
+    write_manifest,
+)
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sha256_of_file
 from trainyard.run.identity import provenance
-from trainyard.training.segment import Request
-from trainyard.training.session import train
-from trainyard.training.stop import StopRequest
-from trainyard.training.tokens import prepare_data
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.run.lifecycle import train
+from trainyard.training.run.run_request import Request
+from trainyard.training.runtime.stop_signals import StopRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}

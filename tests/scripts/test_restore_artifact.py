@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 

@@ -12,10 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.gateways import open_store
 from trainyard.gateways.signing import signer_from
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from trainyard import command
+from trainyard.command import handler
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def script() -> ModuleType:
 
 
 def run(script: ModuleType, *arguments: str) -> int:
-    return command.exit_code_of(lambda: int(script.main(arguments)))
+    return handler.exit_code_of(lambda: int(script.main(arguments)))
 
 
 def test_the_generated_files_of_this_checkout_are_current(script: ModuleType) -> None:

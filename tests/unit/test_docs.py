@@ -104,9 +104,11 @@ def known_keys() -> set[str]:
 
 
 def is_module(name: str) -> bool:
-    """Whether a dotted name is a file, or something in a module of the library: `artifacts.verify.Depth`."""
+    """Whether a dotted name is a file, or something in a module of the library:
+    `artifacts.verify.verify.Depth`."""
     parts = name.split(".")
-    return parts[-1] in ("py", "yaml") or (ROOT / "src/trainyard" / parts[0] / f"{parts[1]}.py").is_file()
+    paths = (ROOT / "src" / "trainyard" / Path(*parts[:count]) for count in range(2, len(parts) + 1))
+    return parts[-1] in ("py", "yaml") or any(path.with_suffix(".py").is_file() for path in paths)
 
 
 def test_there_are_documents() -> None:

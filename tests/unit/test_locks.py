@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from trainyard.cluster.lock import Pin, fits_inputs, read_pins, with_input_digest
+from trainyard.machine.package_lock import Pin, fits_inputs, read_pins, with_input_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "write_locks.py"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.arguments import duration as seconds_of
-from trainyard.artifacts.layout import READINESS
+from trainyard.artifacts.store.layout import READINESS
+from trainyard.command.arguments import duration as seconds_of
 from trainyard.config.load import load_config
 from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
 from trainyard.plan.target import PLACES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.watch import rounds, runners
+from trainyard.watch import runner_watchdog, runners
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_it_looks_twice_within_its_time(watching: dict[str, Any]) -> None:
 
 def test_it_knows_the_job_that_trains_by_its_name_and_its_limit(training: Any) -> None:
     job = training.jobs["train"]
-    assert job["name"] == rounds.TRAINING_JOB
+    assert job["name"] == runner_watchdog.TRAINING_JOB
     assert float(job["timeout-minutes"]) * 60 == runners.LIMIT_SECONDS
 
 
@@ -48,7 +48,7 @@ def test_it_finds_the_plan_and_the_later_segments_of_a_lineage(training: Any, ex
     assert kept["with"]["path"].endswith("/plan.json")
     continues = '{"lineage":"4711","number":3}'
     title = expressions.value(training.content["run-name"], inputs={"continues": continues})
-    match = rounds._LATER.fullmatch(title)
+    match = runner_watchdog._LATER.fullmatch(title)
     assert match is not None
     assert match.groups() == ("4711", "3")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import make_folder
+from trainyard.run.whole_files import make_folder
 
 LARGEST_FILE = 32 << 20
 """A larger metrics.jsonl or events.jsonl is cut to its last rows; any other larger file is omitted."""

@@ -12,19 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from trainyard.artifacts.chain import newest_manifest
-from trainyard.artifacts.checkpoints import Checkpoint, checkpoints_of, own_manifest
-from trainyard.artifacts.comparison import Depth, compare_objects, new_seed
-from trainyard.artifacts.layout import PROMOTED, promotion_key
-from trainyard.artifacts.store import Store
-from trainyard.errors import (
-    ConfigError,
-    DamagedFileError,
-    RunConflictError,
-    ServiceError,
-    VerificationError,
-)
-from trainyard.run.checkpoints import whole_number
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, own_manifest
+from trainyard.artifacts.store.layout import PROMOTED, promotion_key
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
+from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
+from trainyard.run.checkpoint_manifest import whole_number
 from trainyard.run.outside import parse_json_object
 
 _SCHEMA = 1

@@ -1,1 +1,5 @@
-"""Checks of the local machine before anything long starts. The judgements are pure: facts are passed in."""
+"""A Kubernetes or HyperPod cluster: can it run what a configuration asks for.
+
+In: what its API said, read once and handed in. Out: findings with a fix for each, capacity, nodes.
+Pure: the calls are made in `gateways/kubernetes/`.
+"""

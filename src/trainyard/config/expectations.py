@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 from trainyard.config.problems import shortened
-from trainyard.config.scalars import plain_value
 from trainyard.config.section import LONGEST_TEXT, MOST
+from trainyard.config.yaml.scalars import plain_value
 
 Fragment = dict[str, Any]
 _SHOWN_CHARACTERS = 80

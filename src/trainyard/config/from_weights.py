@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.config.documents import Document, KeyPath
 from trainyard.config.keys import leaf_keys
 from trainyard.config.problems import SET, Origin
+from trainyard.config.yaml.yaml_document import Document, KeyPath
 
 ARCHITECTURE = ("model", "architecture")
 PATH = ("model", "path")

@@ -7,9 +7,9 @@ import difflib
 from collections.abc import Iterator
 from functools import cache
 
-from trainyard.config.documents import KeyPath
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
+from trainyard.config.yaml.yaml_document import KeyPath
 
 _LONGEST = 100
 """Nothing longer can be a misspelling, and the comparison is quadratic."""

@@ -43,9 +43,9 @@ def load_config(
     """
     from trainyard.config.from_weights import fill, null_architecture, open_keys, refuse_null_architecture
     from trainyard.config.keys import leaf_keys
-    from trainyard.config.layers import LayerReader
     from trainyard.config.overrides import apply_overrides
-    from trainyard.config.validation import validate
+    from trainyard.config.schema_validation import validate
+    from trainyard.config.yaml.layers import LayerReader
 
     reader = LayerReader()
     document = reader.read(path)
@@ -64,7 +64,7 @@ def load_config(
 
 def dump_yaml(config: "Config") -> str:
     """Return `config` as YAML that `load_config` reads back as an equal one. It holds no secrets."""
-    from trainyard.config.scalars import dumped
+    from trainyard.config.yaml.scalars import dumped
 
     return dumped(config.to_plain())
 

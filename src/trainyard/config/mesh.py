@@ -1,11 +1,11 @@
 """Compute the mesh: how many processes hold a replica each, and how many share one.
 
-It starts nothing; `training.parallel` builds the mesh, and `plan.workload` uses the numbers.
+It starts nothing; `training.model.parallel` builds the mesh, and `plan.workload` uses the numbers.
 """
 
 from dataclasses import dataclass
 
-from trainyard.config.schema import ComputeConfig
+from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
 
 
@@ -52,3 +52,14 @@ def _shared_out(count: int, key: str, parts: int, what: str) -> int:
     if count % parts:
         raise ConfigError(f"compute.{key}: {parts} does not divide the {count} {what}. Nothing was started.")
     return count // parts
+
+
+def require_processes(config: Config, processes: int) -> None:
+    """Raise ConfigError when `processes` processes cannot train by `config`."""
+    if processes > 1 and config.recipe == "grpo":
+        raise ConfigError(
+            "recipe: grpo trains in one process, and several were started. Leave --nproc-per-node out. "
+            "Nothing was started."
+        )
+    require_strategy(config.compute.strategy, processes)
+    mesh_shape(config.compute, processes)

@@ -5,10 +5,10 @@ from typing import Any
 
 import yaml
 
-from trainyard.config.documents import Document, KeyPath
 from trainyard.config.keys import leaf_keys, section_at, unknown_key
 from trainyard.config.problems import SET, Origin, Problem
-from trainyard.config.scalars import CoreLoader, plain_value
+from trainyard.config.yaml.scalars import CoreLoader, plain_value
+from trainyard.config.yaml.yaml_document import Document, KeyPath
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:

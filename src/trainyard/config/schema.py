@@ -10,15 +10,7 @@ from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.grpo import GrpoConfig
-from trainyard.config.section import (
-    LONGEST_TEXT,
-    MOST,
-    Fraction,
-    Name,
-    NotNegative,
-    Positive,
-    Section,
-)
+from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, Positive, Section
 
 
 class RopeScalingConfig(Section):

@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.store import Store
-    from trainyard.gateways.s3.setup import BucketSetup
+    from trainyard.artifacts.store.object_store import Store
+    from trainyard.gateways.s3.bucket_setup import BucketSetup
 
 CALL_SECONDS = 30.0
 """Default time limit of one read or write on the connection to a store."""
@@ -50,7 +50,7 @@ def open_store(
     require_address(url)
     scheme, _, rest = url.partition("://")
     if scheme == "s3":
-        from trainyard.gateways.s3 import S3Store
+        from trainyard.gateways.s3.store import S3Store
 
         return S3Store(
             *_bucket_of(url, rest),
@@ -102,7 +102,7 @@ def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetu
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "s3":
         raise ConfigError(f"{url}: only a bucket has settings to check; write s3://bucket/prefix")
-    from trainyard.gateways.s3.setup import BucketSetup
+    from trainyard.gateways.s3.bucket_setup import BucketSetup
 
     bucket, prefix = _bucket_of(url, match["rest"])
     return BucketSetup(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
@@ -129,7 +129,7 @@ def _bucket_of(url: str, rest: str) -> tuple[str, str]:
 
 
 def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":
-    from trainyard.gateways.local_store import LocalStore
+    from trainyard.gateways.local_store.folder import LocalStore
 
     return LocalStore(_folder(url, rest), pace)
 

@@ -26,7 +26,7 @@ _LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
 
 
 @dataclass(frozen=True)
-class Answer:
+class CliAnswer:
     """GitHub's answer to one call."""
 
     status: int
@@ -70,7 +70,7 @@ class GitHubCli:
         if not done.ok:
             raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> CliAnswer:
         """Make one call. A read is retried after errors that can heal; a change is sent once.
 
         Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached.
@@ -101,7 +101,7 @@ class GitHubCli:
         if code != 0:
             raise ServiceError(f"gh secret set {name}: {' '.join(said.split())[:300]}")
 
-    def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+    def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> CliAnswer:
         line = ["gh", "api", "--include", "--method", method, "-H", "X-GitHub-Api-Version: 2022-11-28", path]
         text = "" if body is None else json.dumps(body)
         done = run_program(
@@ -117,7 +117,7 @@ class GitHubCli:
         raise ServiceTroubleError(f"{self._host} could not be reached: {said or 'no answer'}")
 
 
-def _parsed(output: str) -> Answer | None:
+def _parsed(output: str) -> CliAnswer | None:
     """The answer in the output of `gh api --include`; None when GitHub did not answer.
 
     Raises RateLimitError.
@@ -131,7 +131,7 @@ def _parsed(output: str) -> Answer | None:
         content = json.loads(rest) if rest.strip() else None
     except ValueError:
         content = None
-    answer = Answer(int(found[1]), content)
+    answer = CliAnswer(int(found[1]), content)
     if answer.status in (403, 429) and (_spent(headers) or "rate limit" in answer.message.lower()):
         raise RateLimitError(f"GitHub's rate limit is reached ({answer.message}){_again(headers)}")
     return answer

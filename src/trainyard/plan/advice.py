@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.plan.device import Device, gpu_of
 from trainyard.plan.instances import CATALOGUE, InstanceType
-from trainyard.plan.memory import highest_moment, host_bytes
+from trainyard.plan.memory import highest_memory_peak, host_bytes
 from trainyard.plan.workload import Layout, Recomputation, Workload
 
 _MOST_NODES = 64
@@ -66,7 +66,7 @@ def fits(work: Workload, device: Device) -> bool:
     host = device.host_usable_bytes
     if host is not None and host_bytes(work) > host:
         return False
-    return highest_moment(work).parts.total <= device.usable_bytes
+    return highest_memory_peak(work).parts.total <= device.usable_bytes
 
 
 def _first_fit(work: Workload, machines: Machines) -> list[Workload]:
@@ -103,7 +103,7 @@ def _cheapest_with_changes(work: Workload, *, below: InstanceType | None) -> lis
 
 
 def _change(work: Workload, changed: Workload, instance: InstanceType | None = None) -> Change:
-    peak = highest_moment(changed).parts.total
+    peak = highest_memory_peak(changed).parts.total
     return Change(overrides_between(work, changed), instance, peak, changed.layout.devices)
 
 

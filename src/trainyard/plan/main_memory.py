@@ -1,6 +1,6 @@
 """Compute the main memory of training on one machine: all tensors on a CPU, staged copies with GPUs.
 
-What the machine has is handed in; `cluster.preflight` judges.
+What the machine has is handed in; `machine.preflight` judges.
 """
 
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.device import cpu
-from trainyard.plan.memory import highest_moment, host_bytes
+from trainyard.plan.memory import highest_memory_peak, host_bytes
 from trainyard.plan.workload import Workload, workload_of
 
 _STATE_BYTES = 16
@@ -40,7 +40,7 @@ def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> Main
         return MainMemoryNeed(state, None)
     work = _workload(config, on_gpu=False, processes=1)
     room = cpu(cores=1, memory_bytes=available_bytes).usable_bytes
-    return MainMemoryNeed(highest_moment(work).parts.total, largest_batch_size(work, room))
+    return MainMemoryNeed(highest_memory_peak(work).parts.total, largest_batch_size(work, room))
 
 
 def reserve_bytes(available_bytes: int) -> int:
@@ -57,7 +57,7 @@ def largest_batch_size(work: Workload, room: int) -> int:
     while too_many - fits > 1:
         size = (fits + too_many) // 2
         smaller = replace(work, batch_size=size, accumulation=max(2, work.accumulation))
-        if highest_moment(smaller).parts.total <= room:
+        if highest_memory_peak(smaller).parts.total <= room:
             fits = size
         else:
             too_many = size

@@ -21,7 +21,7 @@ _CUBLAS_WORKSPACE = 8 * 4096 * 1024
 
 
 @dataclass(frozen=True)
-class Parts:
+class MemoryParts:
     """Bytes by purpose."""
 
     weights: int
@@ -47,31 +47,31 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Moment:
+class MemoryPeak:
     """Memory at one point of the step."""
 
     name: str
-    parts: Parts
+    parts: MemoryParts
 
 
-def moments_of(work: Workload) -> tuple[Moment, ...]:
+def memory_peaks_of(work: Workload) -> tuple[MemoryPeak, ...]:
     """Return every moment that can be the peak, in the order of the step."""
     blocks = work.architecture.num_layers
     return (
-        Moment("loss", _at_loss(work)),
-        Moment("backward pass of the final norm", _at_final_norm(work)),
-        Moment("backward pass of the last feed-forward", _at_feed_forward(work, left=blocks)),
-        Moment("backward pass of the last attention", _at_attention(work, left=blocks)),
-        Moment("backward pass of the first feed-forward", _at_feed_forward(work, left=1)),
-        Moment("backward pass of the first attention", _at_attention(work, left=1)),
-        Moment("end of the backward pass", _at_end(work)),
-        Moment("optimizer step", _at_optimizer(work)),
+        MemoryPeak("loss", _at_loss(work)),
+        MemoryPeak("backward pass of the final norm", _at_final_norm(work)),
+        MemoryPeak("backward pass of the last feed-forward", _at_feed_forward(work, left=blocks)),
+        MemoryPeak("backward pass of the last attention", _at_attention(work, left=blocks)),
+        MemoryPeak("backward pass of the first feed-forward", _at_feed_forward(work, left=1)),
+        MemoryPeak("backward pass of the first attention", _at_attention(work, left=1)),
+        MemoryPeak("end of the backward pass", _at_end(work)),
+        MemoryPeak("optimizer step", _at_optimizer(work)),
     )
 
 
-def highest_moment(work: Workload) -> Moment:
+def highest_memory_peak(work: Workload) -> MemoryPeak:
     """Return the moment of the peak."""
-    return max(moments_of(work), key=lambda moment: moment.parts.total)
+    return max(memory_peaks_of(work), key=lambda moment: moment.parts.total)
 
 
 def _resident(work: Workload) -> dict[str, int]:
@@ -99,12 +99,12 @@ def _staged(work: Workload) -> int:
     return 3 * total // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
 
 
-def _at_loss(work: Workload) -> Parts:
+def _at_loss(work: Workload) -> MemoryParts:
     """Memory in the loss: all activations, logits, their gradient, and two float32 copies of one chunk."""
     count, shape = count_parameters(work.architecture), work.architecture
     kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
     copied = count.head + _copied_blocks(work) * count.block
-    return Parts(
+    return MemoryParts(
         **_resident(work),
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
@@ -128,10 +128,10 @@ def _rows_of_logits(work: Workload) -> int:
     return 2 * row * min(work.tokens, max(1, LOSS_ROWS_BYTES[work.on_gpu] // row))
 
 
-def _at_final_norm(work: Workload) -> Parts:
+def _at_final_norm(work: Workload) -> MemoryParts:
     count, shape = count_parameters(work.architecture), work.architecture
     floats = 3 if work.compiled or work.on_gpu else 5
-    return Parts(
+    return MemoryParts(
         **_resident(work),
         gradients=_gradients(work, so_far=count.head),
         copies=_copies(work, _copied_blocks(work) * count.block),
@@ -145,14 +145,14 @@ def _at_final_norm(work: Workload) -> Parts:
     )
 
 
-def _at_feed_forward(work: Workload, *, left: int) -> Parts:
+def _at_feed_forward(work: Workload, *, left: int) -> MemoryParts:
     """Memory in SwiGLU's backward pass with `left` blocks to go: gradients of residual and inner width."""
     count, shape = count_parameters(work.architecture), work.architecture
     done = count.head + (shape.num_layers - left) * count.block
     held = (
         shape.hidden_size * work.residual_bytes + 2 * activations.Widths.of(work).inner * work.compute_bytes
     )
-    return Parts(
+    return MemoryParts(
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block),
@@ -161,7 +161,7 @@ def _at_feed_forward(work: Workload, *, left: int) -> Parts:
     )
 
 
-def _at_attention(work: Workload, *, left: int) -> Parts:
+def _at_attention(work: Workload, *, left: int) -> MemoryParts:
     """Memory in attention's backward pass with `left` blocks to go: gradients of q, k, v and any scores."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
@@ -171,7 +171,7 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
     if scores:
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
     kept = _kept_in(work, left) + _computed_again(work) - activations.feed_forward_kept(work)
-    return Parts(
+    return MemoryParts(
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block - count.feed_forward),
@@ -180,13 +180,13 @@ def _at_attention(work: Workload, *, left: int) -> Parts:
     )
 
 
-def _at_end(work: Workload) -> Parts:
+def _at_end(work: Workload) -> MemoryParts:
     count, shape = count_parameters(work.architecture), work.architecture
     # The embedding's gradient is dense; a tied one is added to the gradient of the output layer.
     tied = _FLOAT * count.embedding // work.layout.parts if shape.tie_word_embeddings else 0
     # A compiled backward pass returns all gradients at once, in addition to those of earlier passes.
     again = _all_gradients(work) if work.compiled and _gradients_stay(work) else 0
-    return Parts(
+    return MemoryParts(
         **_resident(work),
         gradients=_all_gradients(work) + max(tied, again),
         workspace=work.tokens * shape.hidden_size * work.residual_bytes
@@ -197,9 +197,9 @@ def _at_end(work: Workload) -> Parts:
     )
 
 
-def _at_optimizer(work: Workload) -> Parts:
+def _at_optimizer(work: Workload) -> MemoryParts:
     workspace = _CUBLAS_WORKSPACE if work.on_gpu else 0
-    return Parts(**_resident(work), gradients=_all_gradients(work), workspace=workspace)
+    return MemoryParts(**_resident(work), gradients=_all_gradients(work), workspace=workspace)
 
 
 def _all_gradients(work: Workload) -> int:

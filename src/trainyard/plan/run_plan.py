@@ -2,7 +2,8 @@
 
     inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
 
-It validates and arranges. The plan of memory and time is `training_plan`'s, how it reads `report.run_plan`'s.
+It validates and arranges. The plan of memory and time is `training_plan`'s, how it reads
+`report.plan.run_plan_summary`'s.
 
 A run needs to be told where to train and where to store. A fresh copy of the repository tells it neither:
 there a push and the daily run train nothing and end green, and whoever asks for a training is refused.

@@ -2,7 +2,7 @@
 
     Config + Device + what is rented ──plan_training──> TrainingPlan
 
-How people read it is `report.plan_text`'s affair.
+How people read it is `report.plan.plan_text`'s affair.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ from trainyard.plan.advice import Change, Machines, changes_that_fit, fits
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.instances import PRICES_AS_OF
-from trainyard.plan.memory import Moment, highest_moment, host_bytes, moments_of
+from trainyard.plan.memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import Workload, workload_of
 
 
@@ -37,8 +37,8 @@ class TrainingPlan:
         return fits(self.work, self.device)
 
     @property
-    def peak(self) -> Moment:
-        return highest_moment(self.work)
+    def peak(self) -> MemoryPeak:
+        return highest_memory_peak(self.work)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; unknown values are absent."""
@@ -86,7 +86,7 @@ class TrainingPlan:
             "attention_scores_kept": activations.scores_are_kept(work),
             "moments": [
                 {"at": moment.name, "bytes": moment.parts.total} | asdict(moment.parts)
-                for moment in moments_of(work)
+                for moment in memory_peaks_of(work)
             ],
         }
 

@@ -1,5 +1,6 @@
-"""This repository's own set-up on GitHub: the present state, the wanted state, and the steps between them.
+"""This repository itself: its set-up on GitHub, the trust policy of its AWS role, its releases and its
+references.
 
-Facts and a function that asks GitHub come in; steps with a verdict come out. Nothing here starts a process or
-opens a connection.
+In: what was found on GitHub and AWS, docstrings, the changelog, and a way to ask that is handed in.
+Out: steps with a verdict, policies, release archives, the script reference. It opens no connection.
 """

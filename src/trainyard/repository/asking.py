@@ -10,7 +10,7 @@ from trainyard.errors import ConfigError, ServiceError
 from trainyard.repository.rules import About
 
 
-class Answer(Protocol):
+class GitHubAnswer(Protocol):
     """GitHub's answer to one call."""
 
     @property
@@ -24,13 +24,13 @@ class Answer(Protocol):
 class Ask(Protocol):
     """Asks GitHub once; raises ServiceTroubleError when there is no answer."""
 
-    def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer: ...
+    def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> GitHubAnswer: ...
 
 
 class RefusedError(ServiceError):
     """GitHub refused a call."""
 
-    def __init__(self, method: str, path: str, answer: Answer) -> None:
+    def __init__(self, method: str, path: str, answer: GitHubAnswer) -> None:
         self.status, self.said = answer.status, answer.message
         super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}{_hint(answer)}")
 
@@ -118,7 +118,7 @@ def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
         )
 
 
-def _hint(answer: Answer) -> str:
+def _hint(answer: GitHubAnswer) -> str:
     """The fix for a refusal, to be appended to its message; empty when none is known."""
     text = answer.message.lower()
     if answer.status == 401:

@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.repository.runner_command import DRIVER_COMMAND
-from trainyard.repository.steps import Change, SecretChange, Step, Todo, Verdict, named_repository, on_host
-from trainyard.repository.trust import WORKFLOW, Trusted, subjects_of
+from trainyard.repository.setup_step import (
+    SecretChange,
+    SetupChange,
+    SetupVerdict,
+    Step,
+    Todo,
+    named_repository,
+    on_host,
+)
+from trainyard.repository.trust_verdict import WORKFLOW, Trusted, subjects_of
 from trainyard.repository.variables import LABELS, WATCH, labels_text
 
 HERE, MACHINE, BROWSER = "here", "on the GPU machine", "in the browser"
@@ -46,7 +54,7 @@ class About:
 def repository(about: About) -> Step:
     """The repository itself; `asking.refuse_unfit` has checked it before."""
     kind = "private" if about.private else "public"
-    return Step("repository", Verdict.OK, f"{kind}, no fork, not archived; you administer it")
+    return Step("repository", SetupVerdict.OK, f"{kind}, no fork, not archived; you administer it")
 
 
 def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
@@ -54,24 +62,27 @@ def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
     name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)
     if not found.get("enabled"):
         body = {"enabled": True, "allowed_actions": found.get("allowed_actions") or "all"}
-        change = Change("PUT", f"{about.base}/actions/permissions", body)
-        return Step(name, Verdict.CHANGE, "Actions: off → on", (change,), overwrites=True)
+        change = SetupChange("PUT", f"{about.base}/actions/permissions", body)
+        return Step(name, SetupVerdict.CHANGE, "Actions: off → on", (change,), overwrites=True)
     allowed = found.get("allowed_actions", "all")
     if allowed == "local_only":
         text = "only this owner's actions are allowed; the workflows need actions/*"
-        return Step(name, Verdict.YOU, text, todo=settings)
+        return Step(name, SetupVerdict.YOU, text, todo=settings)
     if allowed == "selected" and not selected.get("github_owned_allowed"):
         return Step(
-            name, Verdict.YOU, "GitHub's own actions are not allowed; the workflows need them", todo=settings
+            name,
+            SetupVerdict.YOU,
+            "GitHub's own actions are not allowed; the workflows need them",
+            todo=settings,
         )
     aws = selected.get("verified_allowed") or any(
         "aws-actions/" in p for p in selected.get("patterns_allowed") or ()
     )
     if allowed == "selected" and role and not aws:
         return Step(
-            name, Verdict.YOU, "aws-actions/configure-aws-credentials@* is not allowed", todo=settings
+            name, SetupVerdict.YOU, "aws-actions/configure-aws-credentials@* is not allowed", todo=settings
         )
-    return Step(name, Verdict.OK, f"on, {allowed} actions allowed")
+    return Step(name, SetupVerdict.OK, f"on, {allowed} actions allowed")
 
 
 def workflow(found: Json | None, about: About) -> Step:
@@ -79,69 +90,76 @@ def workflow(found: Json | None, about: About) -> Step:
     name = "workflow"
     if found is None:
         push = Todo(HERE, f"git push origin {about.branch}")
-        return Step(name, Verdict.YOU, f"{WORKFLOW} is not on {about.branch} yet", todo=(push,))
+        return Step(name, SetupVerdict.YOU, f"{WORKFLOW} is not on {about.branch} yet", todo=(push,))
     state = str(found.get("state"))
     if state == "active":
-        return Step(name, Verdict.OK, f"{WORKFLOW} is on {about.branch} and active")
-    change = Change("PUT", f"{about.base}/actions/workflows/{WORKFLOW}/enable")
+        return Step(name, SetupVerdict.OK, f"{WORKFLOW} is on {about.branch} and active")
+    change = SetupChange("PUT", f"{about.base}/actions/workflows/{WORKFLOW}/enable")
     text = f"{WORKFLOW}: {state} → active"
-    return Step(name, Verdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
+    return Step(name, SetupVerdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
 
 
 def fork_requests(found: Json, about: About) -> Step:
     """Whether, in a public repository, every pull request from outside waits for an approval."""
     policy = found.get("approval_policy")
     if policy == STRICTEST:
-        return Step("fork PRs", Verdict.OK, "outside contributors wait for an approval, each time")
+        return Step("fork PRs", SetupVerdict.OK, "outside contributors wait for an approval, each time")
     path = f"{about.base}/actions/permissions/fork-pr-contributor-approval"
-    change = Change("PUT", path, {"approval_policy": STRICTEST})
+    change = SetupChange("PUT", path, {"approval_policy": STRICTEST})
     return Step(
-        "fork PRs", Verdict.CHANGE, f"approval of outside pull requests: {policy} → {STRICTEST}", (change,)
+        "fork PRs",
+        SetupVerdict.CHANGE,
+        f"approval of outside pull requests: {policy} → {STRICTEST}",
+        (change,),
     )
 
 
 def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> Step:
     """One variable of the repository; `wanted` is None to keep the present value."""
     if found and wanted in (None, found):
-        return Step(row, Verdict.OK, f"{name} = {found}")
+        return Step(row, SetupVerdict.OK, f"{name} = {found}")
     if wanted is None:
-        return Step(row, Verdict.YOU, f"{name} is not set")
+        return Step(row, SetupVerdict.YOU, f"{name} is not set")
     text = f"{name}: {found} → {wanted}" if found else f"{name} = {wanted}"
-    return Step(row, Verdict.CHANGE, text, (_set(name, wanted, found, about),), overwrites=bool(found))
+    return Step(row, SetupVerdict.CHANGE, text, (_set(name, wanted, found, about),), overwrites=bool(found))
 
 
-def _set(name: str, value: str, found: str | None, about: About) -> Change:
+def _set(name: str, value: str, found: str | None, about: About) -> SetupChange:
     """The call that sets a variable. A variable with an empty value exists, so it is updated, not created."""
     path, body = f"{about.base}/actions/variables", {"name": name, "value": value}
-    return Change("POST", path, body) if found is None else Change("PATCH", f"{path}/{name}", body)
+    return SetupChange("POST", path, body) if found is None else SetupChange("PATCH", f"{path}/{name}", body)
 
 
 def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> Step:
     """Whether an environment exists and is limited to the default branch (`release`: to version tags)."""
     pattern, kind = ("v*", "tag") if name == "release" else (about.branch, "branch")
     path, limit = f"{about.base}/environments/{name}", f"{'tags ' if kind == 'tag' else ''}{pattern}"
-    add = Change("POST", f"{path}/deployment-branch-policies", {"name": pattern, "type": kind})
+    add = SetupChange("POST", f"{path}/deployment-branch-policies", {"name": pattern, "type": kind})
     settings = Todo(BROWSER, f"{about.page}/settings/environments")
     row = f"env {name}"
     if found is None:
-        return Step(row, Verdict.CHANGE, f"new, limited to {limit}", (_environment_put(path, {}), add))
+        return Step(row, SetupVerdict.CHANGE, f"new, limited to {limit}", (_environment_put(path, {}), add))
     rule = found.get("deployment_branch_policy")
     if not (rule or {}).get("custom_branch_policies"):
         before = "protected branches" if rule else "every branch may use it"
         text = f"{before} → limited to {limit}"
-        return Step(row, Verdict.CHANGE, text, (_environment_put(path, found), add), overwrites=bool(rule))
+        return Step(
+            row, SetupVerdict.CHANGE, text, (_environment_put(path, found), add), overwrites=bool(rule)
+        )
     others = [p for p in policies if (p.get("name"), p.get("type", "branch")) != (pattern, kind)]
     if len(others) == len(policies):
-        return Step(row, Verdict.CHANGE, f"{_names(others) or 'no branch'} may use it → {limit} too", (add,))
+        return Step(
+            row, SetupVerdict.CHANGE, f"{_names(others) or 'no branch'} may use it → {limit} too", (add,)
+        )
     if others:
         remove = (
             Todo(HERE, f"{on_host(about.host)}gh api --method DELETE {add.path}/{policy.get('id')}")
             for policy in others
         )
         text = f"limited to {limit}, and {_names(others)} too: remove what should not be"
-        return Step(row, Verdict.YOU, text, todo=(*remove, settings))
+        return Step(row, SetupVerdict.YOU, text, todo=(*remove, settings))
     more = "; add a reviewer before you release" if name == "release" and not _reviewers(found) else ""
-    return Step(row, Verdict.OK, f"limited to {limit}{more}")
+    return Step(row, SetupVerdict.OK, f"limited to {limit}{more}")
 
 
 def environment_refused(name: str, message: str, about: About) -> Step:
@@ -152,7 +170,7 @@ def environment_refused(name: str, message: str, about: About) -> Step:
     )
     return Step(
         f"env {name}",
-        Verdict.YOU,
+        SetupVerdict.YOU,
         text,
         todo=(Todo(BROWSER, f"https://{about.host}/settings/billing/plans"),),
     )
@@ -163,11 +181,11 @@ def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: 
     place = f"environment {change.environment}" if change.environment else "the repository"
     row = "secret"
     if change.name in found:
-        return Step(row, Verdict.OK, f"{change.name} is in {place}; a value is never read")
+        return Step(row, SetupVerdict.OK, f"{change.name} is in {place}; a value is never read")
     if can_ask:
-        return Step(row, Verdict.CHANGE, f"{change.name} in {place}", (change,))
+        return Step(row, SetupVerdict.CHANGE, f"{change.name} in {place}", (change,))
     line = change.command_line(about.host, about.name)
-    return Step(row, Verdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
+    return Step(row, SetupVerdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
 
 
 def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> Step:
@@ -175,26 +193,29 @@ def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) 
     name, todo = "aws role", tuple(Todo(HERE, line) for line in trusted.commands())
     subject = trusted.subject.text(trusted.form)
     if held is not None and trusted.fits(held):
-        return Step(name, Verdict.OK, f"{trusted.name} trusts {subject}")
+        return Step(name, SetupVerdict.OK, f"{trusted.name} trusts {subject}")
     if held is not None:
         text = f"{trusted.name} trusts {_listed(subjects_of(held)) or 'nobody of GitHub'} → {subject}"
-        return Step(name, Verdict.YOU, text, todo=todo)
+        return Step(name, SetupVerdict.YOU, text, todo=todo)
     if assumed_by:
-        return Step(name, Verdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
+        return Step(name, SetupVerdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
     if "NoSuchEntity" in why_not:
         create = (todo[0], Todo(HERE, trusted.create_command()))
         text = f"AWS has no role {trusted.name}; its policy is in docs/runbooks/permissions.md#artifacts"
-        return Step(name, Verdict.YOU, text, todo=create)
+        return Step(name, SetupVerdict.YOU, text, todo=create)
     text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it proves it"
-    return Step(name, Verdict.YOU, text, todo=todo)
+    return Step(name, SetupVerdict.YOU, text, todo=todo)
 
 
 def role_of_other_issuer(why: str, *, assumed_by: str) -> Step:
-    """The step for a role whose policy `plan.trust_policy` cannot write: only a run shows that it works."""
+    """The step for a role whose policy `repository.trust_policy` cannot write: only a run shows that it
+    works."""
     if assumed_by:
-        return Step("aws role", Verdict.OK, f"was assumed by run {assumed_by}")
+        return Step("aws role", SetupVerdict.OK, f"was assumed by run {assumed_by}")
     return Step(
-        "aws role", Verdict.YOU, f"{why}: write its trust policy by hand; a run that assumes it proves it"
+        "aws role",
+        SetupVerdict.YOU,
+        f"{why}: write its trust policy by hand; a run that assumes it proves it",
     )
 
 
@@ -206,14 +227,14 @@ def runner(
     online = [each for each in fitting if each.get("status") == "online"]
     if online:
         return Step(
-            name, Verdict.OK, f"{_listed(str(each.get('name')) for each in online)} online with {wanted}"
+            name, SetupVerdict.OK, f"{_listed(str(each.get('name')) for each in online)} online with {wanted}"
         )
     if fitting:
         names = _listed(str(each.get("name")) for each in fitting)
         look = Todo(MACHINE, "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped")
-        return Step(name, Verdict.YOU, f"{names} has {wanted} and is offline", todo=(look,))
+        return Step(name, SetupVerdict.YOU, f"{names} has {wanted} and is offline", todo=(look,))
     text = f"no runner with the labels {wanted} is registered{remark}"
-    return Step(name, Verdict.YOU, text, todo=tuple(todo))
+    return Step(name, SetupVerdict.YOU, text, todo=tuple(todo))
 
 
 def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tuple[str, tuple[Todo, ...]]:
@@ -224,7 +245,7 @@ def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tup
         missing = [label for label in labels if label.casefold() not in has]
         said += f"; {each.get('name')} lacks {', '.join(missing)}"
         body = {"labels": missing}
-        give = Change("POST", f"{about.base}/actions/runners/{each.get('id')}/labels", body)
+        give = SetupChange("POST", f"{about.base}/actions/runners/{each.get('id')}/labels", body)
         note = f"if {each.get('name')} is the one that is meant"
         todo.append(Todo(HERE, give.command_line(about.host, about.name), note))
     return said, tuple(todo)
@@ -236,7 +257,7 @@ def public_runner(about: About) -> Step:
         "the repository is public, so pull requests from strangers could reach your machine: make it "
         "private, or accept that with --allow-public"
     )
-    return Step("runner", Verdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),))
+    return Step("runner", SetupVerdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),))
 
 
 def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json]:
@@ -250,12 +271,12 @@ def watch(found: str | None, *, registered: bool, wanted: bool, about: About) ->
     """Whether the watchdog is on; it is turned on only once a runner is registered."""
     note = "" if about.issues else "; issues are off, so it can open none"
     if found:
-        return Step("watchdog", Verdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
+        return Step("watchdog", SetupVerdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
     if not wanted:
-        return Step("watchdog", Verdict.OPTIONAL, f"{WATCH} is not set: nothing watches the runner")
+        return Step("watchdog", SetupVerdict.OPTIONAL, f"{WATCH} is not set: nothing watches the runner")
     if not registered:
-        return Step("watchdog", Verdict.WAITS, f"{WATCH} = on, once a runner is registered")
-    return Step("watchdog", Verdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),))
+        return Step("watchdog", SetupVerdict.WAITS, f"{WATCH} = on, once a runner is registered")
+    return Step("watchdog", SetupVerdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),))
 
 
 @dataclass(frozen=True)
@@ -305,28 +326,28 @@ def machine(found: Trained, *, command_shown: bool, about: About) -> Step:
     """Whether the GPU machine and its driver can train, according to scripts/check_environment.py there."""
     name = "gpu machine"
     if found.checked == "success":
-        return Step(name, Verdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train")
+        return Step(name, SetupVerdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train")
     if found.checked:
         look = Todo(
             HERE,
             f"gh run view {found.check_id} --repo {named_repository(about.host, about.name)} --log-failed",
         )
         return Step(
-            name, Verdict.YOU, f"run {found.check_run} found the machine not fit to train", todo=(look,)
+            name, SetupVerdict.YOU, f"run {found.check_run} found the machine not fit to train", todo=(look,)
         )
     note = "only where the command above says that the driver is missing or too old"
     todo = (Todo(MACHINE, DRIVER_COMMAND, note),) if command_shown else ()
-    return Step(name, Verdict.WAITS, "the first run checks its driver, GPU and disk", todo=todo)
+    return Step(name, SetupVerdict.WAITS, "the first run checks its driver, GPU and disk", todo=todo)
 
 
 def first_run(found: Trained, *, ready: bool, about: About) -> Step:
     """Whether a training job was green on that runner."""
     if found.proven_run:
-        return Step("first green", Verdict.OK, f"run {found.proven_run} trained and was proven")
+        return Step("first green", SetupVerdict.OK, f"run {found.proven_run} trained and was proven")
     after = f"; the newest is {found.last}" if found.last else ""
     repository = named_repository(about.host, about.name)
     line = f"gh workflow run {WORKFLOW} --repo {repository} -f config=configs/smoke.yaml"
-    verdict, note = (Verdict.YOU, "") if ready else (Verdict.WAITS, "once a runner is online")
+    verdict, note = (SetupVerdict.YOU, "") if ready else (SetupVerdict.WAITS, "once a runner is online")
     return Step("first green", verdict, f"no training was proven yet{after}", todo=(Todo(HERE, line, note),))
 
 
@@ -339,13 +360,13 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
         for check in (rule.get("parameters") or {}).get("required_status_checks", ())
     ]
     if "ci" in checks:
-        return Step("branch rule", Verdict.OK, f"{about.branch} asks for the check ci")
+        return Step("branch rule", SetupVerdict.OK, f"{about.branch} asks for the check ci")
     why = (
         "could not be read: not on this plan?"
         if found is None
         else f"{about.branch} does not ask for the check ci"
     )
-    return Step("branch rule", Verdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
+    return Step("branch rule", SetupVerdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
 
 
 def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About) -> Step:
@@ -354,7 +375,7 @@ def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequenc
     return variable("runner labels", LABELS, about, found=found, wanted=value)
 
 
-def _environment_put(path: str, found: Json) -> Change:
+def _environment_put(path: str, found: Json) -> SetupChange:
     """The call that limits an environment and keeps its other settings.
 
     Reviewers and wait timers are sent only if there are some: below the Enterprise plan, GitHub refuses a
@@ -370,7 +391,7 @@ def _environment_put(path: str, found: Json) -> Change:
             body["prevent_self_review"] = bool(rule.get("prevent_self_review"))
     if _reviewers(found):
         body["reviewers"] = _reviewers(found)
-    return Change("PUT", path, body)
+    return SetupChange("PUT", path, body)
 
 
 def _reviewers(found: Json) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ from trainyard.repository import rules
 from trainyard.repository.address import GITHUB
 from trainyard.repository.asking import Ask, RefusedError, every, got, got_or_none
 from trainyard.repository.runner_command import Registration, runner_command
-from trainyard.repository.steps import Change, SecretChange, Step, Todo, Verdict
-from trainyard.repository.trust import WORKFLOW, Trusted, is_immutable
+from trainyard.repository.setup_step import SecretChange, SetupChange, SetupVerdict, Step, Todo
+from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
 from trainyard.repository.variables import (
     DEFAULT_LABELS,
     ENVIRONMENTS,
@@ -39,7 +39,7 @@ AskAws = Callable[[str], tuple[Mapping[str, Any] | None, str]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedSetup:
     """The wanted settings; an empty value keeps the present one."""
 
     labels: Sequence[str] = ()
@@ -70,7 +70,7 @@ class Setup:
     """The set-up of one repository, from a fresh copy to its first green run."""
 
     def __init__(
-        self, ask: Ask, about: rules.About, wanted: Wanted, manner: Manner, *, ask_aws: AskAws
+        self, ask: Ask, about: rules.About, wanted: WantedSetup, manner: Manner, *, ask_aws: AskAws
     ) -> None:
         self._ask, self._ask_aws, self._about = ask, ask_aws, about
         self._wanted, self._manner = wanted, manner
@@ -92,7 +92,7 @@ class Setup:
             done[step.name] = step
             yield step
         needed = ("actions", "workflow", "runner labels", "store", "runner", "fork PRs")
-        settled = (Verdict.OK, Verdict.DONE)
+        settled = (SetupVerdict.OK, SetupVerdict.DONE)
         ready = all(done[name].verdict in settled for name in needed if name in done)
         yield self._settled(
             "first green", lambda: rules.first_run(self._trained, ready=ready, about=self._about)
@@ -124,27 +124,27 @@ class Setup:
     def _settled(self, name: str, judge: Callable[[], Step]) -> Step:
         """A step after its changes were made and read back, or with the reason why they were not."""
         if self._cut:
-            return Step(name, Verdict.UNREACHED, "run it again: what is done stays done")
+            return Step(name, SetupVerdict.UNREACHED, "run it again: what is done stays done")
         try:
             step = judge()
-            return self._changed(step, judge) if step.verdict is Verdict.CHANGE else step
+            return self._changed(step, judge) if step.verdict is SetupVerdict.CHANGE else step
         except ServiceTroubleError as error:
             self._cut = str(error)
-            return Step(name, Verdict.UNREACHED, self._cut)
+            return Step(name, SetupVerdict.UNREACHED, self._cut)
         except RefusedError as error:
             if "upgrade" in error.said.lower() and self._plan_lacks(name, error):
                 return self._without_plan(name, f"GitHub said {error.said}")
-            return Step(name, Verdict.REFUSED, str(error))
+            return Step(name, SetupVerdict.REFUSED, str(error))
 
     def _changed(self, step: Step, judge: Callable[[], Step]) -> Step:
         if self._manner.dry_run:
-            return replace(step, verdict=Verdict.WOULD)
+            return replace(step, verdict=SetupVerdict.WOULD)
         if step.overwrites and not self._manner.agreed(step):
-            return replace(step, verdict=Verdict.YOU, text=f"{step.text}: not changed; --yes changes it")
+            return replace(step, verdict=SetupVerdict.YOU, text=f"{step.text}: not changed; --yes changes it")
         refusal = self._make(step.changes)
         again = judge()
-        if again.verdict is not Verdict.CHANGE:
-            return replace(again, verdict=Verdict.DONE) if again.verdict is Verdict.OK else again
+        if again.verdict is not SetupVerdict.CHANGE:
+            return replace(again, verdict=SetupVerdict.DONE) if again.verdict is SetupVerdict.OK else again
         if isinstance(refusal, ServiceTroubleError):
             raise refusal
         if isinstance(refusal, RefusedError) and self._plan_lacks(step.name, refusal):
@@ -152,9 +152,9 @@ class Setup:
         if refusal is None and step.name.startswith("env ") and self._about.private:
             return self._without_plan(step.name, "GitHub accepted the limit but did not keep it")
         reason = str(refusal) if refusal else "GitHub accepted the change but does not show it"
-        return replace(step, verdict=Verdict.REFUSED, text=f"{step.text}: {reason}", changes=())
+        return replace(step, verdict=SetupVerdict.REFUSED, text=f"{step.text}: {reason}", changes=())
 
-    def _make(self, changes: Sequence[Change | SecretChange]) -> ServiceError | None:
+    def _make(self, changes: Sequence[SetupChange | SecretChange]) -> ServiceError | None:
         """Make the changes in their order and stop at the first refusal, which is returned."""
         self._variables = None
         for change in changes:
@@ -207,7 +207,7 @@ class Setup:
             try:
                 self._labels = labels_of_variable(found)
             except ConfigError as error:
-                return Step("runner labels", Verdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it")
+                return Step("runner labels", SetupVerdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it")
         return rules.labels_row(found, self._wanted.labels, self._labels, self._about)
 
     def _store_step(self) -> Step:
@@ -217,7 +217,7 @@ class Setup:
         self._role_since = str(role.get("updated_at") or "")
         self._store = self._wanted.store or str(variables.get(STORE, {}).get("value") or "")
         step = self._variable("store", STORE, self._wanted.store or None, variables)
-        if step.verdict is Verdict.YOU:
+        if step.verdict is SetupVerdict.YOU:
             where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"
             line = f"{SCRIPT} --store file:///mnt/storage/store"
             return replace(step, text=f"{step.text}; {where}", todo=(Todo(rules.HERE, line),))
@@ -241,7 +241,7 @@ class Setup:
     def _secret(self, place: str, name: str) -> Step:
         environment = place if self._wanted.environments else ""
         if environment in self._missing and not self._manner.dry_run:
-            return Step("secret", Verdict.WAITS, f"{name} waits for the environment {environment}")
+            return Step("secret", SetupVerdict.WAITS, f"{name} waits for the environment {environment}")
         part = f"environments/{environment}" if environment else "actions"
         items = every(self._ask, f"{self._about.base}/{part}/secrets", "secrets", none=bool(environment))
         change = SecretChange(name, environment)
@@ -260,10 +260,10 @@ class Setup:
             return rules.runner(fitting, self._labels)
         if not self._store:
             text = "the command for a machine comes once the store is known, because it creates its folder"
-            return Step("runner", Verdict.WAITS, text)
+            return Step("runner", SetupVerdict.WAITS, text)
         self._command_shown = True
         said, todo = rules.lacking(runners, self._labels, self._about)
-        token = Change("POST", f"{self._about.base}/actions/runners/registration-token")
+        token = SetupChange("POST", f"{self._about.base}/actions/runners/registration-token")
         step = rules.runner((), self._labels, remark=remark + said, todo=(*todo, self._command(token)))
         return replace(step, changes=(token,) if self._manner.dry_run else ())
 
@@ -284,7 +284,7 @@ class Setup:
             )
         return rules.fitting_runners(found, self._labels), ""
 
-    def _command(self, for_token: Change) -> Todo:
+    def _command(self, for_token: SetupChange) -> Todo:
         """The command that makes a machine a runner; a dry run requests no token."""
         downloads = {
             str(each["architecture"]): (str(each["download_url"]), str(each["sha256_checksum"]))

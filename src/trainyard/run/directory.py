@@ -3,7 +3,7 @@
     <run>/run.json  config.yaml  metrics.jsonl  events.jsonl
           checkpoints/step-00000500/  logs/  tensorboard/  report/
 
-Only names and existence; `identity`, `records` and `checkpoints` know the contents of the files.
+Only names and existence; `identity`, `records` and `checkpoint_manifest` know the contents of the files.
 """
 
 import re

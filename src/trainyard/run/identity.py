@@ -15,8 +15,8 @@ from urllib.parse import quote
 from trainyard import __version__
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.commands import made_by
-from trainyard.run.files import sha256_of_file, write_json_atomically
 from trainyard.run.outside import parse_json, read_bytes
+from trainyard.run.whole_files import sha256_of_file, write_json_atomically
 
 SCHEMA = 1
 ORIGIN_KEYS = (

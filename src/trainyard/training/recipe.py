@@ -8,16 +8,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainyard.config.launch import require_processes
+from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.run.progress import UNSEEN, Progress
 
 if TYPE_CHECKING:
+    from trainyard.training.data.training_data import TrainingData
     from trainyard.training.grpo.questions import Questions
-    from trainyard.training.parts import Listener
-    from trainyard.training.segment import Request
-    from trainyard.training.stop import StopRequest
-    from trainyard.training.training_data import TrainingData
+    from trainyard.training.run.run_context import Listener
+    from trainyard.training.run.run_request import Request
+    from trainyard.training.runtime.stop_signals import StopRequest
 
 RequestFor = Callable[[Any], "Request[Any]"]
 """Makes the request from the data, which is prepared last."""
@@ -29,7 +29,7 @@ def ready_data(config: Config, progress: Progress = UNSEEN) -> "TrainingData | Q
         from trainyard.training.grpo.questions import questions_of
 
         return questions_of(config)
-    from trainyard.training.training_data import ready_data as ready_tokens
+    from trainyard.training.data.training_data import ready_data as ready_tokens
 
     return ready_tokens(config.data, config.model, progress)
 
@@ -51,7 +51,7 @@ def trainer_of(config: Config) -> Trainer:
         from trainyard.training.grpo.session import train_on_rewards
 
         return train_on_rewards
-    from trainyard.training.session import train
+    from trainyard.training.run.lifecycle import train
 
     return train
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.training.preparation import plan_preparation
-from trainyard.training.segment import Request
-from trainyard.training.session import describe
-from trainyard.training.training_data import TrainingData, data_at_hand
+from trainyard.training.data.preparation import plan_preparation
+from trainyard.training.data.training_data import TrainingData, data_at_hand
+from trainyard.training.run.lifecycle import describe
+from trainyard.training.run.run_request import Request
 
 RequestFor = Callable[[TrainingData], Request]
 """Makes the request from the data, which is prepared last."""

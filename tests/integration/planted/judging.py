@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.integration.planted.yard import Yard, script
 
-from trainyard import command
+from trainyard.command import handler
 
 LIMIT_SECONDS = 10
 HUNG = -1
@@ -41,7 +41,7 @@ def call(name: str, *arguments: str, within: Path) -> Answer:
     out, err = _stream(), _stream()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(within):
-            code = command.exit_code_of(lambda: int(script(name).main(list(arguments))))
+            code = handler.exit_code_of(lambda: int(script(name).main(list(arguments))))
     except _TooLongError:
         code = HUNG
     return Answer(int(code), _written(out) + _written(err), _written(out))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.integration.planted.yard import script
 
-from trainyard import command
+from trainyard.command import handler
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def answers_of(calls: list[list[str]]) -> list[int]:
-    return [command.exit_code_of(partial(answer_of, words)) for words in calls]
+    return [handler.exit_code_of(partial(answer_of, words)) for words in calls]
 
 
 def answer_of(words: list[str]) -> int:

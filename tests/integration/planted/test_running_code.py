@@ -20,7 +20,7 @@ from tests.integration.planted.situations import mend, put
 from tests.integration.planted.yard import ROOT, STEPS, Yard
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
-from trainyard.training.stored_index import INDEX_NAME
+from trainyard.training.checkpoint.stored_index import INDEX_NAME
 
 RAN = "ran"
 """The file that the planted code makes, in the yard's folder."""

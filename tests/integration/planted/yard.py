@@ -13,17 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.running import RunningRun
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.upload.running import RunningRun
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import provenance
-from trainyard.training.segment import Request
-from trainyard.training.session import train
-from trainyard.training.stop import StopRequest
-from trainyard.training.tokens import prepare_data
+from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.run.lifecycle import train
+from trainyard.training.run.run_request import Request
+from trainyard.training.runtime.stop_signals import StopRequest
 
 ROOT = Path(__file__).resolve().parents[3]
 GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
@@ -145,7 +145,7 @@ def followed(base: Path) -> Yard:
 
 
 def claim_and_follow(yard: Yard) -> None:
-    from trainyard.artifacts.numbers import claim_number
+    from trainyard.artifacts.record.run_numbers import claim_number
 
     claim_number(open_store(yard.store), f"id-of-{yard.path.name}", 1)
     yard.follow()

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.integration.planted.yard import ROOT, make_all, plain
 from tests.scripts.command_lines.options import Kind, Option, options_of
 
-from trainyard.report.change import Comparison, Rules, Side
+from trainyard.report.change.change import ChangeRules, Comparison, Side
 
 _fresh = itertools.count()
 CONFIG = """
@@ -28,7 +28,7 @@ model:
 training: {batch_size: 2, max_steps: 8}
 data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
 """
-RULES = Rules("config.yaml", overrides=(), repeats=1, minutes=1)
+RULES = ChangeRules("config.yaml", overrides=(), repeats=1, minutes=1)
 SEGMENT = {"lineage": "99", "number": 1, "run_number": 7, "commit": "a" * 40, "step": 0, "deaths": 0}
 PLAN = {"segment": {**SEGMENT, "thread": ""}, "inputs": {}, "ref": "main", "store": "", "most_segments": 9}
 KUBECONFIG = {

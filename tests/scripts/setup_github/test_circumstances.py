@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.plan.trust_policy import Form, Subject, trust_policy
 from trainyard.repository import asking
-from trainyard.repository.setup import Manner, Setup, Wanted
-from trainyard.repository.steps import SecretChange, Step, Verdict, exit_code
+from trainyard.repository.setup import Manner, Setup, WantedSetup
+from trainyard.repository.setup_step import SecretChange, SetupVerdict, Step, exit_code
+from trainyard.repository.trust_policy import Form, Subject, trust_policy
 
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 BASE = "/repos/me/lab"
@@ -39,7 +39,7 @@ SetUp = Callable[..., Done]
 @pytest.fixture
 def set_up(direct: Any) -> SetUp:
     def run(
-        github: Any, wanted: Wanted, held: Any = None, host: str = "github.com", why: str = "no aws here"
+        github: Any, wanted: WantedSetup, held: Any = None, host: str = "github.com", why: str = "no aws here"
     ) -> Done:
         ask = direct(github)
         about, _ = asking.about(ask, host, "me/lab")
@@ -59,19 +59,19 @@ def test_a_public_repository_gets_no_runner_unless_it_is_told(
 ) -> None:
     github = fresh(visibility="public", private=False)
     github.variables["TRAINYARD_STORE"] = "s3://ml-runs"
-    refused = set_up(github, Wanted())
-    assert (refused["runner"].verdict, refused["watchdog"].verdict) == (Verdict.YOU, Verdict.WAITS)
+    refused = set_up(github, WantedSetup())
+    assert (refused["runner"].verdict, refused["watchdog"].verdict) == (SetupVerdict.YOU, SetupVerdict.WAITS)
     assert "--allow-public" in refused["runner"].text
     assert not any("/runners" in call for call in github.calls), "no token is made"
     assert github.approval == "all_external_contributors"
-    assert set_up(complete(github), Wanted(allow_public=True)).code == 0
+    assert set_up(complete(github), WantedSetup(allow_public=True)).code == 0
 
 
 @pytest.mark.parametrize("visibility", ["private", "internal"])
 def test_pull_requests_of_strangers_are_no_matter_where_there_are_none(
     fresh: Any, complete: Any, set_up: SetUp, visibility: str
 ) -> None:
-    done = set_up(complete(fresh(visibility=visibility)), Wanted())
+    done = set_up(complete(fresh(visibility=visibility)), WantedSetup())
     assert (done.code, [step.name for step in done.steps if step.name == "fork PRs"]) == (0, [])
 
 
@@ -86,11 +86,11 @@ def test_a_runner_of_the_organisation_counts_if_the_repository_may_use_it(
 ) -> None:
     github = organisation(fresh, complete)
     github.groups = {1: [github.runner("cpu-1", "self-hosted")], 5: [github.runner("org-gpu")]}
-    done = set_up(github, Wanted())
+    done = set_up(github, WantedSetup())
     assert (done.code, done["runner"].text) == (0, "org-gpu online with self-hosted, gpu")
     github.faults = {"GET /orgs/me/actions/runner-groups": [403]}
-    unlisted = set_up(github, Wanted())
-    assert (unlisted.code, unlisted["runner"].verdict) == (1, Verdict.YOU)
+    unlisted = set_up(github, WantedSetup())
+    assert (unlisted.code, unlisted["runner"].verdict) == (1, SetupVerdict.YOU)
     assert "it takes the scope admin:org" in unlisted["runner"].text
     assert "sudo bash -s" in unlisted.todo("runner")
 
@@ -98,7 +98,7 @@ def test_a_runner_of_the_organisation_counts_if_the_repository_may_use_it(
 def test_a_runner_that_lacks_a_label_is_named_with_the_call_that_gives_it(
     fresh: Any, complete: Any, set_up: SetUp
 ) -> None:
-    done = set_up(complete(fresh()), Wanted(labels=("self-hosted", "GPU", "h100")))
+    done = set_up(complete(fresh()), WantedSetup(labels=("self-hosted", "GPU", "h100")))
     assert "gpu-1 lacks h100" in done["runner"].text
     wanted = (
         """gh api --method POST repos/me/lab/actions/runners/7/labels --input - <<< '{"labels": ["h100"]}'"""
@@ -111,14 +111,14 @@ def test_without_environments_secrets_are_the_repositorys(fresh: Any, complete: 
     github.environments.clear()
     github.faults = {f"PUT {BASE}/environments/.*": [422]}
     secrets = (("training", "WANDB_API_KEY"),)
-    refused = set_up(github, Wanted(secrets=secrets))
+    refused = set_up(github, WantedSetup(secrets=secrets))
     assert (refused.code, refused["env training"].verdict, refused["secret"].verdict) == (
         1,
-        Verdict.YOU,
-        Verdict.WAITS,
+        SetupVerdict.YOU,
+        SetupVerdict.WAITS,
     )
     assert "GitHub Pro, Team or Enterprise" in refused["env training"].text
-    taken = set_up(github, Wanted(secrets=secrets, environments=False))
+    taken = set_up(github, WantedSetup(secrets=secrets, environments=False))
     assert (taken.code, github.secrets) == (0, {"": {"WANDB_API_KEY": "sealed"}})
 
 
@@ -133,7 +133,7 @@ def test_a_limit_is_added_to_an_environment_and_what_else_it_has_is_kept(
         {"type": "branch_policy"},
     ]
     github.environments["release"] = {"protection_rules": kept, "deployment_branch_policy": None}
-    assert set_up(github, Wanted()).code == 0
+    assert set_up(github, WantedSetup()).code == 0
     assert github.environments["release"]["protection_rules"] == [
         {"type": "wait_timer", "wait_timer": 30},
         {"type": "required_reviewers", "reviewers": [{"type": "User", "id": 11}]},
@@ -143,8 +143,8 @@ def test_a_limit_is_added_to_an_environment_and_what_else_it_has_is_kept(
 def test_a_plan_is_named_where_github_names_it(fresh: Any, complete: Any, set_up: SetUp) -> None:
     github = complete(fresh())
     github.faults = {f"GET {BASE}/environments/training": ["upgrade"]}
-    done = set_up(github, Wanted())
-    assert (done.code, done["env training"].verdict) == (1, Verdict.YOU)
+    done = set_up(github, WantedSetup())
+    assert (done.code, done["env training"].verdict) == (1, SetupVerdict.YOU)
     assert "--no-environments" in done["env training"].text
 
 
@@ -152,18 +152,18 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(
     fresh: Any, set_up: SetUp
 ) -> None:
     github = fresh()
-    done = set_up(github, Wanted())
-    assert [done[name].verdict for name in ("store", "runner")] == [Verdict.YOU, Verdict.WAITS]
+    done = set_up(github, WantedSetup())
+    assert [done[name].verdict for name in ("store", "runner")] == [SetupVerdict.YOU, SetupVerdict.WAITS]
     assert "--store file:///mnt/storage/store" in done.todo("store")
     assert not any("registration-token" in call for call in github.calls)
     directory = {"TRAINYARD_RUNS_DIRECTORY": "/mnt/runs"}
-    known = set_up(github, Wanted(store="file:///mnt/a%20b", variables=directory))
+    known = set_up(github, WantedSetup(store="file:///mnt/a%20b", variables=directory))
     assert "  give '/mnt/a b'\n  give /mnt/runs\n" in known.todo("runner")
 
 
 def test_the_page_on_the_runner_has_a_row_for_every_step(fresh: Any, complete: Any, set_up: SetUp) -> None:
     github = complete(fresh(visibility="public", private=False))
-    wanted = Wanted(role=ROLE, secrets=(("training", "WANDB_API_KEY"),), allow_public=True)
+    wanted = WantedSetup(role=ROLE, secrets=(("training", "WANDB_API_KEY"),), allow_public=True)
     page = (Path(__file__).resolve().parents[3] / "docs" / "runbooks" / "gpu_runner.md").read_text()
     table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
@@ -179,7 +179,7 @@ def test_a_watchdog_that_somebody_switched_off_stays_off(
     github = complete(fresh(has_issues=False))
     del github.variables["TRAINYARD_WATCH"]
     github.variables |= {"TRAINYARD_WATCH": found} if found else {}
-    done = set_up(github, Wanted())
+    done = set_up(github, WantedSetup())
     assert (done.code, github.variables["TRAINYARD_WATCH"]) == (0, kept)
     assert ("issues are off" in done["watchdog"].text) is (kept == "on")
 
@@ -188,7 +188,7 @@ def test_lists_are_read_to_their_last_page(fresh: Any, complete: Any, set_up: Se
     github = complete(fresh())
     github.variables = {f"A_{n}": "x" for n in range(65)} | github.variables
     github.runners = [github.runner(f"cpu-{n}", "self-hosted") for n in range(205)] + github.runners
-    done = set_up(github, Wanted())
+    done = set_up(github, WantedSetup())
     assert (done.code, done["runner"].text) == (0, "gpu-1 online with self-hosted, gpu")
 
 
@@ -198,14 +198,14 @@ def test_variables_that_hold_no_labels_are_said_and_not_replaced(
 ) -> None:
     github = complete(fresh())
     github.variables["TRAINYARD_RUNNER_LABELS"] = value
-    done = set_up(github, Wanted())
-    assert (done.code, done["runner labels"].verdict) == (1, Verdict.YOU)
+    done = set_up(github, WantedSetup())
+    assert (done.code, done["runner labels"].verdict) == (1, SetupVerdict.YOU)
     assert github.changes() == []
-    assert set_up(github, Wanted(labels=("self-hosted", "gpu"))).code == 0
+    assert set_up(github, WantedSetup(labels=("self-hosted", "gpu"))).code == 0
 
 
 SUBJECT = Subject("me/lab", environment="training", owner_id=11, repository_id=22)
-WITH_ROLE = Wanted(role=ROLE)
+WITH_ROLE = WantedSetup(role=ROLE)
 
 
 def policy(form: Form) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def test_the_role_is_judged_by_what_aws_holds_and_the_subject_that_github_gives(
     github.subject = {"use_default": True, "use_immutable_subject": immutable}
     done = set_up(github, WITH_ROLE, policy(form))
     assert github.variables["TRAINYARD_AWS_ROLE"] == ROLE
-    assert (done["aws role"].verdict, done.code) == ((Verdict.OK, 0) if right else (Verdict.YOU, 1))
+    assert (done["aws role"].verdict, done.code) == ((SetupVerdict.OK, 0) if right else (SetupVerdict.YOU, 1))
     if not right:
         assert (
             "trusts repo:me/lab:environment:training → repo:me@11/lab@22:environment:training"
@@ -242,18 +242,18 @@ def test_a_role_of_the_variable_is_judged_too_and_a_run_that_assumed_it_counts(
 ) -> None:
     github = complete(fresh())
     github.variables["TRAINYARD_AWS_ROLE"] = ROLE
-    unknown = set_up(github, Wanted())
-    assert (unknown.code, unknown["aws role"].verdict) == (1, Verdict.YOU)
+    unknown = set_up(github, WantedSetup())
+    assert (unknown.code, unknown["aws role"].verdict) == (1, SetupVerdict.YOU)
     assert "no aws here" in unknown["aws role"].text
     missing = set_up(
-        github, Wanted(), why="An error occurred (NoSuchEntity) when calling the GetRole operation"
+        github, WantedSetup(), why="An error occurred (NoSuchEntity) when calling the GetRole operation"
     )
     assert "AWS has no role trainyard-ci" in missing["aws role"].text
     assert "aws iam create-role --role-name trainyard-ci" in missing.todo("aws role")
     github.train(role="success")
-    assert set_up(github, Wanted()).code == 0
+    assert set_up(github, WantedSetup()).code == 0
     github.runs[0]["created_at"] = "2026-11-01T00:00:00Z"  # before the variable was set: perhaps another role
-    assert set_up(github, Wanted()).code == 1
+    assert set_up(github, WantedSetup()).code == 1
 
 
 @pytest.mark.parametrize(("host", "default"), [("git.example.org", True), ("github.com", False)])
@@ -263,7 +263,7 @@ def test_a_subject_that_is_not_githubs_own_is_left_to_a_person(
     github = complete(fresh())
     github.subject = {"use_default": default}
     done = set_up(github, WITH_ROLE, policy(Form.IMMUTABLE), host)
-    assert (done["aws role"].verdict, done.code) == (Verdict.YOU, 1)
+    assert (done["aws role"].verdict, done.code) == (SetupVerdict.YOU, 1)
     github.train(role="success")
     assert set_up(github, WITH_ROLE, None, host).code == 0
 
@@ -283,24 +283,24 @@ def test_actions_that_are_selected_must_hold_those_of_the_workflows(
 ) -> None:
     github = complete(fresh())
     github.actions, github.selected = {"enabled": True, "allowed_actions": "selected"}, selected
-    done = set_up(github, replace(Wanted(), role=ROLE if role else ""), policy(Form.IMMUTABLE))
-    assert (done["actions"].verdict is Verdict.OK) is right
+    done = set_up(github, replace(WantedSetup(), role=ROLE if role else ""), policy(Form.IMMUTABLE))
+    assert (done["actions"].verdict is SetupVerdict.OK) is right
 
 
 def test_the_branch_that_is_the_default_is_the_one_that_counts(
     fresh: Any, complete: Any, set_up: SetUp
 ) -> None:
     github = fresh(default_branch="trunk")
-    set_up(github, Wanted(store="s3://ml-runs"))
+    set_up(github, WantedSetup(store="s3://ml-runs"))
     assert [policy["name"] for policy in github.policies["training"]] == ["trunk"]
 
 
 def test_the_branch_rule_is_advice(fresh: Any, complete: Any, set_up: SetUp) -> None:
     github = complete(fresh())
-    assert set_up(github, Wanted())["branch rule"].verdict is Verdict.OPTIONAL
+    assert set_up(github, WantedSetup())["branch rule"].verdict is SetupVerdict.OPTIONAL
     checks = {"required_status_checks": [{"context": "ci"}]}
     github.rules = [{"type": "deletion"}, {"type": "required_status_checks", "parameters": checks}]
-    assert set_up(github, Wanted())["branch rule"].verdict is Verdict.OK
+    assert set_up(github, WantedSetup())["branch rule"].verdict is SetupVerdict.OK
     github.faults = {"GET .*/rules/branches/main": [403]}
-    done = set_up(github, Wanted())
-    assert (done["branch rule"].verdict, done.code) == (Verdict.OPTIONAL, 0)
+    done = set_up(github, WantedSetup())
+    assert (done["branch rule"].verdict, done.code) == (SetupVerdict.OPTIONAL, 0)

@@ -13,11 +13,11 @@ import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.repository import asking
-from trainyard.repository.setup import Manner, Setup, Wanted
-from trainyard.repository.steps import Step, Verdict, exit_code
+from trainyard.repository.setup import Manner, Setup, WantedSetup
+from trainyard.repository.setup_step import SetupVerdict, Step, exit_code
 
 ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
-WANTED = Wanted(
+WANTED = WantedSetup(
     labels=("self-hosted", "gpu"),
     store="file:///mnt/storage/store",
     variables={"TRAINYARD_DEADLINE": "8h"},
@@ -184,7 +184,7 @@ CASES = [
     Case("watchdog", "right", as_it_is, ENOUGH),
     Case("branch rule", "absent", as_it_is, ENOUGH),
 ]
-FINAL = {ENOUGH: Verdict.OK, CHANGED: Verdict.DONE, CONSENT: Verdict.DONE}
+FINAL = {ENOUGH: SetupVerdict.OK, CHANGED: SetupVerdict.DONE, CONSENT: SetupVerdict.DONE}
 
 
 def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., Any]) -> Any:
@@ -197,7 +197,7 @@ def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., An
 
 
 def set_up(
-    github: Any, ask: Any, wanted: Wanted = WANTED, *, yes: bool = True, dry_run: bool = False
+    github: Any, ask: Any, wanted: WantedSetup = WANTED, *, yes: bool = True, dry_run: bool = False
 ) -> list[Step]:
     def set_secret(change: Any) -> None:
         path = f"repos/me/lab/environments/{change.environment}/secrets/{change.name}"
@@ -227,9 +227,9 @@ def test_a_step_is_done_and_read_back_or_left_to_a_person(
     steps = set_up(github, direct(github), yes=yes)
     step = row_of(steps, case)
     if case.row == "branch rule":
-        assert (step.verdict, exit_code(steps)) == (Verdict.OPTIONAL, 0)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.OPTIONAL, 0)
     elif case.follows == PERSON or (case.follows == CONSENT and not yes):
-        assert (step.verdict, exit_code(steps)) == (Verdict.YOU, 1)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.YOU, 1)
         assert case.change == "" or github.changes() == before
     else:
         assert (step.verdict, exit_code(steps)) == (FINAL[case.follows], 0)
@@ -238,7 +238,7 @@ def test_a_step_is_done_and_read_back_or_left_to_a_person(
         calls = len(github.changes())
         again = set_up(github, direct(github), yes=False)
         assert len(github.changes()) == calls, "what is right is not touched"
-        assert {each.verdict for each in again} <= {Verdict.OK, Verdict.OPTIONAL}
+        assert {each.verdict for each in again} <= {SetupVerdict.OK, SetupVerdict.OPTIONAL}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -250,7 +250,7 @@ def test_a_dry_run_changes_nothing_and_names_the_calls(
     assert github.changes() == []
     step = row_of(steps, case)
     if case.change and case.follows != PERSON:
-        assert (step.verdict, exit_code(steps)) == (Verdict.WOULD, 1)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.WOULD, 1)
         method, path = case.change.split(" ")
         shown = [change.command_line("github.com", "me/lab") for change in step.changes]
         wanted = (
@@ -274,18 +274,18 @@ def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
     if isinstance(fault, str):
         after = steps[[each.name for each in steps].index(case.row) :]
         shared = case.read.endswith("/variables")
-        assert step.verdict is Verdict.UNREACHED
-        assert {each.verdict for each in after} == {Verdict.UNREACHED} or shared
+        assert step.verdict is SetupVerdict.UNREACHED
+        assert {each.verdict for each in after} == {SetupVerdict.UNREACHED} or shared
         assert exit_code(steps) == 4
         github.faults = {}
         assert exit_code(set_up(github, direct(github))) == 0, "run again goes on"
     elif absent_by_404:
-        assert step.verdict not in (Verdict.OK, Verdict.DONE)
+        assert step.verdict not in (SetupVerdict.OK, SetupVerdict.DONE)
         assert exit_code(steps) in (1, 4)
     else:
-        assert (step.verdict, exit_code(steps)) == (Verdict.REFUSED, 4)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.REFUSED, 4)
         assert str(fault) in step.text
-        assert Verdict.UNREACHED not in {each.verdict for each in steps}
+        assert SetupVerdict.UNREACHED not in {each.verdict for each in steps}
 
 
 CHANGES = [case for case in CASES if case.change and case.follows in (CHANGED, CONSENT)]
@@ -302,14 +302,14 @@ def test_a_change_that_is_refused_is_never_said_to_be_done(
     step = row_of(steps, case)
     plan = case.row.startswith("env ") and fault in (404, 422, "ignored")  # of a private repository
     if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
-        assert (step.verdict, exit_code(steps)) == (Verdict.DONE, 0)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.DONE, 0)
     elif fault in ("cut", "after", "limit"):
-        assert (step.verdict, exit_code(steps)) == (Verdict.UNREACHED, 4)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.UNREACHED, 4)
     elif plan:
-        assert (step.verdict, exit_code(steps)) == (Verdict.YOU, 1)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.YOU, 1)
         assert "--no-environments" in step.text
     else:
-        assert (step.verdict, exit_code(steps)) == (Verdict.REFUSED, 4)
+        assert (step.verdict, exit_code(steps)) == (SetupVerdict.REFUSED, 4)
     github.faults = {}
     assert exit_code(set_up(github, direct(github))) == 0, "nothing is lost: run again goes on"
 

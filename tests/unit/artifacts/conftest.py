@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.artifacts.store import Store
+from trainyard.artifacts.store.object_store import Store
 from trainyard.gateways import open_store
-from trainyard.run.checkpoints import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.comparison import Depth
 from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion, withdraw
-from trainyard.artifacts.pruning import prune
-from trainyard.artifacts.pruning_plan import plan_pruning
-from trainyard.artifacts.restore import restore
-from trainyard.artifacts.retention import Rules
-from trainyard.artifacts.selection import select
-from trainyard.artifacts.store import Store
-from trainyard.artifacts.sync import sync_run
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import select
+from trainyard.artifacts.retention.pruning import prune
+from trainyard.artifacts.retention.pruning_plan import plan_pruning
+from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.comparison import Depth
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
-from trainyard.gateways.local_store import LocalStore
+from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.directory import RunDirectory
-from trainyard.run.files import sha256_of_file
+from trainyard.run.whole_files import sha256_of_file
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def race(store: Store, make_run: Any, folder: Path) -> Callable[..., str]:
 
 def remove(store: Store, **rules: Any) -> None:
     """As in another process, which removes promoted ones too."""
-    chosen = Rules(keep_promoted=False, **rules)
+    chosen = RetentionRules(keep_promoted=False, **rules)
     for plan in plan_pruning(store, [1], chosen):
         prune(store, plan, by="eve", rules=chosen)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config.launch import require_processes
 from trainyard.config.load import load_config
+from trainyard.config.mesh import require_processes
 from trainyard.errors import ConfigError
 
 SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"

@@ -8,7 +8,7 @@ import yaml
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.training.model import Block, Llama, parameter_count
+from trainyard.training.model.model import Block, Llama, parameter_count
 
 PRESETS = sorted((Path(__file__).resolve().parents[3] / "configs" / "models").glob("*.yaml"))
 

@@ -14,7 +14,7 @@ import pytest
 
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import names_a_store, open_store
-from trainyard.gateways.local_store import LocalStore
+from trainyard.gateways.local_store.folder import LocalStore
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_a_file_that_is_removed_meanwhile_counts_as_missing(
     assert [found.key for found in listing] == ["run-1/c"]
     with monkeypatch.context() as patch:
         patch.setattr(
-            "trainyard.gateways.local_store.store.digest_of", lambda path: path.unlink() or path.stat()
+            "trainyard.gateways.local_store.folder.digest_of", lambda path: path.unlink() or path.stat()
         )
         assert store.describe("run-1/c") is None
 

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from trainyard.artifacts.landing import Landing
-from trainyard.artifacts.manifest import ManifestObject
-from trainyard.artifacts.sending import FILES_AT_ONCE
-from trainyard.gateways.s3.memory import BUDGET_BYTES, Memory
+from trainyard.artifacts.record.manifest import ManifestObject
+from trainyard.artifacts.restore.download import Landing
+from trainyard.artifacts.upload.upload import FILES_AT_ONCE
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE
 from trainyard.gateways.s3.store import RANGE_BYTES, S3Store
+from trainyard.gateways.s3.transfer_memory import BUDGET_BYTES, TransferMemory
 
 MIB = 1 << 20
 BEGUN = b"<R><UploadId>u</UploadId></R>"
@@ -154,7 +154,7 @@ def test_small_files_go_by_as_many_connections_as_there_are_threads(
 
 
 def test_memory_is_lent_up_to_the_budget_and_what_is_larger_is_lent_alone() -> None:
-    memory = Memory(10)
+    memory = TransferMemory(10)
     first, second = memory.take(4), memory.take(6)
     assert first is not None
     assert second is not None
@@ -169,7 +169,7 @@ def test_memory_is_lent_up_to_the_budget_and_what_is_larger_is_lent_alone() -> N
 
 
 def test_who_waits_for_memory_gets_it_when_it_is_given_back() -> None:
-    memory, got = Memory(10), threading.Event()
+    memory, got = TransferMemory(10), threading.Event()
     first = memory.take(8)
     assert first is not None
 
@@ -190,7 +190,7 @@ def test_readings_that_fail_leave_their_memory_to_those_that_wait(
     server.content, server.wanted = bytes(RANGE_BYTES * 10), 1
     entries = {PurePosixPath(name): ManifestObject(name, RANGE_BYTES * 10, "0" * 64) for name in "abc"}
     with Landing(store, tmp_path) as landing, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainyard.artifacts.landing._write", full)
+        patch.setattr("trainyard.artifacts.restore.download._write", full)
         with pytest.raises(OSError, match="full"):
             landing.land(entries)
     assert store._memory._lent == 0

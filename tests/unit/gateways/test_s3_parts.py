@@ -13,8 +13,8 @@ import pytest
 from trainyard.errors import CheckpointError, ServiceError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text, crc64nvme_of
-from trainyard.gateways.s3.memory import Memory
 from trainyard.gateways.s3.parts import Parts, _Whole
+from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.unfinished import StoredPart, stored_parts
 from trainyard.gateways.s3.uploads import BODY_BYTES, describe
 
@@ -73,7 +73,7 @@ def file(tmp_path: Path) -> Path:
 
 def send(bucket: Bucket, file: Path) -> Parts:
     upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
-    assert upload.send(file, {}, CRC, memory=Memory())
+    assert upload.send(file, {}, CRC, memory=TransferMemory())
     return upload
 
 
@@ -127,7 +127,7 @@ def test_where_each_part_is_compared_the_sha256_is_as_claimed_if_vouched_for(
     bucket, content = ScriptedBucket(), file.read_bytes()
     claim = Claimed(content, 16 * MIB, is_vouched_for=vouched)
     upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
-    assert upload.send(file, {}, CRC, memory=Memory())
+    assert upload.send(file, {}, CRC, memory=TransferMemory())
     upload.commit()
     assert (upload.is_compared, sorted(bucket.sent)) == (True, [1, 2, 3])
     assert upload.sha256 == ("as claimed" if vouched else hashlib.sha256(content).hexdigest())
@@ -143,7 +143,7 @@ def test_a_part_that_is_not_as_claimed_is_not_sent_and_nothing_is_left(
     claim = Claimed(bytes(content), 16 * MIB, is_vouched_for=vouched)
     upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
     with pytest.raises(CheckpointError, match="another part"):
-        upload.send(file, {}, CRC, memory=Memory())
+        upload.send(file, {}, CRC, memory=TransferMemory())
     assert place // (16 * MIB) + 1 not in bucket.sent
     assert bucket.asked[-1] == "abort_multipart_upload"
 
@@ -154,7 +154,7 @@ def test_a_part_that_is_not_as_claimed_is_not_sent_and_nothing_is_left(
 def test_a_claim_of_other_parts_or_another_size_counts_for_nothing(file: Path, size: int, part: int) -> None:
     claim = Claimed(bytes(size), part)
     upload = Parts(ScriptedBucket(), "k", file.stat().st_size, pace=lambda _count: None, claim=claim)
-    assert upload.send(file, {}, CRC, memory=Memory())
+    assert upload.send(file, {}, CRC, memory=TransferMemory())
     upload.abort()
     assert not upload.is_compared
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -255,7 +255,7 @@ def test_the_first_parts_are_read_while_the_upload_is_begun(file: Path) -> None:
     bucket, reads = ScriptedBucket(), threading.Semaphore(0)
     bucket.before_begun = lambda: seen.extend(reads.acquire(timeout=5) for _ in range(3))
     upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: reads.release())
-    assert upload.send(file, {}, CRC, memory=Memory())
+    assert upload.send(file, {}, CRC, memory=TransferMemory())
     assert seen == [True, True, True]
     upload.abort()
     assert not upload.is_compared
@@ -272,7 +272,7 @@ def test_nothing_is_sent_to_a_store_that_does_not_know_the_checksum(
     bucket = ScriptedBucket()
     bucket.begun = begun
     upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
-    assert not upload.send(file, {}, CRC, memory=Memory())
+    assert not upload.send(file, {}, CRC, memory=TransferMemory())
     assert bucket.asked == ["list_parts", "create_multipart_upload", *given_up]
     assert not is_locked(file)
 
@@ -290,7 +290,7 @@ def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> Non
     bucket = ScriptedBucket()
     upload = Parts(bucket, "k", file.stat().st_size + 1, pace=lambda _count: None)
     with pytest.raises(ServiceError, match="shorter"):
-        upload.send(file, {}, CRC, memory=Memory())
+        upload.send(file, {}, CRC, memory=TransferMemory())
     assert bucket.asked[-1] == "abort_multipart_upload"
     assert not is_locked(file)
 

@@ -8,7 +8,7 @@ from trainyard.config.schema import Config
 from trainyard.plan.advice import Machines, changes_that_fit, fits, overrides_between
 from trainyard.plan.device import cpu, gpu, gpu_of
 from trainyard.plan.instances import find_instance
-from trainyard.plan.memory import highest_moment
+from trainyard.plan.memory import highest_memory_peak
 from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
 
 Build = Callable[..., Workload]
@@ -20,7 +20,7 @@ EAGER = ("model.dtype=float32", "compute.compile=false")
 
 def just_enough_for(work: Workload, **more: int) -> Machines:
     """GPUs on which `work` fits and nothing larger does."""
-    total = highest_moment(work).parts.total + 2**30
+    total = highest_memory_peak(work).parts.total + 2**30
     return Machines(gpu("L4", round(total / 0.95) + 10), **more)
 
 
@@ -89,7 +89,7 @@ def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
         for way in changes_that_fit(work, Machines(device)):
             changed = workload_of(load(NAME, *EAGER, *way.overrides), on_gpu=True)
             assert fits(changed, gpu_of(way.instance) if way.instance else device)
-            assert highest_moment(changed).parts.total == way.peak_bytes
+            assert highest_memory_peak(changed).parts.total == way.peak_bytes
             assert changed.tokens_per_step == work.tokens_per_step
 
 
@@ -130,7 +130,7 @@ def test_more_nodes_are_taken_where_one_is_too_small(load: Load) -> None:
         processes=way.nodes,
     )
     assert planned.tokens_per_step == work.tokens_per_step
-    assert highest_moment(planned).parts.total == way.peak_bytes
+    assert highest_memory_peak(planned).parts.total == way.peak_bytes
     assert fits(planned, here.device)
 
 
@@ -154,7 +154,7 @@ def test_matrices_are_cut_where_one_sequence_a_group_is_left(workload: Build) ->
 
 def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much(workload: Build) -> None:
     behind = workload(on_gpu=False, compiled=False, staged=True)
-    total = highest_moment(replace(behind, staged=False)).parts.total
+    total = highest_memory_peak(replace(behind, staged=False)).parts.total
     here = Machines(cpu(cores=2, memory_bytes=round((total + 2**30) / 0.95) + 10))
     assert not fits(behind, here.device)
     assert changes_that_fit(behind, here)[0].overrides == ("checkpointing.mode=sync",)

@@ -10,7 +10,7 @@ from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.plan.device import cpu
 from trainyard.plan.main_memory import largest_batch_size, main_memory_need
-from trainyard.plan.memory import highest_moment
+from trainyard.plan.memory import highest_memory_peak
 from trainyard.plan.workload import workload_of
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -37,11 +37,11 @@ def test_the_largest_batch_fits_and_one_more_does_not(batch: int, accumulation: 
 
     def takes(sequences: int) -> int:
         again = smoke(f"training.batch_size={sequences}", "training.gradient_accumulation_steps=4")
-        return highest_moment(workload_of(again, on_gpu=False)).parts.total
+        return highest_memory_peak(workload_of(again, on_gpu=False)).parts.total
 
     assert size == 0 or takes(size) <= room
     assert size == batch or takes(size + 1) > room
-    assert found.tensors_bytes == highest_moment(workload_of(config, on_gpu=False)).parts.total
+    assert found.tensors_bytes == highest_memory_peak(workload_of(config, on_gpu=False)).parts.total
 
 
 def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:

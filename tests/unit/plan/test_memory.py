@@ -13,9 +13,9 @@ import pytest
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
 from trainyard.plan import activations, memory
-from trainyard.plan.memory import Parts, highest_moment, host_bytes, moments_of
+from trainyard.plan.memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
-from trainyard.training import attention, loss
+from trainyard.training.model import attention, loss
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_fit.py"
 SHAPES = ("small-float32", "small-bfloat16")
@@ -42,16 +42,16 @@ def test_the_plan_is_within_a_tenth_of_a_real_step(
     assert result["measured"][part] > 1_000_000
 
 
-def at(work: Workload, name: str) -> Parts:
-    return next(moment.parts for moment in moments_of(work) if moment.name == name)
+def at(work: Workload, name: str) -> MemoryParts:
+    return next(moment.parts for moment in memory_peaks_of(work) if moment.name == name)
 
 
 def test_weights_and_moments_are_there_at_every_moment(workload: Build) -> None:
     work = workload()
     weights = 4 * count_parameters(work.architecture).total
     tables = 2 * 4 * 2048 * 64
-    assert {m.parts.weights for m in moments_of(work)} == {weights + tables}
-    assert {m.parts.moments for m in moments_of(work)} == {2 * weights}
+    assert {m.parts.weights for m in memory_peaks_of(work)} == {weights + tables}
+    assert {m.parts.moments for m in memory_peaks_of(work)} == {2 * weights}
 
 
 def test_the_optimizer_sees_every_gradient(workload: Build) -> None:
@@ -85,7 +85,7 @@ def test_each_stronger_recomputation_keeps_less(workload: Build) -> None:
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
     assert kept[-1] == 4 * 2048
-    peaks = [highest_moment(workload(recomputation=mode)).parts.total for mode in Recomputation]
+    peaks = [highest_memory_peak(workload(recomputation=mode)).parts.total for mode in Recomputation]
     assert peaks == sorted(peaks, reverse=True)
 
 
@@ -98,11 +98,11 @@ def test_shards_divide_the_state_and_gather_two_blocks(workload: Build) -> None:
     last = "backward pass of the last attention"
     assert at(eighth, last).workspace - at(whole, last).workspace > 2 * 2 * block
     assert at(eighth, "loss").copies == 0
-    assert highest_moment(eighth).parts.total < highest_moment(whole).parts.total
+    assert highest_memory_peak(eighth).parts.total < highest_memory_peak(whole).parts.total
 
 
 def test_replicas_change_no_memory(workload: Build) -> None:
-    assert moments_of(workload(layout=Layout(replicas=4))) == moments_of(workload())
+    assert memory_peaks_of(workload(layout=Layout(replicas=4))) == memory_peaks_of(workload())
 
 
 def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -> None:
@@ -235,8 +235,8 @@ def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) 
 
     waits, behind = work(), work("checkpointing.mode=async")
     total = 4 * count_parameters(waits.architecture).total
-    assert {moment.parts.staging for moment in moments_of(waits)} == {0}
-    assert {moment.parts.staging for moment in moments_of(behind)} == {3 * total // 2}
+    assert {moment.parts.staging for moment in memory_peaks_of(waits)} == {0}
+    assert {moment.parts.staging for moment in memory_peaks_of(behind)} == {3 * total // 2}
     rounded = work("checkpointing.mode=async_process", "compute.gradient_compression=powersgd")
     assert at(rounded, "loss").staging == 3 * total // 2 + total, "what each process left out is its own"
     gpu = work("checkpointing.mode=async", on_gpu=True)

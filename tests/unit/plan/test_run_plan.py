@@ -12,8 +12,8 @@ from trainyard.errors import ConfigError
 from trainyard.plan.machine_plan import plan_on, usd_per_hour
 from trainyard.plan.run_plan import Asked, RunPlan, resolve
 from trainyard.plan.target import Machine, Target
-from trainyard.report.plan_text import read_plan
-from trainyard.report.run_plan import Planned, expected, markdown_plan
+from trainyard.report.plan.plan_text import read_plan
+from trainyard.report.plan.run_plan_summary import Planned, expected, markdown_plan
 from trainyard.run.segment import Segment, manifest_place, read_handover
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ import yaml
 
 from trainyard.errors import ConfigError
 from trainyard.repository import rules, variables
-from trainyard.repository.trust import WORKFLOW
+from trainyard.repository.trust_verdict import WORKFLOW
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,11 +10,11 @@ import pytest
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row
-from trainyard.training import writer_process
-from trainyard.training.segment import Request
-from trainyard.training.session import train
-from trainyard.training.stop import StopRequest
-from trainyard.training.training_data import ready_data
+from trainyard.training.checkpoint import writer_process
+from trainyard.training.data.training_data import ready_data
+from trainyard.training.run.lifecycle import train
+from trainyard.training.run.run_request import Request
+from trainyard.training.runtime.stop_signals import StopRequest
 
 TINY: dict[str, Any] = {
     "model": {

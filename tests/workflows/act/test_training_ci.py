@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.layout import READINESS
+from trainyard.artifacts.store.layout import READINESS
 
 pytestmark = pytest.mark.act
 

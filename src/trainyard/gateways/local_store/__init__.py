@@ -3,7 +3,3 @@
 store  the operations of a store, on files
 files  copying, hashing and flushing files to disk
 """
-
-from trainyard.gateways.local_store.store import LocalObject, LocalStore, LocalUpload
-
-__all__ = ["LocalObject", "LocalStore", "LocalUpload"]

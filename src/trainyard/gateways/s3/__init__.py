@@ -13,7 +13,3 @@
 One client does everything. boto3's CRT client is not used: it sends and fetches whole files, but supports
 neither our part checksums nor claims nor listings, so it would be a second client beside this one.
 """
-
-from trainyard.gateways.s3.store import S3Store
-
-__all__ = ["S3Store"]

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class PartCheck(Protocol):
+class DeclaredPart(Protocol):
     """Compares a part with its expected digest."""
 
     def update(self, piece: memoryview, /) -> None: ...
@@ -12,7 +12,7 @@ class PartCheck(Protocol):
         """Raise CheckpointError when the part differs."""
 
 
-class Claim(Protocol):
+class DeclaredFile(Protocol):
     """The expected digests of a file's parts."""
 
     @property
@@ -29,6 +29,6 @@ class Claim(Protocol):
         """Whether the SHA-256 need not be computed if the parts match."""
         ...
 
-    def part(self, number: int) -> PartCheck:
+    def part(self, number: int) -> DeclaredPart:
         """Return the check of part `number`, counted from 0."""
         ...

@@ -23,8 +23,8 @@ from typing import Any
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text
-from trainyard.gateways.s3.claims import Claim
-from trainyard.gateways.s3.memory import Memory
+from trainyard.gateways.s3.claims import DeclaredFile
+from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
 from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirmed, object_of, part_bytes
 
@@ -85,7 +85,7 @@ class _Part:
     number: int
     """Counted from 1."""
     buffer: mmap.mmap
-    memory: Memory
+    memory: TransferMemory
     """The pool to which the buffer is returned."""
     whole: _InTurn
 
@@ -94,7 +94,7 @@ class Parts:
     """A multipart upload that is not joined yet."""
 
     def __init__(
-        self, bucket: Bucket, key: str, size: int, *, pace: Pace, claim: Claim | None = None
+        self, bucket: Bucket, key: str, size: int, *, pace: Pace, claim: DeclaredFile | None = None
     ) -> None:
         self.size, self._pace = size, pace
         self.sha256 = ""
@@ -115,7 +115,9 @@ class Parts:
     def is_compared(self) -> bool:
         return self._claim is not None
 
-    def send(self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, memory: Memory) -> bool:
+    def send(
+        self, path: Path, metadata: Mapping[str, str], algorithm: Algorithm, *, memory: TransferMemory
+    ) -> bool:
         """Send all parts that S3 does not have; return False, with nothing started, for an unknown checksum.
 
         When one part fails permanently, the upload is aborted.
@@ -192,7 +194,7 @@ class Parts:
     def _length(self, number: int) -> int:
         return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
 
-    def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: Memory) -> list[_Sent]:
+    def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: TransferMemory) -> list[_Sent]:
         """Send each part in order; the first ones are read while the upload is being started."""
         whole, parts = _InTurn(), list[Future[_Sent]]()
         with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:

@@ -16,9 +16,9 @@ from typing import Any
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket, pause
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
-from trainyard.gateways.s3.claims import Claim
-from trainyard.gateways.s3.memory import Memory
+from trainyard.gateways.s3.claims import DeclaredFile
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
+from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     MISSING,
     S3Object,
@@ -77,7 +77,7 @@ class S3Store:
         )
         self.prefix, self._pace = self._bucket.prefix, pace
         self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
-        self._memory, self._large = Memory(), threading.Semaphore(_LARGE_AT_ONCE)
+        self._memory, self._large = TransferMemory(), threading.Semaphore(_LARGE_AT_ONCE)
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -245,7 +245,7 @@ class S3Store:
         self._bucket.call("delete_object", key, unless=MISSING)
 
     def stage(
-        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: Claim | None = None
+        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: DeclaredFile | None = None
     ) -> SinglePart | Parts:
         size = path.stat().st_size
         if size <= PARTS_FROM_BYTES:

@@ -1,7 +1,7 @@
 """Build the model that GRPO trains: transformers' Llama of our shape, and a tokenizer with our ids.
 
-Its parameters have the same names as those of `training.model`, so that checkpoints, exports and starting
-weights work for both. This module does not train.
+Its parameters have the same names as those of `training.model.model`, so that checkpoints, exports and
+starting weights work for both. This module does not train.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,13 @@ from torch import nn
 
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import ConfigError
-from trainyard.training.exported_tokenizer import byte_tokenizer
-from trainyard.training.hugging_face_config import hugging_face_config
-from trainyard.training.model import build_model
-from trainyard.training.pretrained import tokenizer_file
-from trainyard.training.starting_weights import load_weights
-from trainyard.training.vocabulary import load_vocabulary
-from trainyard.training.weight_source import WeightSource
+from trainyard.training.data.vocabulary import load_vocabulary
+from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.model.model import build_model
+from trainyard.training.weights.hugging_face_config import hugging_face_config
+from trainyard.training.weights.pretrained import tokenizer_file
+from trainyard.training.weights.starting_weights import load_weights
+from trainyard.training.weights.weight_source import WeightSource
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast

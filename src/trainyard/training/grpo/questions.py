@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import Config
+from trainyard.training.data.order import Permutation
 from trainyard.training.grpo.arithmetic import VERSION, evaluate, expression
 from trainyard.training.grpo.reward import QUESTION_END
-from trainyard.training.order import Permutation
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _WELL_FORMED, _NEAR = 0.1, 0.4
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AnswerVerdict:
     """The reward of an answer."""
 
     reward: float
@@ -26,12 +26,12 @@ class Verdict:
     is_right: bool
 
 
-def judge(question: str, answer: str) -> Verdict:
+def judge(question: str, answer: str) -> AnswerVerdict:
     """Judge the `answer` to a `question` such as `((3+4)-5)=`. The whole answer must be one number."""
     if not _NUMBER.fullmatch(answer):
-        return Verdict(0.0, is_right=False)
+        return AnswerVerdict(0.0, is_right=False)
     distance = abs(int(answer) - evaluate(question.removesuffix(QUESTION_END)))
     if distance == 0:
-        return Verdict(1.0, is_right=True)
+        return AnswerVerdict(1.0, is_right=True)
     nearness = max(0.0, 1 - distance / len(VALUES))
-    return Verdict(_WELL_FORMED + _NEAR * nearness, is_right=False)
+    return AnswerVerdict(_WELL_FORMED + _NEAR * nearness, is_right=False)

@@ -12,36 +12,35 @@ from typing import Any
 
 import torch
 
-from trainyard.config.launch import require_processes
+from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.run.lock import locked
-from trainyard.training.before_torch import started
-from trainyard.training.checkpoint import load_checkpoint
+from trainyard.run.run_lock import locked
+from trainyard.training.checkpoint.checkpoint import load_checkpoint
+from trainyard.training.checkpoint.resume import find_resume_point, what_must_fit
 from trainyard.training.grpo.arithmetic import evaluate
 from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, fill
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.grpo.questions import Questions
 from trainyard.training.grpo.reward import QUESTION_END, judge
-from trainyard.training.grpo.steps import Steps
+from trainyard.training.grpo.step_records import Steps
 from trainyard.training.grpo.warm_start import warm_start
-from trainyard.training.hang import ended_when_hung
-from trainyard.training.hardware import hardware_facts, prepare_device
-from trainyard.training.length import RunLength
-from trainyard.training.model import parameter_count
-from trainyard.training.optimizer import build_optimizer
-from trainyard.training.outcome import OutcomeRecorder
-from trainyard.training.parts import Listener, Segment, show_work
-from trainyard.training.resume import find_resume_point, what_must_fit
-from trainyard.training.saving import Saver
-from trainyard.training.segment import Request, continue_records, finished_before, open_records
-from trainyard.training.starting_weights import open_starting_weights
-from trainyard.training.state import seed_everything
-from trainyard.training.stop import StopRequest
-from trainyard.training.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
-from trainyard.training.watchdog import Watchdog
-from trainyard.training.weight_source import WeightSource
-from trainyard.training.world import ALONE
+from trainyard.training.model.model import parameter_count
+from trainyard.training.model.optimizer import build_optimizer
+from trainyard.training.run.checkpoint_scheduler import Saver
+from trainyard.training.run.hang import ended_when_hung
+from trainyard.training.run.length import RunLength
+from trainyard.training.run.outcome import OutcomeRecorder
+from trainyard.training.run.run_context import Listener, RunContext, show_work
+from trainyard.training.run.run_request import Request, continue_records, finished_before, open_records
+from trainyard.training.run.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
+from trainyard.training.runtime.before_torch import started
+from trainyard.training.runtime.hardware import hardware_facts, prepare_device, seed_everything
+from trainyard.training.runtime.stop_signals import StopRequest
+from trainyard.training.runtime.watchdog import Watchdog
+from trainyard.training.runtime.world import ALONE
+from trainyard.training.weights.starting_weights import open_starting_weights
+from trainyard.training.weights.weight_source import WeightSource
 
 _SAMPLES = 8
 
@@ -109,7 +108,7 @@ class _Session:
                         show_sample(segment.trackers, recorder.sample, state.step)
         return recorder.outcome
 
-    def _train(self, segment: Segment, state: PolicyState, weights: WeightSource | None) -> None:
+    def _train(self, segment: RunContext, state: PolicyState, weights: WeightSource | None) -> None:
         with Saver(segment) as saver:
             saver.remove_old()
             if state.step == 0:
@@ -119,7 +118,7 @@ class _Session:
                 self._step(segment, state, saver)
             saver.save(wait=True)
 
-    def _step(self, segment: Segment, state: PolicyState, saver: Saver) -> None:
+    def _step(self, segment: RunContext, state: PolicyState, saver: Saver) -> None:
         show_work(segment.listener, "importing TRL")
         from trainyard.training.grpo.trainer import train_policy
 
@@ -128,7 +127,7 @@ class _Session:
             train_policy(self._config, self._questions, state, steps=steps, last=self._length.steps)
 
     def _start_warm(
-        self, segment: Segment, state: PolicyState, saver: Saver, *, weights: WeightSource | None
+        self, segment: RunContext, state: PolicyState, saver: Saver, *, weights: WeightSource | None
     ) -> None:
         """Bring the policy from its first weights to those that GRPO starts with."""
         if self._config.grpo.warm_start_steps:
@@ -158,7 +157,7 @@ class _Session:
     @contextmanager
     def _segment(
         self, run_id: str, state: PolicyState, watchers: tuple[StopRequest, Listener]
-    ) -> Iterator[Segment]:
+    ) -> Iterator[RunContext]:
         """The segment with its trackers, which are closed at the end."""
         directory, (stop, listener) = self._request.directory, watchers
         trackers = open_trackers(
@@ -169,7 +168,7 @@ class _Session:
             hyperparameters=hyperparameters_of(self._config),
         )
         try:
-            yield Segment(
+            yield RunContext(
                 config=self._config,
                 directory=directory,
                 run_id=run_id,
@@ -209,7 +208,7 @@ class _Session:
         return "\n".join(lines)
 
 
-def _alive(segment: Segment) -> str | None:
+def _alive(segment: RunContext) -> str | None:
     """Between two steps of the warm start: a sign of life, and why to stop."""
     segment.watchdog.beat()
     return segment.stop.reason

@@ -20,12 +20,12 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trainyard.config.schema import Config
+from trainyard.training.checkpoint.state import generator_states, restore_generators
 from trainyard.training.grpo.policy import build_tokenizer
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.grpo.questions import Questions
 from trainyard.training.grpo.reward import judge
-from trainyard.training.grpo.steps import Steps
-from trainyard.training.state import generator_states, restore_generators
+from trainyard.training.grpo.step_records import Steps
 
 
 def train_policy(

@@ -8,10 +8,10 @@ import pytest
 
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
-from trainyard.training.parts import Listener
 from trainyard.training.recipe import ready_data, trainer_of
-from trainyard.training.segment import Request
-from trainyard.training.stop import StopRequest
+from trainyard.training.run.run_context import Listener
+from trainyard.training.run.run_request import Request
+from trainyard.training.runtime.stop_signals import StopRequest
 
 TINY: dict[str, dict[str, Any]] = {
     "model": {

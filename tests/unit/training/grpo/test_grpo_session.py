@@ -10,15 +10,15 @@ import torch
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError, TrainingFailedError
-from trainyard.run.checkpoints import verify_checkpoint
+from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, read_rows
-from trainyard.training.export import plan_export, write_export
-from trainyard.training.grpo.steps import Steps
+from trainyard.training.export.export import plan_export, write_export
+from trainyard.training.grpo.step_records import Steps
 from trainyard.training.grpo.trainer import reward
 from trainyard.training.recipe import ready_data, rehearse
-from trainyard.training.segment import Request
-from trainyard.training.stop import StopRequest
+from trainyard.training.run.run_request import Request
+from trainyard.training.runtime.stop_signals import StopRequest
 
 MakeConfig = Callable[..., Config]
 Train = Callable[..., dict[str, Any]]

@@ -1,0 +1,180 @@
+"""Trace a stored run's lineage: run → parent checkpoint → its run → …, and each run's data and code.
+
+A parent is identified by the SHA-256 of its own manifest, searched among all runs of the store, and verified
+there. Data and code are not in the store, so only their recorded digests are reported.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from trainyard.artifacts.promotion import problems_of
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import checkpoints_of
+from trainyard.artifacts.record.manifest import RunManifest, read_chain
+from trainyard.artifacts.record.run_numbers import used_numbers
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.verify.comparison import Depth
+from trainyard.errors import VerificationError
+
+_AT_ONCE = 8
+
+
+class AncestorState(StrEnum):
+    """How well a link is confirmed."""
+
+    HELD = "held"
+    """It is in the store, unchanged."""
+    ON_RECORD = "on record"
+    """Its digest is recorded; it is not in the store."""
+    REMOVED = "removed"
+    """Retention removed it and recorded that."""
+    NOT_HERE = "not here"
+    """No run of this store has it."""
+    MISSING = "missing"
+    """The run has no record of it."""
+    BROKEN = "broken"
+    """It is in the store, but changed."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One origin of a run."""
+
+    run_number: int
+    """The run that has this origin."""
+    kind: str
+    """`parent`, `data` or `code`."""
+    state: AncestorState
+    text: str
+
+    def line(self) -> str:
+        """For people."""
+        return f"run {self.run_number} ← {self.kind}: {self.text} ({self.state})"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Every link from a run to its origins, nearest first."""
+
+    links: tuple[Link, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(link.line() for link in self.links if link.state is not AncestorState.BROKEN)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(link.line() for link in self.links if link.state is AncestorState.BROKEN)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, "links": [asdict(link) for link in self.links]}
+
+    def summary(self) -> str:
+        """One line for people."""
+        if not self.links:
+            return "not known"
+        parents = sum(link.kind == "parent" for link in self.links)
+        states = dict.fromkeys(str(link.state) for link in self.links if link.kind != "parent")
+        above = f"{parents} parent checkpoint{'s' * (parents != 1)}" if parents else "no parent checkpoint"
+        return f"{above}; data and code {', '.join(states)}"
+
+
+def walk_lineage(store: Store, run_number: int, *, depth: Depth) -> Lineage:
+    """Follow the run's newest manifest to its origins; parents are verified to `depth`.
+
+    The lineage is empty when the run has no readable manifest; verifying the run reports why.
+    """
+    manifest = newest_manifest(store, run_number)[1]
+    return Lineage(tuple(_walk(store, manifest, depth)) if manifest else ())
+
+
+def _walk(store: Store, manifest: RunManifest, depth: Depth) -> Iterator[Link]:
+    known: dict[int, RunManifest] = {}
+    seen: set[str] = set()
+    following: RunManifest | None = manifest
+    while following is not None:
+        run, following = following, None
+        digest = _digest_of_parent(run)
+        if digest is not None and digest not in seen:
+            seen.add(digest)
+            known = known or _manifests(store)
+            link, following = _parent(store, run, digest, known=known, depth=depth)
+            yield link
+        yield _data(run)
+        yield _code(run)
+
+
+def _digest_of_parent(manifest: RunManifest) -> str | None:
+    parent = manifest.provenance.get("parent")
+    if not isinstance(parent, Mapping) or not parent.get("manifest_sha256"):
+        return None
+    return str(parent["manifest_sha256"])
+
+
+def _parent(
+    store: Store, run: RunManifest, digest: str, *, known: Mapping[int, RunManifest], depth: Depth
+) -> tuple[Link, RunManifest | None]:
+    """Return the link to the parent checkpoint, and the parent's run, where the walk continues."""
+    for number, manifest in known.items():
+        for checkpoint in checkpoints_of(manifest):
+            if checkpoint.digest == digest:
+                name = f"{checkpoint.name} of run {number}"
+                problems = newest_manifest(store, number)[2] or problems_of(store, checkpoint, depth=depth)
+                if problems:
+                    return Link(
+                        run.run_number, "parent", AncestorState.BROKEN, f"{name}: {problems[0]}"
+                    ), manifest
+                return Link(run.run_number, "parent", AncestorState.HELD, f"{name}, {depth}"), manifest
+        for gone in manifest.pruned:
+            if gone.digest == digest:
+                text = f"checkpoint-{gone.step} of run {number}, by {gone.by}: {gone.reason}"
+                return Link(run.run_number, "parent", AncestorState.REMOVED, text), manifest
+    return Link(
+        run.run_number, "parent", AncestorState.NOT_HERE, f"a checkpoint whose manifest is {digest}"
+    ), None
+
+
+def _manifests(store: Store) -> dict[int, RunManifest]:
+    """Return the newest manifest of every run that has a readable one."""
+
+    def newest(number: int) -> RunManifest | None:
+        try:
+            chain = read_chain(store, number)
+        except VerificationError:
+            return None
+        return chain[-1].manifest if chain else None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        numbers = sorted(used_numbers(store))
+        found = zip(numbers, pool.map(newest, numbers), strict=True)
+        return {number: manifest for number, manifest in found if manifest is not None}
+
+
+def _data(run: RunManifest) -> Link:
+    data = run.provenance.get("data")
+    fingerprint = data.get("fingerprint") if isinstance(data, Mapping) else None
+    if not fingerprint:
+        return Link(run.run_number, "data", AncestorState.MISSING, "no fingerprint")
+    return Link(run.run_number, "data", AncestorState.ON_RECORD, f"fingerprint {fingerprint}")
+
+
+def _code(run: RunManifest) -> Link:
+    given = run.provenance.get("git")
+    git = given if isinstance(given, Mapping) else {}
+    if not git.get("commit"):
+        return Link(run.run_number, "code", AncestorState.MISSING, "no commit")
+    text = f"commit {git['commit']}"
+    if not git.get("dirty"):
+        return Link(run.run_number, "code", AncestorState.ON_RECORD, text)
+    if not git.get("diff_sha256"):
+        return Link(
+            run.run_number, "code", AncestorState.MISSING, f"{text} with changes of which there is no hash"
+        )
+    return Link(run.run_number, "code", AncestorState.ON_RECORD, f"{text} with changes {git['diff_sha256']}")

@@ -1,0 +1,185 @@
+"""List the runs and checkpoints of a store: size, age, completeness and monthly cost.
+
+By default the verdict rests on names and sizes, which takes one listing and the manifests of each run.
+Nothing is changed. Old object versions and the parts of interrupted uploads are neither listed nor counted.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainyard.artifacts.promotion import Promotion, promotions
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import checkpoints_of
+from trainyard.artifacts.record.manifest import RunManifest
+from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.store.layout import manifest_prefix, metrics_key, run_prefix
+from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.artifacts.verify.comparison import Depth
+from trainyard.artifacts.verify.verify import verify_run
+
+S3_USD_PER_GB_MONTH = 0.023
+"""S3 Standard, us-east-1, the first 50 TB of a month (https://aws.amazon.com/s3/pricing/)."""
+_GB = 1 << 30
+"""The size that S3 bills as one GB."""
+_RUNS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """One checkpoint in the store."""
+
+    step: int | None
+    bytes: int
+    age_seconds: float | None
+    """Seconds since the store received it; None if the store does not say."""
+    promoted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run in the store."""
+
+    run_number: int
+    run_id: str
+    status: str
+    """Status of the outcome; `running` while the run is followed, empty if no manifest says."""
+    age_seconds: float | None
+    """Seconds since its newest manifest was put."""
+    checkpoints: tuple[ListedCheckpoint, ...]
+    pruned: int
+    """Number of checkpoints that retention removed."""
+    objects: int
+    bytes: int
+    """Size of every object under the run's prefix, in the manifest or not."""
+    usd_per_month: float | None
+    depth: str
+    """Basis of the verdict: `names and sizes`, or the depth of the verification."""
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def price_for(url: str, given: float | None) -> float | None:
+    """Return US dollars per GB and month: the given price, else S3's list price; None for a local folder."""
+    if given is not None:
+        return given
+    return S3_USD_PER_GB_MONTH if url.startswith("s3://") else None
+
+
+def list_runs(
+    store: Store, numbers: Iterable[int], *, price: float | None, depth: Depth | None = None
+) -> list[ListedRun]:
+    """Return the runs, oldest first. Raises ServiceError when the store cannot be reached."""
+    names = list(promotions(store))
+    with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
+        return list(
+            pool.map(lambda number: _look(store, number, names, price=price, depth=depth), sorted(numbers))
+        )
+
+
+def _look(
+    store: Store, number: int, names: Sequence[Promotion], *, price: float | None, depth: Depth | None
+) -> ListedRun:
+    _, manifest, problems = newest_manifest(store, number)
+    listed = {found.key: found for found in store.list_objects(run_prefix(number))}
+    manifests = {found.key: found for found in store.list_objects(manifest_prefix(number))}
+    others = dict(manifests)
+    if (metrics := store.describe(metrics_key(number))) is not None:
+        others[metrics.key] = metrics
+    if depth is not None:
+        problems = list(verify_run(store, number, depth=depth).problems)
+    elif manifest is not None:
+        problems = problems + _missing(manifest, {**listed, **others})
+    size = sum(found.size for found in (*listed.values(), *others.values()))
+    put = max((found.modified for found in manifests.values()), default=0.0)
+    return ListedRun(
+        run_number=number,
+        run_id=manifest.run_id if manifest else "",
+        status=_status(manifest),
+        age_seconds=round(time.time() - put, 1) if put else None,
+        checkpoints=_checkpoints(manifest, listed, names),
+        pruned=len(manifest.pruned) if manifest else 0,
+        objects=len(listed) + len(others),
+        bytes=size,
+        usd_per_month=None if price is None else round(size / _GB * price, 6),
+        depth=str(depth) if depth else "names and sizes",
+        problems=tuple(problems),
+    )
+
+
+def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
+    found = []
+    for entry in manifest.objects:
+        there = listed.get(entry.key)
+        if there is None:
+            found.append(f"{entry.key}: missing in the store")
+        elif there.size != entry.size:
+            found.append(f"{entry.key}: {there.size:,} bytes in the store, the manifest says {entry.size:,}")
+    return found
+
+
+def _status(manifest: RunManifest | None) -> str:
+    if manifest is None:
+        return ""
+    return "running" if manifest.is_open else str(manifest.outcome.get("status", "no outcome"))
+
+
+def _checkpoints(
+    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: Sequence[Promotion]
+) -> tuple[ListedCheckpoint, ...]:
+    found = []
+    for each in checkpoints_of(manifest) if manifest else []:
+        times = [listed[entry.key].modified for entry in each.objects if entry.key in listed]
+        age = round(time.time() - max(times), 1) if times and all(times) else None
+        promoted = tuple(sorted(name.name for name in names if name.digest == each.digest))
+        found.append(ListedCheckpoint(each.step, each.size, age, promoted))
+    return tuple(reversed(found))
+
+
+def table(runs: Sequence[ListedRun]) -> str:
+    """Return a table for people: one line per run, and the total cost."""
+    head = ("run", "run id", "status", "checkpoints", "size", "age", "$ per month", "verdict")
+    rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    cost = sum(run.usd_per_month or 0 for run in runs)
+    priced = any(run.usd_per_month is not None for run in runs)
+    total = f"{len(runs)} runs, {size_text(sum(run.bytes for run in runs))}"
+    return "\n".join(
+        line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} per month" if priced else ""))
+    )
+
+
+def _row(run: ListedRun) -> tuple[str, ...]:
+    steps = [
+        (f"{each.step}" if each.step is not None else "?")
+        + (f" ({', '.join(each.promoted)})" if each.promoted else "")
+        for each in run.checkpoints
+    ]
+    shown = steps if len(steps) <= 4 else [steps[0], "…", *steps[-2:]]
+    shown += [step for step in steps if "(" in step and step not in shown]
+    verdict = f"whole ({run.depth})" if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
+    cost = "" if run.usd_per_month is None else f"{run.usd_per_month:,.2f}"
+    text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
+    return (
+        *(str(run.run_number), run.run_id, run.status, text, size_text(run.bytes)),
+        *(age_text(run.age_seconds), cost, verdict),
+    )
+
+
+def age_text(seconds: float | None) -> str:
+    """`40 s`, `25 min`, `7 h`, `12 days`."""
+    if seconds is None:
+        return ""
+    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

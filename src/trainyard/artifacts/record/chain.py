@@ -1,0 +1,63 @@
+"""Check the chain of a run's manifests: complete, each naming its predecessor by digest, all of one run.
+
+`manifest` reads a single manifest; `verify` checks the objects.
+"""
+
+from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
+from trainyard.artifacts.record.run_numbers import owner_of, used_numbers
+from trainyard.artifacts.store.layout import manifest_key, manifest_prefix
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import VerificationError
+
+
+def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | None, list[str]]:
+    """Return the key of the newest manifest, the manifest (None if none), and the chain's problems."""
+    first = manifest_key(run_number)
+    try:
+        chain = read_chain(store, run_number)
+    except VerificationError as error:
+        return first, None, [str(error)]
+    problems = _gaps(store, run_number, len(chain))
+    if not chain:
+        return first, None, problems or [f"{first}: missing; nothing vouches for run {run_number}"]
+    for number, link in enumerate(chain):
+        problems += _judge(link, chain[number - 1] if number else None, run_number)
+    owner = owner_of(store, run_number)
+    if owner != chain[-1].manifest.run_id:
+        problems.append(
+            f"{chain[-1].key}: of run {chain[-1].manifest.run_id}, "
+            f"but the number belongs to {owner or 'no run'}"
+        )
+    return chain[-1].key, chain[-1].manifest, problems
+
+
+def newest_run(store: Store) -> RunManifest | None:
+    """Return the newest manifest of the highest-numbered run that has a readable one."""
+    for number in sorted(used_numbers(store), reverse=True):
+        if (manifest := newest_manifest(store, number)[1]) is not None:
+            return manifest
+    return None
+
+
+def _gaps(store: Store, run_number: int, length: int) -> list[str]:
+    """Report manifests that the chain does not reach: an earlier one was removed, or these were planted."""
+    expected = {manifest_key(run_number, version) for version in range(1, length + 1)}
+    listed = {found.key for found in store.list_objects(manifest_prefix(run_number))}
+    missing = manifest_key(run_number, length + 1)
+    return [f"{key}: {missing}, which comes before it, is missing" for key in sorted(listed - expected)]
+
+
+def _judge(link: StoredManifest, before: StoredManifest | None, run_number: int) -> list[str]:
+    manifest, problems = link.manifest, []
+    if manifest.run_number != run_number:
+        problems.append(f"{link.key}: is the manifest of run number {manifest.run_number}")
+    expected = {"key": before.key, "sha256": before.sha256} if before else {}
+    if dict(manifest.supersedes) != expected:
+        problems.append(f"{link.key}: does not name {before.key if before else 'nothing'} as its predecessor")
+    if before and before.manifest.run_id != manifest.run_id:
+        problems.append(
+            f"{link.key}: of run {manifest.run_id}, the one before it of {before.manifest.run_id}"
+        )
+    if len(manifest.by_key()) != len(manifest.objects):
+        problems.append(f"{link.key}: lists an object twice")
+    return problems

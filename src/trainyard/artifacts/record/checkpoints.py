@@ -1,0 +1,120 @@
+"""List the checkpoints of a run's manifest: the objects of each, and the digest that identifies it.
+
+Names and sizes only; `comparison` checks the objects.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from trainyard.artifacts.record.contents import Group
+from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_prefix, checkpoint_step_of
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import CheckpointError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_manifest
+from trainyard.run.digests import PartDigests
+from trainyard.run.whole_files import sha256_of_file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in the store, as the run's manifest describes it."""
+
+    run_number: int
+    step: int | None
+    """None for a checkpoint file whose step is unknown."""
+    objects: tuple[ManifestObject, ...]
+
+    @property
+    def name(self) -> str:
+        return self.prefix.rstrip("/").rpartition("/")[2]
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of its objects' keys."""
+        return checkpoint_prefix(self.run_number, self.step)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(entry.size for entry in self.objects)
+
+    @property
+    def marker(self) -> ManifestObject | None:
+        """Its own manifest, which the trainer wrote last; a single file has none."""
+        return next((entry for entry in self.objects if entry.key == self.prefix + MANIFEST_NAME), None)
+
+    def parts(self, own: bytes) -> dict[str, PartDigests]:
+        """Return the part digests in its own manifest, whose bytes are `own`, by key."""
+        if not own:
+            return {}
+        files = parse_manifest(own, self.prefix + MANIFEST_NAME).files
+        return {self.prefix + file.path: file.parts for file in files if file.parts is not None}
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its own manifest, which has every file's digest; else of a list of the digests."""
+        if self.marker is not None:
+            return self.marker.sha256
+        lines = (f"{entry.sha256}  {entry.key.removeprefix(self.prefix)}\n" for entry in self.objects)
+        return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def checkpoints_of(manifest: RunManifest) -> list[Checkpoint]:
+    """Return the checkpoints of a run, newest first; one of unknown step comes last."""
+    found: dict[int | None, list[ManifestObject]] = {}
+    for entry in manifest.objects:
+        if belongs_to_checkpoint(entry.key):
+            found.setdefault(checkpoint_step_of(entry.key), []).append(entry)
+    checkpoints = [
+        Checkpoint(manifest.run_number, step, tuple(sorted(entries, key=lambda entry: entry.key)))
+        for step, entries in found.items()
+    ]
+    return sorted(checkpoints, key=lambda each: -1 if each.step is None else each.step, reverse=True)
+
+
+def is_pruned(group: Group, manifest: RunManifest | None) -> bool:
+    """Return whether retention removed this checkpoint, so that it must not be stored again."""
+    if manifest is None or group.marker is None or not manifest.pruned:
+        return False
+    try:
+        return sha256_of_file(group.marker.path) in {each.digest for each in manifest.pruned}
+    except OSError:
+        return False  # the run removed it meanwhile
+
+
+def doomed_steps(manifest: RunManifest) -> frozenset[int]:
+    """Return the steps that retention is removing or has removed, without steps that were stored again."""
+    live = {checkpoint_step_of(entry.key) for entry in manifest.objects}
+    return frozenset(each.step for each in manifest.pruned if each.step not in live)
+
+
+def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | None]:
+    """Return the bytes of the checkpoint's own manifest, and its problem, if any.
+
+    Both are empty for the files of document 004, which have no manifest of their own.
+    """
+    marker = checkpoint.marker
+    if marker is None:
+        return b"", None
+    content = store.read_object(marker.key)
+    if content is None:
+        return b"", f"{marker.key}: missing in the store"
+    if hashlib.sha256(content).hexdigest() != marker.sha256:
+        return b"", f"{marker.key}: other bytes in the store than the run's manifest says"
+    return content, _difference(content, checkpoint)
+
+
+def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:
+    name = checkpoint.prefix + MANIFEST_NAME
+    try:
+        manifest = parse_manifest(content, name)
+    except CheckpointError as error:
+        return str(error)
+    if manifest.step != checkpoint.step:
+        return f"{name}: the checkpoint of step {checkpoint.step} is a copy of step {manifest.step}"
+    listed = {entry.key: (entry.size, entry.sha256) for entry in checkpoint.objects}
+    own = {checkpoint.prefix + file.path: (file.size, file.sha256) for file in manifest.files}
+    listed.pop(name)
+    wrong = sorted(key for key in listed.keys() | own.keys() if listed.get(key) != own.get(key))
+    return f"{wrong[0]}: {name} and the run's manifest do not say the same of it" if wrong else None

@@ -1,0 +1,269 @@
+"""Collect what a run directory has for the store: its complete checkpoints, newest first, and its records.
+
+Nothing is hashed or sent here. Records may still be growing, so they are copied first, and the copies are
+hashed and sent. `tensorboard/` is omitted because metrics.jsonl has the same rows, and `report/` because it
+describes the stored run.
+"""
+
+import contextlib
+import json
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.artifacts.store.expected_file import claim_of
+from trainyard.artifacts.store.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, ManifestFile, read_described_manifest, size_of
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.outside import open_regular, read_bytes
+from trainyard.run.records import iterate_rows
+from trainyard.run.run_settings import read_settings
+from trainyard.run.whole_files import sha256_of_file
+
+RECORDS = "records"
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file and the object it becomes."""
+
+    key: str
+    path: Path
+    claimed: ManifestFile | None = None
+    """The file's entry in the checkpoint's manifest; for the manifest itself, its own size and digest.
+
+    None for files that no manifest lists.
+    """
+    is_vouched_for: bool = False
+    """Whether the run's events name the SHA-256 of the manifest that lists this file."""
+
+    @property
+    def name(self) -> str:
+        """The local path; for copied records, the key."""
+        return str(self.path) if self.claimed else self.key
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files that are stored together: a checkpoint, or the records."""
+
+    name: str
+    items: tuple[Item, ...]
+    marker: Item | None = None
+    """The file that marks the others as complete; it is stored last."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the run removed the checkpoint meanwhile: it removes the marker before the other files."""
+        return self.marker is not None and not self.marker.path.exists()
+
+    @property
+    def all_items(self) -> tuple[Item, ...]:
+        return (*self.items, self.marker) if self.marker else self.items
+
+    @property
+    def size(self) -> int:
+        """Total bytes of the files that exist now."""
+        total = 0
+        for item in self.all_items:
+            with contextlib.suppress(OSError):  # the run removed it meanwhile
+                total += item.path.stat().st_size
+        return total
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a run has for the store."""
+
+    run: dict[str, Any]
+    """`run.json`."""
+    groups: tuple[Group, ...]
+    problems: tuple[str, ...] = ()
+    """Checkpoints that do not match their manifest; they are not in `groups`."""
+    notes: tuple[str, ...] = ()
+    """Directories of saves that were never completed."""
+    version: int | None = None
+    """Version of the manifest that will list it, when the run is still going."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """`config.yaml`; empty if it cannot be read."""
+
+    @property
+    def checkpoints(self) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if group.name != RECORDS)
+
+
+@dataclass
+class _Found:
+    run_number: int
+    named: frozenset[str]
+    """The SHA-256 of each manifest that the events name."""
+    groups: list[Group] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def contents_of(
+    directory: RunDirectory, run_number: int, scratch: Path, *, version: int | None = None
+) -> Contents:
+    """Collect the contents of `directory` as run `run_number`; records are copied into `scratch`.
+
+    `version` is the version of the manifest that will list a run that is still going. Its records then get
+    keys that no later sync replaces, and include only what resuming needs, without logs and the JSON metrics
+    document. Raises ConfigError when `directory` is not a run directory, TrainyardError when its `run.json`
+    is damaged or one of its records is a link, a pipe or a folder.
+    """
+    run = read_run(directory.run_file)
+    files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
+    if version is None:
+        files += _logs(directory)
+    prefix = run_prefix(run_number) if version is None else records_prefix(run_number, version)
+    records = tuple(_records(directory, files, prefix=prefix, scratch=scratch))
+    if (copied := scratch / directory.run_file.name).exists():
+        run = read_run(copied)  # the copy that is stored
+    metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
+    found = _Found(run_number, _manifests_named(directory.events_file))
+    for step in reversed(directory.checkpoint_steps()):
+        _look_at_checkpoint(directory.checkpoint(step), step, found)
+    groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
+    return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
+
+
+def digest_of(item: Item) -> str:
+    """Return the file's SHA-256. Raises CheckpointError when it does not match the checkpoint's manifest."""
+    try:
+        sha256 = sha256_of_file(item.path)
+    except OSError as error:
+        raise CheckpointError(f"{item.path}: {error.strerror}") from None
+    require_claimed(item, sha256)
+    if claim := claim_of(item.path, item.claimed):
+        claim.require()
+    return sha256
+
+
+def require_claimed(item: Item, sha256: str) -> None:
+    """Raise CheckpointError when the file's digest differs from the one in its checkpoint's manifest."""
+    if item.claimed is None or sha256 == item.claimed.sha256:
+        return
+    if item.claimed.path == MANIFEST_NAME:
+        raise CheckpointError(f"{item.path}: was replaced while the checkpoint was stored; sync again")
+    raise CheckpointError(
+        f"{item.path}: SHA-256 {sha256[:12]}…, the checkpoint's manifest says {item.claimed.sha256[:12]}…"
+    )
+
+
+def checkpoint_group(
+    path: Path, run_number: int, step: int | None = None, *, named: frozenset[str] = frozenset()
+) -> Group:
+    """Return the checkpoint in the directory `path`, of `step` or of the step in its manifest.
+
+    `named` are the SHA-256 of the manifests that the run's events name. Raises CheckpointError when its
+    manifest is not readable, or a file is missing or has another size.
+    """
+    manifest, described = read_described_manifest(path)
+    if step is None:
+        step = manifest.step
+    elif step != manifest.step:
+        raise CheckpointError(
+            f"{path}: its {MANIFEST_NAME} is of step {manifest.step}, its name of step {step}"
+        )
+    keys = checkpoint_prefix(run_number, step)
+    vouched = described.sha256 in named
+    items = tuple(_checkpoint_item(path, keys, file, vouched=vouched) for file in manifest.files)
+    marker = Item(keys + MANIFEST_NAME, path / MANIFEST_NAME, described)
+    return Group(f"checkpoint-{step}", items, marker=marker)
+
+
+def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int) -> None:
+    """Write the rows of a JSON-lines file as one JSON document, in constant memory."""
+    with target.open("wb") as file:
+        for chunk in metrics_chunks(source, run_id=run_id, run_number=run_number):
+            file.write(chunk)
+
+
+def metrics_chunks(source: Path, *, run_id: str, run_number: int) -> Iterator[bytes]:
+    """Yield the bytes of that document, row by row."""
+    head = json.dumps({"run_id": run_id, "run_number": run_number})[:-1]
+    yield f'{head}, "rows": ['.encode()
+    for index, row in enumerate(iterate_rows(source)):
+        yield (("," if index else "") + "\n" + json.dumps(row, ensure_ascii=False)).encode()
+    yield b"\n]}\n"
+
+
+def link_within(root: Path, path: Path) -> Path | None:
+    """Return the first symbolic link on the path from `root` down to `path`; None if there is none."""
+    below = path.relative_to(root).parts
+    steps = (root.joinpath(*below[: count + 1]) for count in range(len(below)))
+    return next((step for step in steps if step.is_symlink()), None)
+
+
+def _manifests_named(events: Path) -> frozenset[str]:
+    """Return the SHA-256 of the manifest of each checkpoint that the trainer reported as saved."""
+    with contextlib.suppress(OSError, DamagedFileError):
+        return frozenset(
+            str(row["manifest_sha256"]) for row in iterate_rows(events) if "manifest_sha256" in row
+        )
+    return frozenset()
+
+
+def _look_at_checkpoint(path: Path, step: int, found: _Found) -> None:
+    if (link := link_within(path.parents[1], path / MANIFEST_NAME)) is not None:
+        found.problems.append(f"checkpoint-{step} was not uploaded: {link} is a symbolic link")
+        return
+    if not (path / MANIFEST_NAME).exists():
+        found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
+        return
+    try:
+        found.groups.append(checkpoint_group(path, found.run_number, step, named=found.named))
+    except CheckpointError as error:
+        found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
+
+
+def _checkpoint_item(directory: Path, keys: str, file: ManifestFile, *, vouched: bool) -> Item:
+    relative, path = PurePosixPath(file.path), directory / file.path
+    if relative.is_absolute() or ".." in relative.parts:
+        raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
+    if (size := size_of(path)) != file.size:
+        raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
+    return Item(keys + file.path, path, file, is_vouched_for=vouched)
+
+
+def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scratch: Path) -> Iterator[Item]:
+    for path in files:
+        relative = path.relative_to(directory.path)
+        copy = scratch / relative
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError), open_regular(path, links=False) as source:
+            with copy.open("wb") as target:
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            yield Item(prefix + relative.as_posix(), copy)
+
+
+def _logs(directory: RunDirectory) -> list[Path]:
+    """Return the regular files below `logs/`. Links and sockets that trackers keep there are not stored."""
+    found = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
+    return [path for path in found if link_within(directory.path, path) is None and _is_regular(path)]
+
+
+def _is_regular(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
+
+
+def _config(scratch: Path) -> dict[str, Any]:
+    path = scratch / "config.yaml"
+    with contextlib.suppress(ConfigError, FileNotFoundError):
+        return read_settings(read_bytes(path))
+    return {}
+
+
+def _metrics_item(run: dict[str, Any], run_number: int, scratch: Path) -> Item:
+    target = scratch / "metrics.json"
+    metrics_document(target, scratch / "metrics.jsonl", run_id=str(run["run_id"]), run_number=run_number)
+    return Item(metrics_key(run_number), target)

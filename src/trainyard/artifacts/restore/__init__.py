@@ -1,0 +1,5 @@
+"""From the store to a disk: a run, one checkpoint, or what an interrupted run goes on from.
+
+In: a store, a run number and a choice of checkpoint. Out: a run directory whose files were compared with the
+manifest.
+"""

@@ -1,0 +1,177 @@
+"""Download objects from a store in parallel, hash them while writing, and resume interrupted downloads.
+
+A file is complete when its SHA-256 matches the manifest, or when each of its parts has its known digest.
+Parts of a large file that an earlier attempt left are kept, and only the rest is fetched. `restore` chooses
+the objects and what happens to them. Memory is bounded: only small pieces of a large file are in memory at a
+time.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from trainyard.artifacts.record.manifest import ManifestObject
+from trainyard.artifacts.restore.download_threads import Workers
+from trainyard.artifacts.restore.file_parts import ATTEMPTS, PartedObject
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import ObjectChangedError, VerificationError
+from trainyard.run.digests import PartDigests
+from trainyard.run.progress import UNSEEN, Progress
+
+_FILES_AT_ONCE = 32
+"""Small files mostly wait for responses."""
+_PARTS_AT_ONCE = 8
+"""For all large files together."""
+_CHUNK_BYTES = 1 << 20
+_NO_PARTS: Mapping[str, PartDigests] = {}
+
+
+class Landing:
+    """Writes files below one folder; a context manager, because it owns threads."""
+
+    def __init__(self, store: Store, folder: Path, progress: Progress = UNSEEN) -> None:
+        self.fetched_bytes = 0
+        self.fetched = 0
+        """Number of files of which any bytes were read from the store."""
+        self.kept = 0
+        """Number of files that were already complete."""
+        self._store, self._folder, self._progress = store, folder, progress
+        self._ending = threading.Event()
+        self._files = Workers(_FILES_AT_ONCE, self._ending)
+        self._parts = Workers(_PARTS_AT_ONCE, self._ending)
+        self._counting = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parts.close()
+        self._files.close()
+
+    def land(
+        self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NO_PARTS
+    ) -> list[str]:
+        """Complete every file; return a problem for each one that the store does not return as listed.
+
+        `parts` maps an object's key to the known digests of its parts; such an object is checked by its
+        parts, and no SHA-256 is computed. Raises ServiceError when the store gives up, OSError when the disk
+        does; complete files stay.
+        """
+        self._ending.clear()
+        problems = self._files.each(
+            lambda each: self._land(each[0], each[1], parts.get(each[1].key)), list(places.items())
+        )
+        keys = (entry.key for entry in places.values())
+        return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
+
+    def _land(self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None) -> str | None:
+        file, existed = _opened(self._folder / place)
+        with file:
+            if parts is not None:
+                return self._land_parts(file, PartedObject(self._store, entry, parts))
+            digest = _digest_of_what_is_there(file, entry) if existed else hashlib.sha256()
+            self._progress.advance(file.tell())
+            if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
+                self._count(kept=1)
+                return None
+            self._count(fetched=1)
+            return self._fetch(file, entry, digest)
+
+    def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
+        missing = parted.missing(file, self._parts)
+        self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
+        self._count(fetched=1) if missing else self._count(kept=1)
+        problem = parted.fetch(file, missing, self._parts, landed=self._count_bytes)
+        os.fsync(file.fileno())
+        return problem
+
+    def _fetch(self, file: FileIO, entry: ManifestObject, digest: "hashlib._Hash") -> str | None:
+        """Read the missing bytes; start again from the beginning when the result has the wrong digest."""
+        problem = ""
+        for _ in range(ATTEMPTS):
+            try:
+                with closing(self._store.stream(entry.key, file.tell(), entry.size)) as chunks:
+                    for chunk in chunks:
+                        digest.update(chunk)
+                        _write(file, chunk)
+                        self._count(fetched_bytes=len(chunk))
+            except FileNotFoundError:
+                problem = "missing in the store"
+                break
+            except ObjectChangedError:
+                problem, digest = "replaced while it was read", _emptied(file)
+                continue
+            size = file.tell()
+            if size == entry.size and digest.hexdigest() == entry.sha256:
+                os.fsync(file.fileno())
+                return None
+            problem = f"SHA-256 {digest.hexdigest()[:12]}… arrived, the manifest says {entry.sha256[:12]}…"
+            if size != entry.size:
+                problem = f"{size:,} bytes arrived, the manifest says {entry.size:,}"
+            digest = _emptied(file)
+        _emptied(file)
+        return problem
+
+    def _count_bytes(self, count: int) -> None:
+        self._count(fetched_bytes=count)
+
+    def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
+        self._progress.advance(fetched_bytes)
+        with self._counting:
+            self.fetched += fetched
+            self.fetched_bytes += fetched_bytes
+            self.kept += kept
+
+
+def _opened(path: Path) -> tuple[FileIO, bool]:
+    """Open the file for reading and writing, creating it if needed; also return whether it existed.
+
+    Links are not followed.
+    """
+    how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(path, how), "r+b", buffering=0), True
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.fdopen(os.open(path, how | os.O_CREAT, 0o666), "r+b", buffering=0), False
+
+
+def _digest_of_what_is_there(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
+    """Return the digest of the file so far, at its end; empty a file that cannot be a beginning."""
+    size = os.fstat(file.fileno()).st_size
+    if size > entry.size:
+        return _emptied(file)
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest if size < entry.size or digest.hexdigest() == entry.sha256 else _emptied(file)
+
+
+def _emptied(file: FileIO) -> "hashlib._Hash":
+    file.seek(0)
+    file.truncate()
+    return hashlib.sha256()
+
+
+def _write(file: FileIO, chunk: bytes | memoryview) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[file.write(view) :]
+
+
+def require_distinct(folder: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
+    """Raise VerificationError when the file system treats two names as one (letter case, Unicode forms)."""
+    found: dict[tuple[int, int], PurePosixPath] = {}
+    for place in places:
+        status = (folder / place).stat()
+        other = found.setdefault((status.st_dev, status.st_ino), place)
+        if other != place:
+            raise VerificationError(
+                f"{folder} takes {str(other)!r} and {str(place)!r} for one name. "
+                "Restore to a file system that tells them apart."
+            )

@@ -1,0 +1,57 @@
+"""Fetch one checkpoint of a stored run into a folder for inspection. The folder is not a run directory."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import checkpoints_of
+from trainyard.artifacts.record.local_paths import safe_place
+from trainyard.artifacts.restore.download import Landing
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import VerificationError
+from trainyard.run.progress import UNSEEN, Progress
+
+
+@contextmanager
+def checkpoint_at_hand(
+    path: Path, store: Store, run_number: int, step: int, *, progress: Progress = UNSEEN
+) -> Iterator[Path]:
+    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone.
+
+    Raises OSError without room for it, and what `fetch_checkpoint` raises.
+    """
+    if path.exists():
+        yield path
+        return
+    with TemporaryDirectory(prefix="trainyard-") as folder:
+        if not fetch_checkpoint(store, run_number, step, Path(folder), progress=progress):
+            raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
+        yield Path(folder)
+
+
+def fetch_checkpoint(
+    store: Store, run_number: int, step: int, folder: Path, *, progress: Progress = UNSEEN
+) -> bool:
+    """Fetch the checkpoint's files into `folder`, and hash them as they arrive.
+
+    Returns False, with nothing fetched, when there is no room. Raises VerificationError when the checkpoint
+    is not listed or the store has other bytes, ServiceError when the store gives up.
+    """
+    manifest = newest_manifest(store, run_number)[1]
+    found = [each for each in checkpoints_of(manifest) if each.step == step] if manifest else []
+    if not found:
+        raise VerificationError(f"run {run_number} has no stored checkpoint of step {step}")
+    checkpoint = found[0]
+    if checkpoint.size > shutil.disk_usage(folder).free:
+        return False
+    names = {entry.key.removeprefix(checkpoint.prefix): entry for entry in checkpoint.objects}
+    wanted = {safe_place(entry.key, name.split("/")): entry for name, entry in names.items()}
+    progress.begin(f"fetching checkpoint-{step}, which is not on disk", checkpoint.size)
+    with Landing(store, folder, progress) as landing:
+        problems = landing.land(wanted)
+    if problems:
+        raise VerificationError("\n".join(problems))
+    return True

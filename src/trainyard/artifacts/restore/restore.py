@@ -1,0 +1,327 @@
+"""Restore a whole run, one checkpoint with the run's records, or the newest checkpoint that verifies.
+
+    manifest → .DIR.restoring/: records, each checkpoint, its own manifest last → fsync → rename to DIR
+
+Every file is hashed as it arrives. DIR appears complete at the end or not at all. Files from an interrupted
+attempt stay under the temporary name, and the next attempt continues from there. The store is only read.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import Checkpoint, own_manifest
+from trainyard.artifacts.record.local_paths import places_of, records_of
+from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.record.owed import is_loose, missing_records
+from trainyard.artifacts.record.signature import Verifier, require_signed
+from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.restore.download import Landing, require_distinct
+from trainyard.artifacts.restore.selection import Selection, chosen
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
+from trainyard.run.commands import resume_command
+from trainyard.run.directory import RunDirectory
+from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.whole_files import bytes_on_disk, sync_directory
+
+_TIMES_OVERTAKEN = 3
+"""How often a sync may replace the records while they are read before we give up."""
+_Places = dict[PurePosixPath, ManifestObject]
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """The result of a restore."""
+
+    store: str
+    run_id: str
+    run_number: int
+    directory: str
+    steps: tuple[int, ...]
+    """Steps of the restored checkpoints."""
+    files: int
+    bytes: int
+    """Size of all files, fetched now or by an earlier attempt."""
+    fetched_bytes: int
+    """Bytes read from the store now."""
+    kept: int
+    """Number of files that an earlier attempt had completed."""
+    seconds: float
+    passed_over: tuple[str, ...]
+    """Why newer checkpoints were skipped; only when the newest that verifies was requested."""
+    go_on: str
+    """The command that resumes training; empty without a checkpoint of the trainer."""
+    has_records: bool = True
+    """False for a checkpoint and its metrics that were stored without a run directory."""
+    is_open: bool = False
+    """The run was still going when it was stored, so its last records are missing."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def summary(self) -> str:
+        """One line for people."""
+        kept = f", {self.kept} of them there already" if self.kept else ""
+        size = f"{self.files} files, {size_text(self.bytes)}"
+        less = "" if self.has_records else "; a checkpoint alone, no record of its run is stored"
+        less += "; stored while the run was still going" if self.is_open else ""
+        what = f"{size}{kept}, digests equal, {self.seconds:.1f} s"
+        return f"run {self.run_number} → {self.directory}: {what}{less}"
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """The plan of a restore."""
+
+    store: str
+    run_id: str
+    run_number: int
+    directory: str
+    steps: tuple[int, ...]
+    files: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """For people."""
+        steps = ", ".join(str(step) for step in self.steps) or "none"
+        return (
+            f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"
+            f"checkpoints of steps {steps}; {self.files} files, {size_text(self.bytes)}; nothing was changed"
+        )
+
+
+def plan_restore(
+    store: Store, selection: Selection, target: Path, *, verifier: Verifier | None = None
+) -> RestorePlan:
+    """Plan a restore. For the newest that verifies, the plan has the newest. Only manifests are read."""
+    manifest = _manifest(store, selection.run_number, verifier)[1]
+    candidates = chosen(manifest, selection)
+    wanted = candidates[:1] if selection.newest else candidates
+    places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+    return RestorePlan(
+        store=store.url,
+        run_id=manifest.run_id,
+        run_number=manifest.run_number,
+        directory=str(target),
+        steps=tuple(sorted(each.step for each in wanted if each.step is not None)),
+        files=len(places),
+        bytes=sum(entry.size for entry in places.values()),
+    )
+
+
+def restore(
+    store: Store,
+    selection: Selection,
+    target: Path,
+    *,
+    verifier: Verifier | None = None,
+    progress: Progress = UNSEEN,
+) -> RestoreReport:
+    """Restore the stored run into `target`, which must not exist or must be empty.
+
+    With a `verifier`, the run's manifest must have a signature that it accepts, before anything is fetched.
+    Raises VerificationError naming each object that does not match the manifest, ServiceError when the store
+    gives up, ConfigError when the directory is in use, TrainyardError when the disk is full. In these cases
+    `target` does not appear, and the files that arrived are kept for the next attempt.
+    """
+    started, target = time.monotonic(), Path(os.path.abspath(target))  # noqa: PTH100 - links stay names
+    _require_free(target)
+    work = target.with_name(f".{target.name}.restoring")
+    with _held(work), _retry_suggested(work), Landing(store, work, progress) as landing:
+        manifest, wanted, passed_over = _bring(
+            store, selection, landing, work=work, verifier=verifier, progress=progress
+        )
+        progress.begin("syncing the disk")
+        places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+        require_distinct(work, places)
+        _keep_only(work, places)
+        for folder, _, _ in os.walk(work):
+            sync_directory(Path(folder))
+        work.rename(target)
+        sync_directory(target.parent)
+    steps = tuple(sorted(each.step for each in wanted if each.step is not None))
+    return RestoreReport(
+        store=store.url,
+        run_id=manifest.run_id,
+        run_number=manifest.run_number,
+        directory=str(target),
+        steps=steps,
+        files=len(places),
+        bytes=sum(entry.size for entry in places.values()),
+        fetched_bytes=landing.fetched_bytes,
+        kept=landing.kept,
+        seconds=round(time.monotonic() - started, 3),
+        passed_over=tuple(passed_over),
+        go_on=resume_command(target) if steps and RunDirectory(target).config_file.is_file() else "",
+        has_records=not is_loose(manifest),
+        is_open=manifest.is_open,
+    )
+
+
+def _bring(
+    store: Store,
+    selection: Selection,
+    landing: Landing,
+    *,
+    work: Path,
+    verifier: Verifier | None,
+    progress: Progress,
+) -> tuple[RunManifest, list[Checkpoint], list[str]]:
+    """Download the selection; start again if a sync put a newer manifest meanwhile."""
+    for _ in range(_TIMES_OVERTAKEN):
+        progress.begin("reading the manifests")
+        key, manifest = _manifest(store, selection.run_number, verifier)
+        candidates = chosen(manifest, selection)
+        places = places_of([*records_of(manifest), *_objects(candidates)], manifest.run_number)
+        _keep_only(work, places)
+        expected = candidates[:1] if selection.newest else candidates
+        _require_room(work, manifest, expected)
+        objects = [*records_of(manifest), *_objects(expected)]
+        progress.begin("fetching from the store", sum(entry.size for entry in objects))
+        wanted, passed_over, problems = _land(store, manifest, candidates, landing, newest=selection.newest)
+        if not problems:
+            return manifest, wanted, passed_over
+        if newest_manifest(store, selection.run_number)[0] == key:
+            break
+    raise VerificationError("\n".join(problems))
+
+
+def _land(
+    store: Store, manifest: RunManifest, candidates: list[Checkpoint], landing: Landing, *, newest: bool
+) -> tuple[list[Checkpoint], list[str], list[str]]:
+    """Return the downloaded checkpoints, why others were skipped, and the problems."""
+    number = manifest.run_number
+    problems = landing.land(places_of(records_of(manifest), number))
+    wanted, passed_over = [], []
+    for checkpoint in [] if problems else candidates:
+        wrong = _land_checkpoint(store, checkpoint, landing)
+        if not wrong:
+            _logger.info(
+                "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), size_text(checkpoint.size)
+            )
+            wanted.append(checkpoint)
+        elif newest:
+            passed_over += wrong
+            _logger.warning("%s passed over: %s", checkpoint.name, wrong[0])
+        else:
+            problems += wrong
+        if newest and wanted:
+            break
+    if newest and not wanted and not problems:
+        problems = passed_over or [f"run-{number}: the manifest lists no checkpoint with a step"]
+    return wanted, passed_over, problems
+
+
+def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> list[str]:
+    """Download a checkpoint. Its own manifest is checked first and written last, to mark it as complete."""
+    content, problem = own_manifest(store, checkpoint)
+    if problem is not None:
+        return [problem]
+    places, marker = places_of(checkpoint.objects, checkpoint.run_number), checkpoint.marker
+    last = {place: entry for place, entry in places.items() if entry == marker}
+    files = {place: entry for place, entry in places.items() if entry != marker}
+    return landing.land(files, checkpoint.parts(content)) or landing.land(last)
+
+
+def _manifest(store: Store, run_number: int, verifier: Verifier | None) -> tuple[str, RunManifest]:
+    key, manifest, problems = newest_manifest(store, run_number)
+    problems += missing_records(manifest) if manifest else []
+    if manifest is None or problems:
+        raise VerificationError("\n".join(problems))
+    if verifier is not None:
+        require_signed(store, key, manifest, verifier=verifier)
+    return key, manifest
+
+
+def _objects(checkpoints: list[Checkpoint]) -> Iterator[ManifestObject]:
+    for checkpoint in checkpoints:
+        yield from checkpoint.objects
+
+
+def _require_free(target: Path) -> None:
+    if not target.name or target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise ConfigError(f"--to {target}: is no name for a new directory. Choose another one.")
+    if target.is_dir() and any(target.iterdir()):
+        raise ConfigError(
+            f"--to {target}: is not empty, and nothing in it is replaced. Choose another directory."
+        )
+
+
+def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -> None:
+    places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+    missing = 0
+    for place, entry in places.items():
+        path = work / place
+        missing += max(0, entry.size - bytes_on_disk(path))
+    if missing > (free := shutil.disk_usage(work).free):
+        raise TrainyardError(
+            f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} are to come). "
+            "Nothing was fetched. Free space there, or choose another --to."
+        )
+
+
+@contextmanager
+def _held(work: Path) -> Iterator[None]:
+    """Create and lock the temporary directory; remove it again if it stays empty."""
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ConfigError(f"--to: {work} cannot be made ({error.strerror}). Choose another one.") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"{work}: another restore is at work there. Wait for it.") from None
+    finally:
+        os.close(descriptor)
+        if work.is_dir() and not any(work.iterdir()):
+            work.rmdir()
+
+
+@contextmanager
+def _retry_suggested(work: Path) -> Iterator[None]:
+    """Add to an error of the disk where the files that arrived are."""
+    try:
+        yield
+    except (ServiceError, VerificationError) as error:
+        raise type(error)(f"{error}\n{_what_is_left(work)}") from error
+    except OSError as error:
+        free = size_text(shutil.disk_usage(work).free)
+        name = error.filename or work
+        text = f"{name}: {error.strerror} ({free} free there).\n{_what_is_left(work)}"
+        raise TrainyardError(text) from error
+
+
+def _what_is_left(work: Path) -> str:
+    nothing = "Nothing is under the final name"
+    if not any(work.iterdir()):
+        return f"{nothing}, and nothing arrived."
+    return f"{nothing}. What arrived is kept in {work}: the same command goes on."
+
+
+def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
+    """Remove all links, and files that are not in the plan, such as those of another selection."""
+    wanted = {work / place for place in places}
+    for folder, folders, files in os.walk(work, topdown=False):
+        for path in (Path(folder, name) for name in files):
+            if path not in wanted or path.is_symlink() or not path.is_file():
+                path.unlink()
+        for path in (Path(folder, name) for name in folders):
+            if path.is_symlink():
+                path.unlink()
+            elif not any(path.iterdir()):
+                path.rmdir()

@@ -1,0 +1,203 @@
+"""Find the checkpoint to resume from, on a machine that may never have seen the run.
+
+    segment or attempt       the run directory, unless the store has a newer checkpoint, which is then fetched
+    manifest of another run  that run's checkpoint, in a directory of its own, as the parent of a new run
+
+The answer is a value for the trainer's `--resume`. Nothing is trained. An existing directory is at most
+renamed, and only to replace it with a complete and newer one from the store.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import checkpoints_of
+from trainyard.artifacts.record.manifest import RunManifest, parse_manifest
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.store.layout import manifest_prefix
+from trainyard.artifacts.store.object_store import Store
+from trainyard.errors import CheckpointError, ServiceError, VerificationError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.segment import ManifestPlace, manifest_place
+from trainyard.run.whole_files import sync_directory
+
+OpenStore = Callable[[str], Store]
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WantedResume:
+    """A run that is about to be trained on this machine."""
+
+    directory: RunDirectory
+    run_id: str
+    resume: str
+    """auto, none, the address of a manifest, or the path of a checkpoint."""
+    store: str
+    run_number: int
+    segment: int
+    """Counted from 1. Unless `may_begin`, a segment above 1 must find an earlier one's checkpoint."""
+    look_in_store: bool
+    may_begin: bool = False
+    """Whether a later segment may start from scratch, because no earlier one has stored anything."""
+    progress: Progress = UNSEEN
+    """Receives the progress of downloads."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The checkpoint to resume from."""
+
+    resume: str
+    """Value for the trainer: auto, none or a checkpoint's directory."""
+    reason: str
+    """One line for people."""
+
+
+def bring(wanted: WantedResume, open_store: OpenStore) -> Resumption:
+    """Make sure that the checkpoint to resume from is on this machine.
+
+    Raises VerificationError when a later segment finds no checkpoint although there should be one, or when
+    the store's manifests of the run cannot be trusted; ServiceError when the store cannot be reached.
+    """
+    if wanted.segment > 1 or (wanted.look_in_store and wanted.resume != "none"):
+        own = _same_run(wanted, open_store)
+        if own is not None:
+            return own
+        if wanted.segment > 1 and not wanted.may_begin:
+            raise VerificationError(
+                f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
+                f"whole checkpoint on this machine, and {wanted.store} has none of run {wanted.run_number}. "
+                "Nothing was started."
+            )
+        if wanted.resume == "auto":
+            return Resumption("auto", "nothing is there yet")
+    return _as_asked(wanted, open_store)
+
+
+def _as_asked(wanted: WantedResume, open_store: OpenStore) -> Resumption:
+    """Resolve `--resume` for a run that has no checkpoint of its own."""
+    place = manifest_place(wanted.resume)
+    if place is not None:
+        return _parent(wanted, place, open_store(place.store))
+    if wanted.resume in ("auto", "none"):
+        return Resumption(wanted.resume, "the newest checkpoint on this machine, if any")
+    path = wanted.resume.removesuffix(f"/{MANIFEST_NAME}")
+    return Resumption(path, "the checkpoint that was named")
+
+
+def _same_run(wanted: WantedResume, open_store: OpenStore) -> Resumption | None:
+    """Bring the run directory up to date with the store; return None if neither has a checkpoint.
+
+    If the store has none, a first segment with an explicit `--resume` is left to the trainer.
+    """
+    here = _newest_here(wanted.directory)
+    try:
+        stored = _newest_stored(wanted, open_store(wanted.store))
+    except ServiceError as error:
+        # A folder that does not exist yet holds nothing. A bucket that does not answer may hold hours of
+        # work.
+        must_exist = wanted.segment > 1 and not wanted.may_begin
+        if here is None and (must_exist or not wanted.store.startswith("file://")):
+            raise
+        _logger.warning("%s\nGoing on with what is on this machine.", error)
+        stored = None
+    if stored is not None and (here is None or here < stored):
+        return _restored(wanted, open_store(wanted.store), here=here, stored=stored)
+    if here is not None and (stored is not None or wanted.segment > 1 or wanted.resume == "auto"):
+        return Resumption("auto", f"step {here} in {wanted.directory.path}")
+    return None
+
+
+def _newest_here(directory: RunDirectory) -> int | None:
+    """Return the newest step whose local checkpoint verifies; every byte of it is read."""
+    if not directory.run_file.is_file():
+        return None
+    for step in reversed(directory.checkpoint_steps()):
+        try:
+            verify_checkpoint(directory.checkpoint(step))
+        except (CheckpointError, OSError) as error:
+            _logger.warning("checkpoint of step %d passed over: %s", step, error)
+        else:
+            return step
+    return None
+
+
+def _newest_stored(wanted: WantedResume, store: Store) -> int | None:
+    """Return the newest stored step of this run; None when the number is free or belongs to another run.
+
+    Raises VerificationError for damaged manifests: they do not mean that there are none.
+    """
+    if next(iter(store.list_objects(manifest_prefix(wanted.run_number))), None) is None:
+        return None
+    _, manifest, problems = newest_manifest(store, wanted.run_number)
+    if manifest is None or problems:
+        raise VerificationError(
+            "\n".join(problems)
+            + f"\nWhat {wanted.store} has of run {wanted.run_number} cannot be trusted, and may "
+            "be ahead of this machine. Nothing was started. Mend it first: scripts/verify_artifact.py "
+            f"--store {wanted.store} --run-number {wanted.run_number} says what is wrong."
+        )
+    return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
+
+
+def _newest_step(manifest: RunManifest) -> int | None:
+    return max((each.step for each in checkpoints_of(manifest) if each.step is not None), default=None)
+
+
+def _restored(wanted: WantedResume, store: Store, *, here: int | None, stored: int) -> Resumption:
+    """Restore the run from the store beside the local one, which is then moved aside if it is older."""
+    path = wanted.directory.path
+    beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
+    brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, brought earlier"
+    if brought is None or brought < stored:
+        _move_aside(beside.path, brought)
+        report = restore(
+            store, Selection(wanted.run_number, newest=True), beside.path, progress=wanted.progress
+        )
+        brought, how = max(report.steps), replace(report, directory=str(path)).summary()
+    if here is not None and brought <= here:
+        shutil.rmtree(beside.path)
+        return Resumption("auto", f"step {here} in {path}: nothing newer in the store verifies")
+    _move_aside(path, here)
+    beside.path.rename(path)
+    sync_directory(path.parent)
+    return Resumption("auto", how)
+
+
+def _move_aside(path: Path, step: int | None) -> None:
+    """Rename whatever is at `path`, if it is not empty."""
+    if not path.exists() or not any(path.iterdir()):
+        return
+    aside = path.with_name(f"{path.name}.until-{step or 0}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.until-{step or 0}-{number}")
+    _logger.warning("%s is older than the store: moved to %s", path, aside)
+    path.rename(aside)
+
+
+def _parent(wanted: WantedResume, place: ManifestPlace, store: Store) -> Resumption:
+    """Restore the newest checkpoint that the named manifest lists, in a directory beside the run's."""
+    content = store.read_object(place.key)
+    if content is None:
+        raise VerificationError(f"--resume: {place.store} has no {place.key}. Nothing was started.")
+    manifest = parse_manifest(content, place.key)
+    step = _newest_step(manifest)
+    if step is None:
+        raise VerificationError(f"--resume: {place.key} lists no checkpoint. Nothing was started.")
+    beside = RunDirectory(wanted.directory.path.with_name(f"from-{manifest.run_id}-step-{step}"))
+    checkpoint = beside.checkpoint(step)
+    if beside.run_file.is_file() and read_run(beside.run_file)["run_id"] == manifest.run_id:
+        return Resumption(str(checkpoint), f"step {step} of run {place.run_number}, brought earlier")
+    selection = Selection(place.run_number, step=step)
+    report = restore(store, selection, beside.path, progress=wanted.progress)
+    return Resumption(str(checkpoint), report.summary())

@@ -1,0 +1,177 @@
+"""The interface of an object store. Gateways implement it; nothing here knows S3 or a file system.
+
+Keys are relative to the store's prefix and use forward slashes. Every method raises ServiceError when the
+store cannot be reached or refuses, after retrying errors that can heal.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.artifacts.store.expected_file import ExpectedFile
+
+SHA256 = "SHA256"
+FULL_OBJECT = "FULL_OBJECT"
+"""The checksum covers the object's bytes."""
+COMPOSITE = "COMPOSITE"
+"""The checksum covers the digests of the object's parts, each `part_size` bytes long except the last."""
+
+
+class StoredObject(Protocol):
+    """The store's own description of an object."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    @property
+    def etag(self) -> str:
+        """Changes when the bytes do; empty if the store has none."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Distinguishes the object from all others under this key, past or future; empty if unknown."""
+        ...
+
+    @property
+    def checksum(self) -> Mapping[str, Any]:
+        """`algorithm`, `type`, `value` (base64, as the store returned it) and, for parts, `part_size`.
+
+        The store computed it from the bytes that it holds. It is empty in listings and for stores that
+        compute none.
+        """
+        ...
+
+    @property
+    def modified(self) -> float:
+        """When the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
+        ...
+
+    @property
+    def encrypted_as_asked(self) -> bool:
+        """False if `describe` reports an encryption other than the one for new objects."""
+        ...
+
+
+class Upload(Protocol):
+    """A staged file that becomes visible in the store with `commit`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sha256(self) -> str:
+        """Lower-case hex, of the bytes read for sending; the claimed digest if a claim is vouched for."""
+        ...
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether each part of these bytes was compared with a claim."""
+        ...
+
+    def commit(self) -> StoredObject:
+        """Make the object visible. Raises VerificationError when the store computed another checksum."""
+        ...
+
+    def abort(self) -> None:
+        """Discard the upload; never raises."""
+        ...
+
+
+class Store(Protocol):
+    """A place for objects: `s3://bucket/prefix` or `file:///folder`."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of every key in the bucket: empty, or ending with a slash."""
+        ...
+
+    def folders(self) -> Iterator[str]:
+        """Yield the first part of all keys that have more than one."""
+        ...
+
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield every object whose key starts with `prefix`, without checksums."""
+        ...
+
+    def describe(self, key: str) -> StoredObject | None:
+        """Return one object with the store's own checksum; None if there is none."""
+        ...
+
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
+        """Yield at most `length` of the object's bytes from `start` on; nothing beyond its end.
+
+        Raises FileNotFoundError when there is no such object, ObjectChangedError when it is not the one of
+        `identity`, or is replaced while it is read.
+        """
+        ...
+
+    def read_object(self, key: str) -> bytes | None:
+        """Return a small object; None if there is none.
+
+        If the store sends its own checksum along, the bytes are compared with it, because other objects
+        depend on these.
+        """
+        ...
+
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        """Yield the object's bytes like `read_chunks`, in memory that the caller provides.
+
+        `room` is filled repeatedly from its beginning to its end. A piece is valid until its place is filled
+        again.
+        """
+        ...
+
+    def stream(
+        self, key: str, start: int, size: int, *, identity: str = ""
+    ) -> Generator[bytes | memoryview, None, None]:
+        """Yield the bytes from `start` on of an object that should have `size`, as fast as the store can.
+
+        There are more or fewer if the object has another size. A piece is valid until the next one is
+        requested.
+        Close the generator to stop early: it holds memory that others wait for.
+        """
+        ...
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+        """Store a small object with a conditional put; return False if the key is taken."""
+        ...
+
+    def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
+        """Replace a small object with a conditional put; return False if it is not `old` any more."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is not an error."""
+        ...
+
+    def stage(
+        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: ExpectedFile | None = None
+    ) -> Upload:
+        """Read the file once, in constant memory, and prepare it to become the object `key`.
+
+        With a `claim`, a store that sends it in parts of that size compares each part, and takes the SHA-256
+        of the whole from the claim if that is vouched for. Raises CheckpointError when a part differs.
+        """
+        ...
+
+    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
+        """Return whether a checksum of a kind that only this store knows matches the file.
+
+        It detects corruption, and may be one that can be forged.
+        """
+        ...
+
+    def sweep(self, older_than_seconds: float) -> int:
+        """Abort uploads of runs started this long ago and never completed; return the count. Never raises."""
+        ...

@@ -1,0 +1,37 @@
+"""Choose the store of a run: from the command line, else from the run's own configuration."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.outside import read_bytes
+from trainyard.run.run_settings import read_settings, setting
+
+
+class StoreSettings(NamedTuple):
+    """The settings for opening a store."""
+
+    url: str
+    encryption: str
+
+
+def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> StoreSettings:
+    """Complete the settings from the run's `config.yaml`. Raises ConfigError when no store is named."""
+    settings = _settings(run_dir) if run_dir is not None else {}
+    chosen = url or setting(settings, "artifacts.store")
+    if not chosen:
+        raise ConfigError("No store: give --store, or set artifacts.store in the configuration.")
+    return StoreSettings(chosen, encryption or setting(settings, "artifacts.encryption") or "AES256")
+
+
+def _settings(run_dir: Path) -> dict[str, Any]:
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: there is no such run directory")
+    path = RunDirectory(run_dir).config_file
+    try:
+        return read_settings(read_bytes(path), str(path))
+    except FileNotFoundError:
+        return {}
+    except DamagedFileError as error:
+        raise ConfigError(str(error)) from None

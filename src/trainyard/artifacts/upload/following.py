@@ -1,0 +1,237 @@
+"""Follow a run while it is trained: store each checkpoint soon after it is complete, and the rest at the end.
+
+    wait for run.json → claim the number → poll and store new checkpoints → outcome: one pass over everything
+
+A store outage is waited out. The trainer is never asked for anything and does not know that it is followed.
+`running` stores a single checkpoint; `sync` does the last pass.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.signature import ManifestSigner
+from trainyard.artifacts.record.sync_report import SyncReport
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.running import RunningRun
+from trainyard.artifacts.upload.sync import retry_suggested, sync_run
+from trainyard.errors import (
+    ExitCode,
+    RecordError,
+    RunConflictError,
+    ServiceError,
+    StoppedError,
+    VerificationError,
+    WaitTimeoutError,
+)
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.commands import sync_command
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+
+_SETTLE_SECONDS = 30.0
+"""A run that already has an outcome may be about to resume: it is over if nothing changes for this long."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+"""Between attempts while the store is down."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Time limits for waiting."""
+
+    silence_seconds: float = 1800.0
+    """For a run without an outcome to write anything, including its first record."""
+    outage_seconds: float = 1800.0
+    """For a store that was reachable before to come back, or for space on a full disk."""
+    poll_seconds: float = 5.0
+    """Between two looks at the run directory."""
+
+
+class Ending(StrEnum):
+    """Why following ended."""
+
+    OUTCOME = "outcome"
+    """The run is over, and a last pass has stored everything."""
+    STOPPED = "stopped"
+    """We were asked to stop; the complete checkpoints are stored."""
+    SILENT = "silent"
+    """The run wrote nothing for too long, so it was probably killed. Its checkpoints are stored."""
+
+
+_EXIT_CODES = {
+    Ending.OUTCOME: ExitCode.DONE,
+    Ending.STOPPED: ExitCode.STOPPED,
+    Ending.SILENT: ExitCode.TIMED_OUT,
+}
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The result of following."""
+
+    ending: Ending
+    checkpoints: int
+    """Number of checkpoints stored while the run was going."""
+    last: SyncReport | None
+    """Report of the last pass, if the run is over."""
+    problems: tuple[str, ...]
+    """What could not be stored, and why."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.NO if self.problems else _EXIT_CODES[self.ending]
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Outputs for later steps of a workflow; empty before the last manifest."""
+        return self.last.outputs if self.last else {}
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": int(self.exit_code)}
+
+    def summary(self) -> str:
+        """One line for people."""
+        if self.last is not None:
+            return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
+        why = "asked to stop" if self.ending is Ending.STOPPED else "the run fell silent without an outcome"
+        return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
+
+
+def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
+    """Wait until the directory holds a run. Raises WaitTimeoutError when it holds none for too long."""
+    deadline = time.monotonic() + patience.silence_seconds
+    while not directory.run_file.is_file():
+        nothing = f"{directory.run_file}: no trainer has written it, so there is nothing to follow"
+        if stop.wait(min(patience.poll_seconds, 1.0)) and not directory.run_file.is_file():
+            raise StoppedError(f"{nothing}; asked to stop")
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(nothing)
+
+
+def follow_run(
+    store: Store,
+    directory: RunDirectory,
+    wanted: int | None,
+    *,
+    stop: threading.Event,
+    patience: Patience = Patience(),
+    signer: ManifestSigner | None = None,
+) -> Followed:
+    """Store the checkpoints of `directory` as they appear, until the run is over or `stop` is set.
+
+    Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
+    when the number belongs to another run.
+    """
+    watch = _Watch(directory, patience, stop)
+    run_id = str(read_run(directory.run_file)["run_id"])
+    with retry_suggested(
+        str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
+    ):
+        number = claim_number(store, run_id, wanted)
+    with retry_suggested(
+        str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
+    ):
+        return _Following(store, directory, number, signer=signer).until_it_ends(watch, patience)
+
+
+class _Watch:
+    """Watches the run directory from outside, and the request to stop."""
+
+    def __init__(self, directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
+        self._directory, self._patience, self.stop = directory, patience, stop
+        self._was_going = False
+        self._seen: tuple[object, ...] = ()
+        self._changed = time.monotonic()
+
+    def ending(self) -> Ending | None:
+        """Return why to end now, None to continue."""
+        silent = self._is_silent()
+        if not self._is_over():
+            self._was_going = True
+            return Ending.STOPPED if self.stop.is_set() else Ending.SILENT if silent else None
+        settled = self._was_going or time.monotonic() - self._changed >= _SETTLE_SECONDS
+        return Ending.OUTCOME if settled or self.stop.is_set() else None
+
+    def whole_checkpoints(self) -> frozenset[tuple[int, int]]:
+        """Return step and modification time (ns) of each checkpoint that has a manifest."""
+        found = set()
+        for step in self._directory.checkpoint_steps():
+            if (written := _written(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
+                found.add((step, written))
+        return frozenset(found)
+
+    def _is_over(self) -> bool:
+        return "outcome" in read_run(self._directory.run_file)
+
+    def _is_silent(self) -> bool:
+        files = (self._directory.run_file, self._directory.metrics_file, self._directory.events_file)
+        seen = tuple(_written(path) for path in (*files, self._directory.checkpoints))
+        if seen != self._seen:
+            self._seen, self._changed = seen, time.monotonic()
+        return time.monotonic() - self._changed > self._patience.silence_seconds
+
+
+def _written(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return None
+
+
+class _Following:
+    """Stores one run in one store."""
+
+    def __init__(
+        self, store: Store, directory: RunDirectory, number: int, *, signer: ManifestSigner | None
+    ) -> None:
+        self._store, self._directory, self._number, self._signer = store, directory, number, signer
+        self._run = RunningRun(store, directory, number, signer=signer)
+        self._done: frozenset[tuple[int, int]] = frozenset()
+        self._damaged: dict[str, str] = {}
+        """Why a checkpoint could not be stored, by its name."""
+        self._stored = 0
+
+    def until_it_ends(self, watch: _Watch, patience: Patience) -> Followed:
+        away_since, pause = 0.0, _FIRST_PAUSE
+        while True:
+            ending = watch.ending()
+            try:
+                if (followed := self._pass(ending, watch)) is not None:
+                    return followed
+                away_since, pause = 0.0, _FIRST_PAUSE
+                watch.stop.wait(patience.poll_seconds)
+            except (ServiceError, RunConflictError, VerificationError, RecordError, OSError) as error:
+                away_since = away_since or time.monotonic()
+                if watch.stop.is_set() or time.monotonic() - away_since > patience.outage_seconds:
+                    raise
+                _logger.warning("%s\nTrying again in %.0f s.", error, pause)
+                watch.stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _pass(self, ending: Ending | None, watch: _Watch) -> Followed | None:
+        if ending is Ending.OUTCOME:
+            last = sync_run(self._store, self._directory, self._number, signer=self._signer)
+            return Followed(ending, self._stored, last, last.problems)
+        self._bring_new(watch)
+        if ending is None:
+            return None
+        return Followed(ending, self._stored, None, tuple(self._damaged.values()))
+
+    def _bring_new(self, watch: _Watch) -> None:
+        """Store every new complete checkpoint, newest first, because older ones may be removed meanwhile."""
+        whole = watch.whole_checkpoints()
+        if whole <= self._done:
+            return
+        while (report := self._run.bring_newest(frozenset(self._damaged))) is not None:
+            if report.problems:
+                self._damaged |= {line.partition(" ")[0]: line for line in report.problems}
+            elif not report.notes:
+                self._stored += 1
+                _logger.info("checkpoint stored while training: %s", report.summary())
+        self._done = whole

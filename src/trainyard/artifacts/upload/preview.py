@@ -1,0 +1,89 @@
+"""Preview what a sync would send, without changing or hashing anything: for `--dry-run`."""
+
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.record.checkpoints import is_pruned
+from trainyard.artifacts.record.contents import Contents, Item, contents_of
+from trainyard.artifacts.record.manifest import ManifestObject, read_chain
+from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
+from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.store.layout import metrics_key, run_prefix
+from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.errors import ExitCode, RunConflictError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The plan of a sync."""
+
+    store: str
+    run_number: int
+    send: tuple[str, ...]
+    """Keys that would be sent."""
+    bytes: int
+    """Size of the objects to send."""
+    there: tuple[str, ...]
+    """Keys whose objects have the right size; a sync would compare them."""
+    problems: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.NO if self.problems else ExitCode.DONE
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return text for people: one line per object, then the sum."""
+        lines = [f"send     {key}" for key in self.send] + [f"compare  {key}" for key in self.there]
+        total = f"{len(self.send)} files to send to {self.store}/run-{self.run_number}"
+        return "\n".join((*lines, *self.problems, f"{total}, {size_text(self.bytes)}; nothing was changed"))
+
+
+def preview_run(store: Store, directory: RunDirectory, wanted: int | None) -> Preview:
+    """Plan the sync of `directory`. Raises RunConflictError when the number belongs to another run."""
+    number = number_for(store, str(read_run(directory.run_file)["run_id"]), wanted)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        return preview_contents(store, contents_of(directory, number, Path(scratch)), number)
+
+
+def number_for(store: Store, run_id: str, wanted: int | None) -> int:
+    """Return the number that a sync would claim for `run_id`.
+
+    Raises RunConflictError when the number belongs to another run.
+    """
+    number = wanted or number_of_run(store, run_id) or next_free_number(store)
+    owner = owner_of(store, number)
+    if owner not in (None, run_id):
+        raise RunConflictError(
+            f"Run number {number} in {store.url} belongs to run {owner}; this is {run_id}."
+        )
+    return number
+
+
+def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
+    """Plan the sync of `contents`, whose files must still be there, as run `number`."""
+    chain = read_chain(store, number)
+    newest = chain[-1].manifest if chain else None
+    known = newest.by_key() if newest else {}
+    claimed = owner_of(store, number) is not None
+    there = {o.key: o for o in store.list_objects(run_prefix(number))} if claimed else {}
+    if (metrics := store.describe(metrics_key(number))) is not None:
+        there[metrics.key] = metrics
+    items = [item for group in contents.groups if not is_pruned(group, newest) for item in group.all_items]
+    send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
+    size = sum(item.path.stat().st_size for item in send)
+    keys = {item.key for item in send}
+    kept = tuple(item.key for item in items if item.key not in keys)
+    return Preview(store.url, number, tuple(item.key for item in send), size, kept, contents.problems)
+
+
+def _is_new(item: Item, known: ManifestObject | None, there: StoredObject | None) -> bool:
+    if there is None or there.size != item.path.stat().st_size:
+        return True
+    return known is not None and item.claimed is not None and known.sha256 != item.claimed.sha256

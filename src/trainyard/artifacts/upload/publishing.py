@@ -1,0 +1,159 @@
+"""Build a run's manifest from the stored objects, and put it where no other manifest is.
+
+This is the last step of a sync. The objects were stored before; nothing else is sent here.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.artifacts.record.checkpoints import doomed_steps
+from trainyard.artifacts.record.contents import Contents
+from trainyard.artifacts.record.manifest import (
+    ManifestObject,
+    RunManifest,
+    StoredManifest,
+    manifest_bytes,
+    read_chain,
+)
+from trainyard.artifacts.record.signature import ManifestSigner, put_signature
+from trainyard.artifacts.record.statement import resolved_config, statement_of
+from trainyard.artifacts.store.hashing import sha256_of_chunks
+from trainyard.artifacts.store.layout import (
+    belongs_to_checkpoint,
+    checkpoint_step_of,
+    manifest_key,
+    metrics_key,
+    records_prefix,
+    records_version_of,
+    run_prefix,
+)
+from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.errors import RunConflictError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Before:
+    """The state of the run in the store when the sync began."""
+
+    chain: list[StoredManifest]
+    known: dict[str, ManifestObject]
+    """Entries of the newest manifest, by key."""
+    there: dict[str, StoredObject]
+    """Objects that the store lists, by key."""
+
+    @property
+    def newest(self) -> RunManifest | None:
+        return self.chain[-1].manifest if self.chain else None
+
+    @property
+    def version(self) -> int:
+        """Version of the next manifest."""
+        return len(self.chain) + 1
+
+
+@dataclass(frozen=True)
+class Published:
+    """The newest manifest of a run."""
+
+    key: str
+    sha256: str
+    signature: str
+    """Key of its signature, which is stored first; empty without a signer."""
+
+
+def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> Before:
+    """Read the state of the run; `known_chain` are manifests read before, which never change."""
+    chain = read_chain(store, number, known_chain)
+    there = {found.key: found for found in store.list_objects(run_prefix(number))}
+    if (metrics := store.describe(metrics_key(number))) is not None:
+        there[metrics.key] = metrics
+    return Before(chain, chain[-1].manifest.by_key() if chain else {}, there)
+
+
+def build_manifest(
+    contents: Contents,
+    number: int,
+    entries: Mapping[str, ManifestObject],
+    *,
+    before: Before,
+    sent: frozenset[str],
+) -> RunManifest:
+    """Return the manifest of `entries`; other keys that were sent or in the store become leftovers."""
+    pruned = before.newest.pruned if before.newest else ()
+    doomed = doomed_steps(before.newest) if before.newest else frozenset()
+    unlisted = {key for key in (*before.there, *sent) if key not in entries}
+    known = {key for key in unlisted if checkpoint_step_of(key) not in doomed}
+    leftovers = sorted(key for key in known if _may_be_left_over(key, before.version))
+    for key in leftovers:
+        _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
+    newest = before.chain[-1] if before.chain else None
+    objects = tuple(entries[key] for key in sorted(entries))
+    supersedes = {"key": newest.key, "sha256": newest.sha256} if newest else {}
+    run, is_open = contents.run, contents.version is not None
+    config = resolved_config(contents.config, run)
+    return RunManifest(
+        run_id=str(run["run_id"]),
+        run_number=number,
+        created=time.time(),
+        objects=objects,
+        provenance={key: value for key, value in run.items() if key != "outcome"},
+        outcome=run.get("outcome", {}),
+        supersedes=supersedes,
+        leftovers=tuple(leftovers),
+        records=records_prefix(number, before.version) if is_open else "",
+        pruned=pruned,
+        statement=statement_of(run, number, objects, config=config, supersedes=supersedes),
+    )
+
+
+def _may_be_left_over(key: str, version: int) -> bool:
+    """Return whether a sync can have sent the object; any other object is foreign and stays extra."""
+    return belongs_to_checkpoint(key) or (records_version_of(key) or version + 1) <= version
+
+
+def put_manifest(
+    store: Store, manifest: RunManifest, before: Before, *, signer: ManifestSigner | None = None
+) -> Published:
+    """Put the manifest unless the newest one has the same content; return the newest one."""
+    newest = before.chain[-1] if before.chain else None
+    if newest and _says(newest.manifest) == _says(manifest):
+        same = newest.manifest.provenance == manifest.provenance
+        signature = _sign(store, newest.manifest, signer if same else None, key=newest.key)
+        return Published(newest.key, newest.sha256, signature)
+    key, content = manifest_key(manifest.run_number, before.version), manifest_bytes(manifest, store.prefix)
+    metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
+    signature = _sign(store, manifest, signer, key=key, content=content)
+    store.put_new(key, content, metadata=metadata)
+    # Read the manifest back: our put may have succeeded although its response was lost, or another sync was
+    # first.
+    if store.read_object(key) != content:
+        raise RunConflictError(
+            f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
+        )
+    return Published(key, sha256_of_chunks([content])[0], signature)
+
+
+def _says(manifest: RunManifest) -> tuple[Any, ...]:
+    return manifest.objects, manifest.leftovers, manifest.is_open
+
+
+def _sign(
+    store: Store,
+    manifest: RunManifest,
+    signer: ManifestSigner | None,
+    *,
+    key: str,
+    content: bytes | None = None,
+) -> str:
+    """Sign the bytes of a manifest; without `content`, sign the equivalent ones that the store has."""
+    if signer is None:
+        _logger.info("%s is not signed: there is no signing key", key)
+        return ""
+    if content is None and (content := store.read_object(key)) is None:
+        return ""
+    return put_signature(store, signer, manifest, key=key, content=content)

@@ -1,0 +1,196 @@
+"""Store a checkpoint and metrics that have no run directory: the functions of source document 004.
+
+They are stored like a run: the number is claimed, the store confirms the bytes, and a manifest goes last.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, checkpoint_group, digest_of
+from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
+from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.signature import ManifestSigner
+from trainyard.artifacts.record.sync_report import SyncReport
+from trainyard.artifacts.store.hashing import calculate_file_hash, checksum_agrees, sha256_of_chunks
+from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
+from trainyard.artifacts.upload.standalone_metrics import read_metrics, step_told_by
+from trainyard.artifacts.upload.sync import retry_suggested, store_contents
+from trainyard.artifacts.upload.upload import Sending
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.commands import script_command
+from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.records import Row
+from trainyard.run.whole_files import sha256_of_file
+
+__all__ = [
+    "calculate_file_hash",
+    "describe_files",
+    "object_has_hash",
+    "preview_files",
+    "store_file",
+    "store_manifest",
+    "sync_files",
+]
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_logger = logging.getLogger(__name__)
+
+
+def sync_files(
+    store: Store,
+    checkpoint: Path,
+    metrics: Path,
+    wanted: int | None,
+    *,
+    provenance: Mapping[str, Any],
+    signer: ManifestSigner | None = None,
+    progress: Progress = UNSEEN,
+) -> SyncReport:
+    """Store a checkpoint (a file or a directory) and a metrics file as one run.
+
+    The run is the one whose directory contains the checkpoint, else the workflow run in `provenance["ci"]`,
+    else a new run that is identified by the checkpoint's digest.
+    """
+    run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
+    parts = {"--checkpoint": checkpoint, "--metrics": metrics, "--store": store.url}
+    flags = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in parts.items())
+    command = f"{script_command('training_artifact_sync.py')} {flags} --run-number {wanted or 'auto'}"
+    with (
+        tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
+        retry_suggested(f"{checkpoint} and {metrics}", command),
+    ):
+        number = claim_number(store, str(run["run_id"]), wanted)
+        contents = _contents(run, checkpoint, rows, number, scratch=Path(scratch))
+        return store_contents(store, contents, number, signer=signer, progress=progress)
+
+
+def preview_files(
+    store: Store, checkpoint: Path, metrics: Path, wanted: int | None, *, provenance: Mapping[str, Any]
+) -> Preview:
+    """Preview what `sync_files` would send; nothing is changed."""
+    run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
+    number = number_for(store, str(run["run_id"]), wanted)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        contents = _contents(run, checkpoint, rows, number, scratch=Path(scratch))
+        return preview_contents(store, contents, number)
+
+
+def describe_files(
+    checkpoint: Path, metrics: Path, run_number: int, *, provenance: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the manifest of both files, hashed on disk, without a store's checksums."""
+    run, rows = _run_of(checkpoint, provenance), read_metrics(metrics)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        contents = _contents(run, checkpoint, rows, run_number, scratch=Path(scratch))
+        items = [item for group in contents.groups for item in group.all_items]
+        objects = [ManifestObject(i.key, i.path.stat().st_size, digest_of(i)) for i in items]
+        created = max(item.path.stat().st_mtime for item in items)
+    known = {key: value for key, value in run.items() if key != "outcome"}
+    manifest = RunManifest(str(run["run_id"]), run_number, created, tuple(objects), known)
+    return manifest.to_json("")
+
+
+def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) -> bool:
+    """Store one file under any key, confirmed by the store's checksum or by reading it back.
+
+    Metadata values are converted to text, and None values are omitted. Returns False and logs the reason when
+    storing failed, so that the caller's training continues.
+    """
+    try:
+        _require(path)
+        with Sending(store, known={}, there={}, metadata=_texts(metadata)) as sending:
+            sending.send(Group(key, (Item(key, path),)))
+    except (TrainyardError, OSError) as error:
+        _logger.error("%s was not stored as %s: %s", path, key, error)
+        return False
+    return True
+
+
+def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -> bool:
+    """Put a manifest, but never replace another one: return False if the run has one already."""
+    content = (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
+    key = manifest_key(run_number)
+    store.put_new(key, content, metadata={"run-number": str(run_number)})
+    return store.read_object(key) == content
+
+
+def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
+    """Return whether the object has this SHA-256, by the store's own checksum or else by reading it."""
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        _logger.error("%s was compared with nothing: %r is no SHA-256 of 64 hex digits", key, sha256)
+        return False
+    found, expected = store.describe(key), sha256.lower()
+    if found is None:
+        _logger.error("%s: there is no such object in %s", key, store.url)
+        return False
+    agrees = checksum_agrees(found.checksum, expected)
+    return agrees if agrees is not None else sha256_of_chunks(store.read_chunks(key))[0] == expected
+
+
+def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Convert metadata to ASCII text, because it travels in HTTP headers."""
+    if not isinstance(metadata, Mapping):
+        raise ConfigError(f"the metadata is no mapping of names to values but {metadata!r}")
+    known = {str(name): str(value) for name, value in metadata.items() if value is not None}
+    return {
+        name: " ".join(value.encode("ascii", "backslashreplace").decode().split())
+        for name, value in known.items()
+    }
+
+
+def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    _require(checkpoint)
+    run_file = checkpoint.resolve().parent.parent / "run.json"
+    if run_file.is_file():
+        return read_run(run_file)
+    known = {key: value for key, value in provenance.items() if value}
+    if workflow_run := known.get("ci", {}).get("run_id"):
+        return {"run_id": f"github-{workflow_run}", **known}
+    return {"run_id": f"sha256-{_tree_digest(checkpoint)[:16]}", **known}
+
+
+def _tree_digest(path: Path) -> str:
+    if path.is_file():
+        return sha256_of_file(path)
+    names = [f"{p.relative_to(path).as_posix()} {sha256_of_file(p)}\n" for p in _files_below(path)]
+    return hashlib.sha256("".join(names).encode()).hexdigest()
+
+
+def _contents(
+    run: dict[str, Any], checkpoint: Path, rows: list[Row], number: int, *, scratch: Path
+) -> Contents:
+    target = scratch / "metrics.json"
+    document = {"run_id": str(run["run_id"]), "run_number": number, "rows": rows}
+    target.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    records = Group(RECORDS, (Item(metrics_key(number), target),))
+    return Contents(run, (_checkpoint(checkpoint, number), records))
+
+
+def _checkpoint(path: Path, number: int) -> Group:
+    if (path / MANIFEST_NAME).is_file():
+        return checkpoint_group(path, number)
+    keys = checkpoint_prefix(number, step_told_by(path))
+    if path.is_file():
+        return Group("checkpoint", (Item(keys + path.name, path),))
+    return Group(
+        "checkpoint", tuple(Item(keys + p.relative_to(path).as_posix(), p) for p in _files_below(path))
+    )
+
+
+def _files_below(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        raise ConfigError(f"{path}: there is no such file or directory")

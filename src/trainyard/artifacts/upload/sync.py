@@ -1,0 +1,201 @@
+"""Upload a run's checkpoints and records to a store, and put its manifest last.
+
+    claim the number → list the store → per checkpoint: read, compare, send, commit → records → manifest
+
+An object that the store holds already with the same bytes is not sent again. A checkpoint that the store
+still holds as the newest manifest lists it is not even read; `verify` checks the local files. A new
+checkpoint whose files do not match its own manifest is reported and not stored; the others are stored. This
+module neither parses the command line nor chooses the store.
+"""
+
+import contextlib
+import errno
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainyard.artifacts.record.checkpoints import is_pruned
+from trainyard.artifacts.record.contents import Contents, Group, contents_of
+from trainyard.artifacts.record.manifest import ManifestObject
+from trainyard.artifacts.record.run_numbers import claim_number
+from trainyard.artifacts.record.signature import ManifestSigner
+from trainyard.artifacts.record.sync_report import SyncReport, size_text
+from trainyard.artifacts.store.hashing import sha256_of_chunks
+from trainyard.artifacts.store.layout import identity_key
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.publishing import Before, build_manifest, put_manifest, read_store
+from trainyard.artifacts.upload.upload import FILES_AT_ONCE, Sending
+from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
+from trainyard.run.commands import sync_command
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.progress import UNSEEN, Progress
+
+_ABANDONED_SECONDS = 24 * 3600.0
+_logger = logging.getLogger(__name__)
+
+
+def sync_run(
+    store: Store,
+    directory: RunDirectory,
+    wanted: int | None,
+    *,
+    signer: ManifestSigner | None = None,
+    progress: Progress = UNSEEN,
+) -> SyncReport:
+    """Store the run as number `wanted` (None: the number it has, else the next free one).
+
+    `progress` receives the bytes that need not be sent; the store reports those that it sends (`open_store`,
+    `pace`).
+
+    Raises RunConflictError when the number belongs to another run, and ServiceError when the store gives up.
+    The ServiceError says which files are still local and gives the command that finishes the upload.
+    """
+    run_id = str(read_run(directory.run_file)["run_id"])
+    with retry_suggested(
+        str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
+    ):
+        number = claim_number(store, run_id, wanted)
+    with (
+        tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
+        retry_suggested(
+            str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
+        ),
+    ):
+        contents = contents_of(directory, number, Path(scratch))
+        return store_contents(store, contents, number, signer=signer, progress=progress)
+
+
+def store_contents(
+    store: Store,
+    contents: Contents,
+    number: int,
+    *,
+    before: Before | None = None,
+    signer: ManifestSigner | None = None,
+    files_at_once: int = FILES_AT_ONCE,
+    progress: Progress = UNSEEN,
+) -> SyncReport:
+    """Store everything in `contents` under a number that was claimed, and put the manifest last."""
+    started, metadata = time.monotonic(), _metadata(contents.run, number)
+    before = before or read_store(store, number)
+    problems, notes = list(contents.problems), list(contents.notes)
+    wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
+    progress.begin("sending to the store", sum(group.size for group in wanted))
+    with Sending(
+        store,
+        known=before.known,
+        there=before.there,
+        metadata=metadata,
+        files_at_once=files_at_once,
+        progress=progress,
+    ) as sending:
+        entries = _send_groups(sending, wanted, problems=problems, notes=notes)
+    _sweep(store, sending)
+    entries |= _identity_entry(store, number, before.known)
+    skipped = len(entries) - len(sending.sent) - 1  # the claim record counts as neither
+    problems += _carry_over(entries, before)
+    for line in (*notes, *problems):
+        _logger.warning("%s", line)
+    manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
+    published = put_manifest(store, manifest, before, signer=signer)
+    return SyncReport(
+        store=store.url,
+        run_id=manifest.run_id,
+        run_number=number,
+        manifest_key=published.key,
+        manifest_sha256=published.sha256,
+        signature_key=published.signature,
+        objects=len(entries),
+        bytes=_total(entries),
+        seconds=round(time.monotonic() - started, 3),
+        sent=len(sending.sent),
+        skipped=skipped,
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def _send_groups(
+    sending: Sending, groups: list[Group], *, problems: list[str], notes: list[str]
+) -> dict[str, ManifestObject]:
+    """Send the groups in order; report a damaged one in `problems` and continue with the others."""
+    entries: dict[str, ManifestObject] = {}
+    for group in groups:
+        try:
+            stored = sending.send(group)
+        except (CheckpointError, VerificationError, OSError) as error:
+            if group.is_gone:  # the run itself removed it, because it has newer checkpoints
+                notes.append(f"{group.name}: removed here by the run while it was read; passed over")
+            else:
+                problems.append(f"{group.name} was not uploaded: {error}")
+            continue
+        entries |= stored
+        _logger.info("%s: %d files, %s", group.name, len(stored), size_text(_total(stored)))
+    return entries
+
+
+def _sweep(store: Store, sending: Sending) -> None:
+    """Abort uploads that were started long ago, if anything was sent at all."""
+    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
+        _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
+
+
+def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]:
+    """Keep entries whose files are no longer on this machine; report those that the store lost too."""
+    lost = []
+    for key, entry in before.known.items():
+        if key not in entries:
+            entries[key] = entry
+            if key not in before.there or before.there[key].size != entry.size:
+                lost.append(f"{key}: stored before, and now neither on this machine nor whole in the store")
+    return lost
+
+
+def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject]) -> dict[str, ManifestObject]:
+    """Return the entry of the claim record, which never changes, so the last manifest's entry stays valid."""
+    key = identity_key(number)
+    if key in known:
+        return {key: known[key]}
+    found, content = store.describe(key), store.read_object(key)
+    if found is None or content is None:
+        raise VerificationError(f"{key}: stored a moment ago, and gone")
+    return {key: ManifestObject.of(found, sha256_of_chunks([content])[0])}
+
+
+def _metadata(run: dict[str, Any], number: int) -> dict[str, str]:
+    """Return the metadata of every object. It is for people who use a console; nothing here reads it back."""
+    known = {
+        "git-commit": run.get("git", {}).get("commit"),
+        "run-number": str(number),
+        "run-id": run["run_id"],
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    return {key: str(value) for key, value in known.items() if value}
+
+
+def _total(entries: dict[str, ManifestObject]) -> int:
+    return sum(entry.size for entry in entries.values())
+
+
+@contextlib.contextmanager
+def retry_suggested(directory: str, command: str) -> Iterator[None]:
+    """Add to an error of the store or the disk where the files are, and the command that finishes the job."""
+    left = f"Nothing is lost: checkpoints and records are in {directory}.\nWhen it is mended: {command}"
+    try:
+        yield
+    except ServiceError as error:
+        raise ServiceError(f"{error}\n{left}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        scratch = tempfile.gettempdir()
+        free = size_text(shutil.disk_usage(scratch).free)
+        raise RecordError(
+            f"{error.filename2 or error.filename or scratch}: {error.strerror} ({free} free in {scratch}, "
+            f"where records are copied before they are sent). Make room, or set TMPDIR.\n{left}"
+        ) from error

@@ -1,0 +1,143 @@
+"""Send groups of files to a store. A group is read, hashed and compared before any of it becomes visible.
+
+Objects that the store already holds with the same bytes are skipped; files that the run's newest manifest
+lists are not even read. The caller chooses the files and their keys; `expected_file` checks the content of a
+file.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Self, TypeVar
+
+from trainyard.artifacts.record.contents import Group, Item, digest_of, require_claimed
+from trainyard.artifacts.record.manifest import ManifestObject
+from trainyard.artifacts.store.expected_file import claim_of
+from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
+from trainyard.artifacts.store.object_store import Store, StoredObject, Upload
+from trainyard.errors import ObjectChangedError, VerificationError
+from trainyard.run.progress import UNSEEN, Progress
+
+FILES_AT_ONCE = 32
+"""Small files mostly wait for responses. The store itself limits how many large ones are sent at once."""
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+class Sending:
+    """Sends groups to one store; a context manager, because it owns threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        known: Mapping[str, ManifestObject],
+        there: Mapping[str, StoredObject],
+        metadata: Mapping[str, str],
+        files_at_once: int = FILES_AT_ONCE,
+        progress: Progress = UNSEEN,
+    ) -> None:
+        """`known` are the entries of the run's newest manifest, `there` the objects that the store lists."""
+        self.sent: set[str] = set()
+        """Keys of the objects made visible so far, even if the rest of their group failed."""
+        self._store, self._known, self._there, self._metadata = store, known, there, metadata
+        self._progress = progress
+        self._pool, self._files_at_once = ThreadPoolExecutor(files_at_once), files_at_once
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def send(self, group: Group) -> dict[str, ManifestObject]:
+        """Store the group, its marker last; return the manifest entries by key.
+
+        Raises CheckpointError, with nothing of the group made visible, when a file that is read does not
+        match its checkpoint's manifest.
+        """
+        entries = self._bring(group.items)
+        if group.marker is not None:
+            entries |= self._bring([group.marker])
+        return entries
+
+    def _bring(self, items: Sequence[Item]) -> dict[str, ManifestObject]:
+        with contextlib.ExitStack() as undo:
+            prepared = self._at_once(lambda item: self._prepare(item, undo), items)
+            entries = [entry for entry in prepared if isinstance(entry, ManifestObject)]
+            uploads = [upload for upload in prepared if not isinstance(upload, ManifestObject)]
+            stored = self._at_once(self._commit, uploads)
+            undo.pop_all()
+        return {entry.key: entry for entry in (*entries, *stored)}
+
+    def _prepare(self, item: Item, undo: contextlib.ExitStack) -> ManifestObject | Upload:
+        there = self._there.get(item.key)
+        if there is not None and (entry := self._already_stored(item, there)) is not None:
+            self._progress.advance(entry.size)
+            return entry
+        claim = claim_of(item.path, item.claimed, is_vouched_for=item.is_vouched_for)
+        upload = self._store.stage(item.path, item.key, metadata=self._metadata, claim=claim)
+        undo.callback(upload.abort)
+        require_claimed(item, upload.sha256)
+        if claim and not upload.is_compared:
+            claim.require()
+        return upload
+
+    def _already_stored(self, item: Item, there: StoredObject) -> ManifestObject | None:
+        if item.path.stat().st_size != there.size:
+            return None
+        known = self._known.get(item.key)
+        if known is not None and not (known.etag and known.etag == there.etag):
+            known = None
+        if known is not None and item.claimed is not None and item.claimed.sha256 == known.sha256:
+            return known  # stored from bytes with this digest, so the local bytes are not read
+        sha256 = digest_of(item)
+        if known is not None and known.sha256 == sha256:
+            return known
+        described = self._store.describe(item.key)
+        if described is None or not described.encrypted_as_asked:
+            return None
+        same = file_agrees(described.checksum, item.path, sha256) or (
+            # This object is in no earlier manifest, and such a checksum can be forged, so its bytes are read.
+            self._store.is_checksum_of(item.path, described.checksum) and self._reads_as(described, sha256)
+        )
+        return ManifestObject.of(described, sha256) if same else None
+
+    def _reads_as(self, there: StoredObject, sha256: str) -> bool:
+        try:
+            chunks = self._store.read_chunks(there.key, identity=there.identity)
+            return sha256_of_chunks(chunks)[0] == sha256
+        except (FileNotFoundError, ObjectChangedError):
+            return False
+
+    def _commit(self, upload: Upload) -> ManifestObject:
+        stored = upload.commit()
+        self.sent.add(stored.key)
+        if not stored.checksum:
+            sha256, _ = sha256_of_chunks(self._store.read_chunks(stored.key))
+            if sha256 != upload.sha256:
+                raise VerificationError(
+                    f"{stored.key}: read back with SHA-256 {sha256}, sent {upload.sha256}"
+                )
+        return ManifestObject.of(stored, upload.sha256)
+
+    def _at_once(self, function: Callable[[_In], _Out], values: Sequence[_In]) -> list[_Out]:
+        """Call `function` for each value on the threads; after a failure, stop the rest before raising it."""
+        waiting, results = deque(enumerate(values)), dict[int, _Out]()
+
+        def work() -> None:
+            with contextlib.suppress(IndexError):
+                while True:
+                    index, value = waiting.popleft()
+                    try:
+                        results[index] = function(value)
+                    finally:
+                        if index not in results:
+                            waiting.clear()
+
+        futures = [self._pool.submit(work) for _ in range(min(self._files_at_once, len(values)))]
+        wait(futures)
+        for future in futures:
+            future.result()
+        return [results[index] for index in range(len(values))]

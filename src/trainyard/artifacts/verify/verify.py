@@ -1,0 +1,281 @@
+"""Verify that the store holds what the trainer wrote: compare manifest, store and, if given, disk.
+
+`comparison` compares each object. Nothing is changed. The gateway reaches the store; its ServiceError passes
+through.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import checkpoints_of, doomed_steps, own_manifest
+from trainyard.artifacts.record.local_paths import records_of
+from trainyard.artifacts.record.manifest import RunManifest
+from trainyard.artifacts.record.owed import is_loose, missing_records
+from trainyard.artifacts.record.statement import statement_problems
+from trainyard.artifacts.store.expected_file import claim_of
+from trainyard.artifacts.store.layout import (
+    belongs_to_checkpoint,
+    checkpoint_step_of,
+    metrics_key,
+    run_prefix,
+)
+from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
+from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
+from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.run.checkpoint_manifest import verify_checkpoint
+from trainyard.run.digests import PartDigests
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.outside import parse_json_object, same_json
+from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.whole_files import sha256_of_file
+
+__all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
+_OBJECTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The objects that were compared, and everything that differs."""
+
+    objects_total: int
+    """Objects in the manifest."""
+    objects_verified: int
+    """Those without a problem."""
+    bytes_total: int
+    problems: tuple[str, ...]
+    run_id: str
+    """Empty when there is no manifest."""
+    manifest_key: str
+    store_whole: bool = False
+    """Whether the store itself has no problem; any problems are then on the disk."""
+    notes: tuple[str, ...] = ()
+    """Remarks that are not problems: objects still being uploaded or removed while the run was going."""
+    depth: str = ""
+    seed: int = 0
+    """The seed that drew the sample."""
+    compared: str = ""
+    """A sentence for people about the comparisons that were made."""
+    leftovers: tuple[str, ...] = ()
+    """Keys of objects from an interrupted sync: they are in the store, but no manifest lists them."""
+    records: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each current record, by its name in the run directory."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def depth_text(self) -> str:
+        """Return the depth, with the seed that draws the same sample again."""
+        return f"{self.depth}, seed {self.seed}" if self.depth == Depth.SAMPLE else self.depth
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def verify_run(
+    store: Store,
+    run_number: int,
+    *,
+    depth: Depth,
+    run_directory: RunDirectory | None = None,
+    seed: int | None = None,
+    progress: Progress = UNSEEN,
+) -> Verification:
+    """Compare the stored objects of a run with the manifest and, if given, with the run's directory.
+
+    The problems name every missing, extra, swapped, truncated or changed object. `seed` draws the sample;
+    None draws a new seed. Raises ServiceError when the store cannot be reached, TrainyardError when
+    `run_directory` is not a run directory.
+    """
+    seed = new_seed() if seed is None else seed
+    progress.begin("listing the store")
+    key, manifest, problems = newest_manifest(store, run_number)
+    if manifest is None:
+        return Verification(0, 0, 0, tuple(problems), "", key)
+    # List after reading the manifest, so that objects which a sync adds meanwhile are listed and not missing.
+    listed = _listed(store, run_number)
+    notes = _passing(manifest, listed)
+    problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
+    own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
+    wrong = compare_objects(
+        store, manifest.objects, listed, depth=depth, seed=seed, parts=parts, progress=progress
+    )
+    problems += _compare_provenance(store, manifest) or statement_problems(manifest)
+    problems += [problem for key, problem in own.items() if key not in wrong]
+    store_whole = not problems and not wrong
+    disk = None
+    if run_directory is not None:
+        disk = compare_disk(run_directory, manifest, store=store.url, progress=progress)
+        problems += [problem for problem in disk.problems if problem not in problems]
+        wrong = {key: f"{key}: {answer}" for key, answer in disk.wrong.items()} | wrong
+    return Verification(
+        objects_total=len(manifest.objects),
+        objects_verified=len(manifest.objects) - len(wrong),
+        bytes_total=sum(entry.size for entry in manifest.objects),
+        problems=(*problems, *(wrong[name] for name in sorted(wrong))),
+        run_id=manifest.run_id,
+        manifest_key=key,
+        store_whole=store_whole,
+        notes=(*(f"{key}: {notes[key]}" for key in sorted(notes)), *_notes_of(manifest)),
+        depth=str(depth),
+        seed=seed,
+        compared=_compared(depth, manifest, disk),
+        leftovers=tuple(sorted(set(manifest.leftovers) & listed.keys())),
+        records=_records(manifest),
+    )
+
+
+def _notes_of(manifest: RunManifest) -> list[str]:
+    name = f"run-{manifest.run_number}"
+    if manifest.is_open:
+        return [f"{name}: the run was still going when it was stored; its last records are not there yet"]
+    if is_loose(manifest):
+        return [f"{name}: a checkpoint and its metrics alone; no other record of its run is stored"]
+    return []
+
+
+def _records(manifest: RunManifest) -> dict[str, str]:
+    prefix = manifest.records_prefix
+    found = records_of(manifest)
+    return {entry.key.removeprefix(prefix): entry.sha256 for entry in found if entry.key.startswith(prefix)}
+
+
+def _compared(depth: Depth, manifest: RunManifest, disk: DiskComparison | None) -> str:
+    """Return a sentence about the comparisons; it names the disk only for files that were read there."""
+    if disk is None:
+        return _places_compared(depth, "in the store and in the manifest", "the manifest")
+    words = _places_compared(depth, "on disk, in the store and in the manifest", "disk and manifest")
+    rest = disk.words(manifest)
+    return words + (f" ({rest})" if rest else "")
+
+
+def _places_compared(depth: Depth, places: str, others: str) -> str:
+    if depth is Depth.FULL:
+        return f"SHA-256 equal {places}"
+    sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
+    return f"the store's own checksums equal {others}{sampled}"
+
+
+def _listed(store: Store, run_number: int) -> dict[str, StoredObject]:
+    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
+    if (metrics := store.describe(metrics_key(run_number))) is not None:
+        listed[metrics.key] = metrics
+    return listed
+
+
+@dataclass(frozen=True)
+class LocalVerification:
+    """The result of comparing a run directory's checkpoints with their own manifests."""
+
+    steps: tuple[int, ...]
+    """Steps of the complete checkpoints."""
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> LocalVerification:
+    """Read every byte of every checkpoint.
+
+    It is a problem if no checkpoint is complete, or if one belongs to another run.
+    """
+    whole, problems = [], []
+    run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
+    digest_of = partial(sha256_of_file, progress=progress)
+    for step in directory.checkpoint_steps():
+        try:
+            path = directory.checkpoint(step)
+            progress.begin(f"hashing {path.name}", sum(file.stat().st_size for file in path.iterdir()))
+            for file in verify_checkpoint(path, run_id=run_id, digest_of=digest_of).files:
+                if claim := claim_of(path / file.path, file):
+                    claim.require()
+            whole.append(step)
+        except (CheckpointError, OSError) as error:
+            problems.append(str(error))
+    problems += _links_in(directory)
+    if not whole:
+        problems.append(f"{directory.path}: no whole checkpoint")
+    return LocalVerification(tuple(whole), tuple(problems))
+
+
+def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str, str]:
+    """Return unlisted objects that may be there, because they are being uploaded or removed."""
+    doomed, found = doomed_steps(manifest), {}
+    for key in listed.keys() - manifest.by_key().keys():
+        if checkpoint_step_of(key) in doomed:
+            found[key] = "of a checkpoint that retention removes; prune again to finish"
+        elif manifest.may_be_under_way(key):
+            found[key] = "was being sent when the run was last seen; not listed yet"
+    return found
+
+
+def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
+    """Report objects that the manifest does not list, and a manifest without checkpoints.
+
+    Missing objects are found one by one elsewhere.
+    """
+    known = manifest.by_key()
+    leftovers = {key for key in manifest.leftovers if manifest.may_be_left_over(key)}
+    extra = sorted(listed - known.keys() - leftovers)
+    problems = [f"{key}: extra, the manifest does not list it" for key in extra]
+    if not any(belongs_to_checkpoint(key) for key in known):
+        problems.append(f"run-{manifest.run_number}: the manifest lists no checkpoint")
+    return problems
+
+
+def _compare_own_manifests(
+    store: Store, manifest: RunManifest
+) -> tuple[dict[str, str], dict[str, PartDigests]]:
+    """Compare each checkpoint's own manifest, which `restore` uses, with the run's manifest.
+
+    Returns the problems by the key of the checkpoint's manifest, and the digests of parts by the key of the
+    file.
+    """
+    checkpoints = [each for each in checkpoints_of(manifest) if each.marker]
+    wrong, parts = dict[str, str](), dict[str, PartDigests]()
+    with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
+        answers = pool.map(lambda checkpoint: own_manifest(store, checkpoint), checkpoints)
+        for checkpoint, (content, problem) in zip(checkpoints, answers, strict=True):
+            if problem is None:
+                parts |= checkpoint.parts(content)
+            elif checkpoint.marker:
+                wrong[checkpoint.marker.key] = problem
+    return wrong, parts
+
+
+def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
+    """Check that the manifest's provenance equals the stored run.json, which it lists by digest."""
+    key = f"{manifest.records_prefix}run.json"
+    content = store.read_object(key)
+    if content is None:
+        return []  # missing, which is reported elsewhere
+    try:
+        run = parse_json_object(content, key)
+    except DamagedFileError as error:
+        return [f"{error}; the manifest's provenance was compared with nothing"]
+    outcome = run.pop("outcome", {})
+    if same_json(run, manifest.provenance) and same_json(outcome, manifest.outcome):
+        return []
+    return [f"run-{manifest.run_number}: the manifest's provenance is not that of the stored run.json"]
+
+
+def _links_in(directory: RunDirectory) -> list[str]:
+    """Return a problem for each symbolic link of the run: it would be verified here, but not stored."""
+    files = (directory.run_file, directory.config_file, directory.metrics_file, directory.events_file)
+    folders = (directory.checkpoints, *map(directory.checkpoint, directory.checkpoint_steps()))
+    return [
+        f"{path}: a symbolic link; put the file itself there"
+        for path in (*files, *folders)
+        if path.is_symlink()
+    ]

@@ -1,0 +1,117 @@
+"""The one top-level handler: it turns errors into exit codes, and writes out what the streams still hold.
+
+Only this room catches every exception.
+"""
+
+import contextlib
+import errno
+import io
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import NoReturn, TextIO
+
+from trainyard.command import arguments
+from trainyard.errors import ExitCode, TrainyardError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No space left: the machine's trouble and no bug, wherever it is met."""
+_FLUSH_SECONDS = 3.0
+_LONGEST_WORD = 1000
+"""Letters of a word in any other message: longer than every path that people use."""
+_WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
+"""A name that leads to no such thing: whoever gave it is told."""
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+"""What the machine may refuse at any file."""
+_logger = logging.getLogger("trainyard")
+
+
+def exit_code_of(main: Callable[[], int]) -> int:
+    """Run `main` and return the process status: the one place that catches everything.
+
+    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be taken for a "no". The answer
+    of `main` holds even if the reader of our output (`| head`) has gone; a `main` cut short by it is a "no".
+    """
+    if threading.current_thread() is threading.main_thread():  # another one might wait for a stream here
+        _have_streams()
+    code = _answer_of(main)
+    for stream in (sys.stdout, sys.stderr):
+        if (problem := _flush(stream)) is not None:
+            _say(f"The output could not be written: {problem}\n")
+            code = code or ExitCode.NO
+    return code
+
+
+def _have_streams() -> None:
+    """Let output be possible: a stream that was closed leads nowhere, and any character can be written."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a file would get its number
+            pass
+        os.close(descriptor)
+        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def end_at_once(answer: Callable[[], int]) -> NoReturn:
+    """End the process from any thread with what `answer` gives; no other thread can hold that up.
+
+    What the streams still hold is written if they take it within seconds: one that hangs takes nothing.
+    """
+    ending = threading.Thread(target=lambda: os._exit(exit_code_of(answer)), name="end", daemon=True)
+    ending.start()
+    ending.join(_FLUSH_SECONDS)
+    os._exit(ExitCode.NO)
+
+
+def _answer_of(main: Callable[[], int]) -> int:
+    try:
+        return main()
+    except SystemExit as leaving:
+        return int(leaving.code or 0)  # argparse has said it all: the help, or wrong usage
+    except TrainyardError as error:
+        _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("Interrupted.\n")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _logger.debug("where the pipe broke:", exc_info=True)
+        _say("Cut short: what read the output has closed it (broken pipe).\n")
+        return ExitCode.NO
+    except Exception as error:  # the one top-level handler
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _logger.debug("where the space ran out:", exc_info=True)
+            _say(f"The output could not be written: {error}\n")
+            return ExitCode.NO
+        if isinstance(error, OSError) and error.errno in (*_WRONG_NAMES, *_REFUSED):
+            _logger.debug("where the file was refused:", exc_info=True)
+            _say(f"{str(error.filename or '')[:300]}: {error.strerror}\n")
+            return ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
+        _say(traceback.format_exc())
+        return ExitCode.BUG
+
+
+def _say(text: str) -> None:
+    """Write to stderr if it is still read; the exit code must not depend on it."""
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _flush(stream: TextIO | None) -> str | None:
+    """Write out what `stream` still holds; returns why that failed, None for a reader that just left."""
+    if stream is None:
+        return None
+    try:
+        stream.flush()
+        return None
+    except OSError as error:
+        # What it holds would fail once more at interpreter exit, which would then choose the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return None if isinstance(error, BrokenPipeError) else str(error)

@@ -1,0 +1,38 @@
+"""The argument parser that all scripts share: help from the docstring, and the options every script has.
+
+The types of options are those of `command.arguments`.
+"""
+
+import argparse
+from typing import NoReturn
+
+from trainyard.command import arguments
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_MOST_REPEATED = 120
+"""Letters of a word in a message of argparse."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is answered in short words: a value that argparse repeats may have any length."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(arguments.with_short_words(message, most=_MOST_REPEATED))
+
+
+def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:
+    """An argument parser whose help is the script's docstring, with the options that all scripts share.
+
+    `reads_config` adds those of the scripts that work for a configuration.
+    """
+    result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.register("type", None, arguments.text)  # of every option that names no type
+    if reads_config:
+        result.add_argument(
+            "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+        )
+        how = "change one value; may be repeated"
+        result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
+    level = "how much to log on stderr, default info"
+    result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
+    return result

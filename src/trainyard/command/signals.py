@@ -1,0 +1,83 @@
+"""What SIGTERM and SIGINT do to a script: end it at once, or ask work in the background to end.
+
+The trainer has signal handling of its own, in `training.runtime.stop_signals`.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from trainyard.errors import ExitCode
+
+
+def end_at_signals(*, silently: bool = False) -> Callable[[], str | None]:
+    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, and be cleaned up after.
+
+    Returns what names the signal that came: code that swallows every exception, as imports have it, may have
+    gone on. `silently` is for one process of several, whose launcher says that they were interrupted.
+    """
+    came: list[str] = []
+
+    def end(number: int, _frame: object) -> NoReturn:
+        came.append(signal.Signals(number).name)
+        raise SystemExit(ExitCode.INTERRUPTED) if silently else KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs start with SIGINT ignored
+        signal.signal(number, end)
+    sys.unraisablehook = _send_again
+    return lambda: came[0] if came else None
+
+
+def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send the signal once more whose exception came where Python ignores one, as in `__del__`."""
+    if isinstance(ignored.exc_value, KeyboardInterrupt | SystemExit):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def stand_back(behind: Path | None = None) -> threading.Event:
+    """Work beside another program: leave it the processors, and end when asked to.
+
+    The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills.
+    With `behind` what started the script goes on at once; see `_go_behind`.
+    """
+    if behind is not None:
+        _go_behind(behind)
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    event = threading.Event()
+
+    def note(number: int, _frame: object) -> None:
+        event.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
+    return event
+
+
+def _go_behind(path: Path) -> None:
+    """Go on in a session of our own, out of reach of what ends a step of CI with all that it started.
+
+    The process id is in `path` before the first process ends, what is said goes into `path`.log.
+    """
+    reader, writer = os.pipe()
+    if child := os.fork():
+        os.close(writer)
+        os._exit(ExitCode.DONE if os.read(reader, 1) else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os.setsid()
+    with contextlib.suppress(OSError):  # Linux shares processors between sessions first (sched(7), autogroup)
+        Path("/proc/self/autogroup").write_text("19")
+    sys.stdout.flush()
+    log = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for stream, target in ((0, nothing), (1, log), (2, log)):
+        os.dup2(target, stream)
+    path.write_text(f"{os.getpid()}\n")
+    os.write(writer, b"1")

@@ -1,0 +1,106 @@
+"""Read one YAML file into plain values with the place of each, and collect all YAML errors.
+
+    bytes -> text -> events (size, depth, tabs) -> nodes -> values and places
+
+It does not know which keys a configuration has, and does not follow `extends`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.config.problems import Origin, Problem, shortened
+from trainyard.config.yaml.scalars import value_of
+from trainyard.config.yaml.sources import Fault, read_text
+from trainyard.config.yaml.syntax import compose
+
+MAX_VALUES = 100_000
+MAX_DEPTH = 64
+
+KeyPath = tuple[str, ...]
+"""Names of the sections around a key, then the key's own name."""
+
+
+@dataclass
+class Document:
+    """The values of one file, or of several merged."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, Origin] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    whole: bool = True
+    """False when a part could not be read; a key that seems missing may be in that part."""
+
+
+def read_document(path: Path, shown: str) -> Document | Fault:
+    """Read `path`, called `shown` in messages; a Fault when there is no such file."""
+    text = read_text(path)
+    if isinstance(text, Fault):
+        return text if not text.opened else _broken(Problem(Origin(shown, text.line), "", text.message))
+    node = compose(text, shown)
+    if isinstance(node, Problem):
+        return _broken(node)
+    if not isinstance(node, yaml.MappingNode):
+        found = "empty" if node is None else "not a mapping"
+        line = None if node is None else node.start_mark.line + 1
+        return _broken(Problem(Origin(shown, line), "", f"{found}; a configuration is a mapping of sections"))
+    reader = _Reader(shown)
+    reader.document.values = reader.mapping(node, ())
+    return reader.document
+
+
+def _broken(problem: Problem) -> Document:
+    return Document(problems=[problem], whole=False)
+
+
+class _Reader:
+    """Convert nodes into values. Aliases are expanded before values are counted."""
+
+    def __init__(self, shown: str) -> None:
+        self.document = Document()
+        self._shown = shown
+        self._values = 0
+
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._complain(key_node, path, "a key must be a word")
+                continue
+            below = (*path, key_node.value)
+            if below in self.document.places:
+                first = self.document.places[below].line
+                self._complain(key_node, below, f"given twice, first on line {first}")
+                continue
+            self.document.places[below] = self._origin(key_node)
+            try:
+                result[key_node.value] = self._value(value_node, below)
+            except ValueError as error:
+                self._complain(key_node, below, str(error))
+                self.document.whole = False
+        return result
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._values += 1
+        if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
+            if self.document.whole:
+                self._complain(
+                    node,
+                    path[:1],
+                    f"an alias repeats itself: more than {MAX_VALUES:,} values or {MAX_DEPTH} levels",
+                )
+            self.document.whole = False
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, (*path, str(index))) for index, item in enumerate(node.value)]
+        return value_of(node.tag, node.value)
+
+    def _complain(self, node: yaml.Node, path: KeyPath, message: str) -> None:
+        self.document.problems.append(Problem(self._origin(node), ".".join(path), shortened(message)))
+
+    def _origin(self, node: yaml.Node) -> Origin:
+        return Origin(self._shown, node.start_mark.line + 1)

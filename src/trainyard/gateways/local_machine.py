@@ -1,0 +1,194 @@
+"""Facts about this machine from the standard library: packages, compilers, memory, disk, sizes of folders.
+
+The gateway `nvidia` asks for GPUs, the trainer imports torch, and `preflight` judges the facts.
+"""
+
+import importlib.util
+import os
+import runpy
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
+
+from trainyard.machine.licences import DeclaredLicence
+
+
+@dataclass(frozen=True)
+class MainMemory:
+    """The main memory that this process may use."""
+
+    total_bytes: int
+    """The machine's memory, or the limit of a control group (of a container or a service)."""
+    available_bytes: int
+    """Memory that is free or used by caches that can be dropped."""
+    swap_bytes: int
+    """Free swap."""
+
+
+def installed_versions() -> dict[str, str]:
+    """Canonical name -> version of every distribution in the running environment."""
+    found = ((d.metadata["Name"], d.version) for d in metadata.distributions())
+    return {canonicalize_name(name): version for name, version in found if name}
+
+
+def has_nvidia_driver(devices: Path = Path("/dev")) -> bool:
+    """Whether the kernel has an NVIDIA driver, so that torch may find a GPU; on WSL its device is `dxg`."""
+    return any((devices / name).exists() for name in ("nvidiactl", "nvidia0", "dxg"))
+
+
+def installed_torch() -> tuple[str | None, str | None]:
+    """The installed torch's version and the CUDA release it was built for, without importing it."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None, None
+    try:
+        facts = runpy.run_path(str(Path(found.origin).with_name("version.py")))
+    except OSError:
+        return None, None
+    return str(facts["__version__"]).partition("+")[0], facts.get("cuda")
+
+
+def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The missing system packages that torch.compile needs: a compiler, the headers of this Python.
+
+    For a GPU, Triton compiles its launchers as C. For a CPU, the kernels themselves are C++.
+    """
+    asked = environment.get("CC" if on_gpu else "CXX")
+    known = ("gcc", "clang") if on_gpu else ("clang++",) if sys.platform == "darwin" else ("g++",)
+    names = (asked,) if asked else known
+    missing = []
+    if not any(shutil.which(name, path=environment.get("PATH")) for name in names):
+        missing.append(" or ".join(names))
+    if not _python_header().is_file():
+        missing.append(f"Python's headers ({_python_header()})")
+    return tuple(missing)
+
+
+def _python_header() -> Path:
+    """Where a compiler finds Python.h. Debian's own scheme names a folder that its package leaves empty."""
+    scheme = sysconfig.get_default_scheme()
+    paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
+    return Path(paths["include"], "Python.h")
+
+
+def declared_licences() -> dict[str, DeclaredLicence]:
+    """Canonical name -> the declared licence of every distribution in the running environment."""
+    found = ((d.metadata["Name"], d) for d in metadata.distributions())
+    return {canonicalize_name(name): _declared(distribution) for name, distribution in found if name}
+
+
+def _declared(distribution: metadata.Distribution) -> DeclaredLicence:
+    fields = distribution.metadata.json
+    expression, text = fields.get("license_expression"), fields.get("license")
+    return DeclaredLicence(
+        version=distribution.version,
+        expression=str(expression) if expression else None,
+        classifiers=tuple(kind for kind in fields.get("classifier", ()) if kind.startswith("License ::")),
+        text=str(text) if text else None,
+    )
+
+
+def memory_bytes() -> int:
+    """Total main memory, or the limit of a control group."""
+    return main_memory().total_bytes
+
+
+def main_memory(root: Path = Path("/")) -> MainMemory:
+    """Main memory according to /proc and /sys below `root`; without /proc, all of it counts as available."""
+    machine = _numbers_of(root / "proc/meminfo", unit=1024)
+    everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = machine.get("MemTotal", everything)
+    available = machine.get("MemAvailable", machine.get("MemFree", total) + machine.get("Cached", 0))
+    swap = machine.get("SwapFree", 0)
+    for group in _groups_with_limits(root):
+        total = min(total, group.limit)
+        available = min(available, group.room)
+        if group.swap_room is not None:
+            swap = min(swap, group.swap_room)
+    return MainMemory(total, max(0, min(available, total)), max(0, swap))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A control group that limits the memory of this process, in bytes."""
+
+    limit: int
+    room: int
+    swap_room: int | None
+
+
+def _groups_with_limits(root: Path) -> Iterator[_Group]:
+    """Every group from this process's own up to the root, because any of them can have the tightest limit.
+
+    Inside a container, the path in /proc may be the host's while the mounted root is the container's group.
+    """
+    for line in _text_of(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:
+            yield from _limits(root / "sys/fs/cgroup", path, ("memory.max", "memory.current", ""))
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+            yield from _limits(root / "sys/fs/cgroup/memory", path, names)
+
+
+def _limits(mounted: Path, path: str, names: tuple[str, str, str]) -> Iterator[_Group]:
+    limit_name, usage_name, prefix = names
+    inside = PurePosixPath(path.strip("/"))
+    for folder in (inside, *inside.parents):
+        limit = _text_of(mounted / folder / limit_name)
+        if not limit.isdecimal():  # "max", or no such group here
+            continue
+        usage = _number(mounted / folder / usage_name)
+        stat = _numbers_of(mounted / folder / "memory.stat")
+        caches = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
+        swap = _text_of(mounted / folder / "memory.swap.max")
+        swapped = _number(mounted / folder / "memory.swap.current")
+        swap_room = int(swap) - swapped if swap.isdecimal() else None
+        yield _Group(int(limit), int(limit) - max(0, usage - caches), swap_room)
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file; empty if it is missing or may not be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int:
+    text = _text_of(path)
+    return int(text) if text.isdecimal() else 0
+
+
+def _numbers_of(path: Path, *, unit: int = 1) -> dict[str, int]:
+    """The values of the lines `name: 12 kB` or `name 12` in a file, multiplied by `unit`."""
+    words = (line.replace(":", " ").split() for line in _text_of(path).splitlines())
+    return {found[0]: int(found[1]) * unit for found in words if len(found) > 1 and found[1].isdecimal()}
+
+
+def free_bytes(path: Path) -> int:
+    """Free space on the file system where `path` is or would be created."""
+    return shutil.disk_usage(_existing(path)).free
+
+
+def file_system_of(path: Path) -> int:
+    """A number that is equal for all paths on one file system."""
+    return _existing(path).stat().st_dev
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that exists and is accessible."""
+    return next(p for p in (path.absolute(), *path.absolute().parents) if os.path.exists(p))  # noqa: PTH110
+
+
+def size_of(path: Path) -> int:
+    """The size in bytes of a file or of all files below a folder; 0 when it does not exist."""
+    if path.is_dir():
+        return sum(p.lstat().st_size for p in path.rglob("*") if p.is_file())
+    return path.stat().st_size if path.is_file() else 0

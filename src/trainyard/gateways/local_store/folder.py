@@ -1,0 +1,278 @@
+"""A folder as a store (`file:///folder`), for a laptop: the operations of S3, durable and atomic.
+
+A file is copied under a temporary name, fsynced, read back and only then renamed. A checksum is computed from
+the bytes on disk each time it is requested, so no stored checksum has to be trusted. A symbolic link is never
+an object, because it may lead out of the store or to a file that changes. It knows nothing about runs.
+"""
+
+import base64
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
+from trainyard.gateways.local_store.stored_files import (
+    CHUNK_BYTES,
+    copy_file,
+    digest_of,
+    name_exclusively,
+    refusals_named,
+    refuse_link,
+    sync_directory,
+    sync_file,
+)
+
+_INCOMING = ".incoming"
+"""The folder of unfinished files; the leftovers of a crash in it are never listed."""
+
+
+@dataclass(frozen=True)
+class LocalObject:
+    """A file of the store."""
+
+    key: str
+    size: int
+    etag: str = ""
+    checksum: Mapping[str, Any] = field(default_factory=dict)
+    modified: float = field(default=0.0, compare=False)
+    identity: str = field(default="", compare=False)
+    encrypted_as_asked: bool = True
+
+
+class LocalStore:
+    """A store in the folder `root`, which the first write creates."""
+
+    prefix = ""
+
+    def __init__(self, root: Path, pace: Callable[[int], None] = lambda _count: None) -> None:
+        self._root, self._pace = root, pace
+        self.url = f"file://{root}"
+
+    def folders(self) -> Iterator[str]:
+        with refusals_named(self._root):
+            if self._root.is_dir():
+                yield from sorted(entry.name for entry in self._root.iterdir() if _is_visible_folder(entry))
+
+    def list_objects(self, prefix: str) -> Iterator[LocalObject]:
+        if not self._root.is_dir():
+            what = "is a file and no folder" if self._root.exists() else "does not exist"
+            raise ServiceError(f"The store's folder {self._root} {what}.")
+        with refusals_named(self._root):
+            for path in sorted(self._files_below(prefix)):
+                key = path.relative_to(self._root).as_posix()
+                if key.startswith(prefix):
+                    refuse_link(path)
+                    with contextlib.suppress(FileNotFoundError):  # removed since
+                        found = path.stat()
+                        yield LocalObject(key, found.st_size, modified=found.st_mtime)
+
+    def describe(self, key: str) -> LocalObject | None:
+        path = self._path(key)
+        refuse_link(path)
+        try:
+            with refusals_named(path):
+                if not path.is_file():
+                    return None
+                found = path.stat()  # before reading, so that a replacement has another identity
+                digest, size = digest_of(path)
+        except FileNotFoundError:
+            return None
+        return LocalObject(
+            key, size, checksum=_checksum(digest), modified=found.st_mtime, identity=_identity(found)
+        )
+
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
+        with self._reading(key, start) as file:
+            left = os.fstat(file.fileno()).st_size - start if length is None else length
+            while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
+                left -= len(chunk)
+                yield chunk
+            path = self._path(key)
+            if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
+                raise ObjectChangedError(f"{path}: became another file while it was read")
+
+    def stream(
+        self,
+        key: str,
+        start: int,
+        size: int,  # noqa: ARG002 - it is read to its end
+        *,
+        identity: str = "",
+    ) -> Generator[bytes, None, None]:
+        yield from self.read_chunks(key, start=start, identity=identity)
+
+    def read_object(self, key: str) -> bytes | None:
+        try:
+            return b"".join(self.read_chunks(key))
+        except FileNotFoundError:
+            return None
+
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        with self._reading(key, start) as file:
+            done = 0
+            while done < length:
+                left = room[done % len(room) :][: length - done]
+                if not (count := file.readinto(left)):
+                    return
+                yield left[:count]
+                done += count
+
+    @contextlib.contextmanager
+    def _reading(self, key: str, start: int) -> Iterator[FileIO]:
+        """The object's file, opened at `start`. Raises FileNotFoundError when there is none."""
+        path = self._path(key)
+        refuse_link(path)
+        with refusals_named(path):
+            if not path.is_file():
+                raise FileNotFoundError(key)
+            with path.open("rb", buffering=0) as file:
+                file.seek(start)
+                yield file
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
+        path = self._path(key)
+        with refusals_named(path), contextlib.ExitStack() as undo:
+            temporary = self._temporary()
+            undo.callback(temporary.unlink, missing_ok=True)
+            temporary.write_bytes(content)
+            sync_file(temporary)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                name_exclusively(temporary, path)
+            except FileExistsError:
+                return False
+            sync_directory(path.parent)
+        return True
+
+    def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
+        path = self._path(key)
+        with refusals_named(path), self._alone(), contextlib.ExitStack() as undo:
+            refuse_link(path)
+            if not path.is_file() or path.read_bytes() != old:
+                return False
+            temporary = self._temporary()
+            undo.callback(temporary.unlink, missing_ok=True)
+            temporary.write_bytes(new)
+            sync_file(temporary)
+            temporary.replace(path)
+            sync_directory(path.parent)
+        return True
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with refusals_named(path):
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process removed the folder
+                sync_directory(path.parent)
+            with contextlib.suppress(OSError):  # stops at the first folder that is not empty
+                for folder in path.relative_to(self._root).parents[:-1]:
+                    (self._root / folder).rmdir()
+
+    def stage(
+        self,
+        path: Path,
+        key: str,
+        *,
+        metadata: Mapping[str, str],  # noqa: ARG002
+        claim: object = None,  # noqa: ARG002 - the whole file is read, and read back
+    ) -> "LocalUpload":
+        target = self._path(key)
+        with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
+            temporary = self._temporary()
+            undo.callback(temporary.unlink, missing_ok=True)
+            digest, size = copy_file(path, temporary, self._pace)
+            undo.pop_all()
+        return LocalUpload(key, target, temporary, size, digest.hex())
+
+    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return False
+
+    def sweep(self, older_than_seconds: float) -> int:
+        swept = 0
+        with contextlib.suppress(OSError):
+            for left in (self._root / _INCOMING).iterdir():
+                if time.time() - left.stat().st_mtime > older_than_seconds:
+                    left.unlink(missing_ok=True)
+                    swept += 1
+        return swept
+
+    def _path(self, key: str) -> Path:
+        if key.startswith("/") or ".." in key.split("/"):
+            raise VerificationError(f"{key}: not a key of a store")
+        path = self._root / key
+        for folder in path.relative_to(self._root).parents:
+            if folder != Path():
+                refuse_link(self._root / folder)
+        return path
+
+    def _files_below(self, prefix: str) -> Iterator[Path]:
+        start = self._path(prefix.rpartition("/")[0])
+        if start != self._root:
+            refuse_link(start)
+        for folder, names, files in os.walk(start):
+            if Path(folder) == self._root:  # in deeper folders the name is an ordinary one
+                names[:] = [name for name in names if name != _INCOMING]
+            links = [name for name in names if Path(folder, name).is_symlink()]  # not entered
+            yield from (Path(folder, name) for name in (*files, *links))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold a lock that one process at a time can have; the system releases it when the process ends."""
+        incoming = self._root / _INCOMING
+        incoming.mkdir(parents=True, exist_ok=True)
+        with (incoming / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _temporary(self) -> Path:
+        incoming = self._root / _INCOMING
+        incoming.mkdir(parents=True, exist_ok=True)
+        return incoming / secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class LocalUpload:
+    """A copy that waits under a temporary name."""
+
+    key: str
+    target: Path
+    temporary: Path
+    size: int
+    sha256: str
+    is_compared: bool = False
+
+    def commit(self) -> LocalObject:
+        with refusals_named(self.target):
+            digest, size = digest_of(self.temporary)
+            if digest.hex() != self.sha256:
+                self.abort()
+                raise VerificationError(f"{self.target}: the disk does not give back the bytes it was given")
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self.temporary.replace(self.target)
+            sync_directory(self.target.parent)
+        return LocalObject(self.key, size, checksum=_checksum(digest))
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self.temporary.unlink(missing_ok=True)
+
+
+def _is_visible_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.is_symlink() and entry.name != _INCOMING
+
+
+def _checksum(digest: bytes) -> dict[str, str]:
+    return {"algorithm": "SHA256", "type": "FULL_OBJECT", "value": base64.b64encode(digest).decode()}
+
+
+def _identity(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"

@@ -1,0 +1,408 @@
+"""Judge whether this machine can run a configuration. Pure: the facts are passed in.
+
+It asks no driver and reads no file. Every check gives a finding, so that all problems are reported at once.
+
+    Facts + Config ──judge──> Finding, Finding, …      (the worst verdict decides)
+
+The need for GPU memory and disk is a lower bound and not a forecast: a machine below it cannot train this
+configuration, a machine above it may still run out. `plan` computes the need for main memory from the model's
+operations; a machine is refused only if it lacks more than that estimate's possible error.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import Config
+
+SUPPORTED_PYTHON = ((3, 11), (3, 13))
+"""The first and the last minor release for which the lock is resolved."""
+TRAINING_BYTES_PER_PARAMETER = 16
+"""Float32 weight, gradient and AdamW's two moments."""
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""The same without the gradient."""
+_MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
+"""CUDA major release -> oldest driver branch that runs every minor release of it.
+
+docs.nvidia.com/deploy/cuda-compatibility
+"""
+
+
+class PreflightVerdict(StrEnum):
+    """The result of a check; the values are the words that people see."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as its driver sees it."""
+
+    name: str
+    driver: str
+
+
+MEMORY_TOLERANCE = 0.1
+"""The computed need for main memory may be this much too high (`benchmarks/memory_fit.py`: 0.03 to 0.04)."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory, in bytes."""
+
+    total: int
+    available: int
+    swap: int
+    """Free swap."""
+    needed: int
+    """The need of the tensors."""
+    reserve: int
+    """A cautious estimate of what the processes use besides tensors."""
+    largest_batch_size: int | None = None
+    """The largest that fits; 0 if not even one sequence fits, None if the batch size does not matter."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Data that will be written in addition to the run's own checkpoints."""
+
+    what: str
+    path: str
+    needed: int
+    """Bytes."""
+    free: int
+    """Free bytes on its file system."""
+    file_system: int
+    """A number that is equal for all folders on one file system."""
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """The facts about this machine."""
+
+    python: str
+    torch: str | None
+    """None when it cannot be imported."""
+    torch_cuda: str | None
+    """The CUDA release torch was built for; None for a CPU build."""
+    torch_gpu_bytes: tuple[int, ...]
+    """The memory of each GPU that torch can use."""
+    gpus: tuple[Gpu, ...]
+    gpu_trouble: str | None
+    """The driver's error message; None when it answered."""
+    disk: str
+    """The folder that the run will be written to."""
+    disk_free_bytes: int
+    """Free bytes, plus the size of the checkpoints that this run already has there."""
+    data_bytes: int
+    """Size of the prepared training and validation data on that disk."""
+    lock_differences: tuple[str, ...]
+    """`name version instead of version`, or `name version missing`."""
+    missing_for_compiling: tuple[str, ...] = ()
+    """The missing system packages that torch.compile needs."""
+    disk_file_system: int = 0
+    """The number of the file system that the run's folder is on."""
+    rooms: tuple[Room, ...] = ()
+    """Other data that will be written, such as the copy in a store that is a folder."""
+    memory: Memory | None = None
+    """None when it is not known or does not matter."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    verdict: PreflightVerdict
+    found: str
+    fix: str | None = None
+    """The fix; None when there is nothing to do."""
+
+
+def judge(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
+    """The findings of all checks, in the order in which they are shown."""
+    return (
+        _python(facts),
+        _packages(facts),
+        _torch(facts),
+        *_compiler(config, facts),
+        *_gpu(config.model.device, facts),
+        *_gpu_memory(config, facts),
+        *_memory(config, facts.memory),
+        *_disks(config, facts),
+    )
+
+
+def worst(findings: tuple[Finding, ...]) -> PreflightVerdict:
+    """The worst verdict of all findings: failed, then degraded, then ok."""
+    verdicts = {finding.verdict for finding in findings}
+    return next(
+        (v for v in (PreflightVerdict.FAILED, PreflightVerdict.DEGRADED) if v in verdicts),
+        PreflightVerdict.OK,
+    )
+
+
+def gpu_bytes_needed(config: Config) -> int:
+    """The least GPU memory that a step takes: 16 bytes per parameter, and the logits with their gradient.
+
+    Activations are left out, because their size depends on the kernels.
+    """
+    logits = config.training.batch_size * config.data.sequence_length * config.model.architecture.vocab_size
+    number = 2 if config.model.dtype == "bfloat16" else 4
+    return (
+        TRAINING_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total + 2 * number * logits
+    )
+
+
+def disk_bytes_needed(config: Config, data_bytes: int) -> int:
+    """Disk space for the kept checkpoints, the one being written, and the prepared data."""
+    checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
+    return _checkpoints_held(config) * checkpoint + data_bytes
+
+
+def store_bytes_needed(config: Config) -> int:
+    """Disk space in a store that is a folder, for the checkpoints that a new run keeps at its end."""
+    saving, steps = config.checkpointing, config.training.max_steps
+    saves = -(-steps // saving.save_steps) if steps else 1
+    permanent = steps // saving.keep_every if saving.keep_every and steps else 0
+    kept = min(saves, saving.keep_last + permanent)
+    return kept * CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
+
+
+def _checkpoints_held(config: Config) -> int:
+    """The number of the last checkpoints, the one being written, and the permanent ones up to max_steps."""
+    saving, steps = config.checkpointing, config.training.max_steps
+    permanent = steps // saving.keep_every if saving.keep_every and steps else 0
+    return saving.keep_last + 1 + permanent
+
+
+def _python(facts: MachineFacts) -> Finding:
+    first, last = SUPPORTED_PYTHON
+    if first <= _numbers(facts.python)[:2] <= last:
+        return Finding("python", PreflightVerdict.OK, f"Python {facts.python}")
+    wanted = f"{first[0]}.{first[1]} to {last[0]}.{last[1]}"
+    return Finding(
+        "python",
+        PreflightVerdict.FAILED,
+        f"Python {facts.python}, but the lock is resolved for {wanted}",
+        f"install a Python from {wanted}, remove .venv and run: make install",
+    )
+
+
+def _packages(facts: MachineFacts) -> Finding:
+    if not facts.lock_differences:
+        return Finding("packages", PreflightVerdict.OK, "every package is the one of the lock")
+    shown = ", ".join(facts.lock_differences[:5])
+    more = len(facts.lock_differences) - 5
+    return Finding(
+        "packages",
+        PreflightVerdict.FAILED,
+        f"the packages differ from requirements-training.txt: {shown}"
+        + (f" and {more} more" if more > 0 else ""),
+        "install the lock again: make install",
+    )
+
+
+def _torch(facts: MachineFacts) -> Finding:
+    if facts.torch is None:
+        return Finding(
+            "torch",
+            PreflightVerdict.FAILED,
+            "torch cannot be imported",
+            "install the lock again: make install",
+        )
+    built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "for the CPU"
+    return Finding("torch", PreflightVerdict.OK, f"torch {facts.torch}, built {built}")
+
+
+def _compiler(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+    if not config.compute.compile:
+        return
+    if not facts.missing_for_compiling:
+        yield Finding("compiler", PreflightVerdict.OK, "torch.compile finds what it needs")
+        return
+    yield Finding(
+        "compiler",
+        PreflightVerdict.FAILED,
+        f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
+        "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or --set compute.compile=false",
+    )
+
+
+def _gpu(device: str, facts: MachineFacts) -> Iterator[Finding]:
+    if device == "cpu":
+        yield Finding("gpu", PreflightVerdict.OK, "not asked for (model.device is cpu)")
+        return
+    problem = _gpu_problem(device, facts)
+    if problem is None:
+        yield Finding(
+            "gpu", PreflightVerdict.OK, gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU"
+        )
+        return
+    found, fix = problem
+    # With `auto` the run can train on the CPU, slower than its owner expects: report that, do not refuse it.
+    yield Finding(
+        "gpu", PreflightVerdict.DEGRADED if device == "auto" else PreflightVerdict.FAILED, found, fix
+    )
+
+
+def _gpu_problem(device: str, facts: MachineFacts) -> tuple[str, str] | None:
+    """The problem that keeps `device` from working, and its fix; None if there is none."""
+    if facts.gpu_trouble:
+        return (
+            facts.gpu_trouble,
+            "reset the GPU or restart the machine; take the runner out of service if it comes back",
+        )
+    if not facts.gpus and not facts.torch_gpu_bytes:
+        if device == "auto":
+            return None
+        return (
+            f"model.device is {device}, but this machine has no NVIDIA GPU or no driver",
+            "run on a machine with a GPU, install the NVIDIA driver, or --set model.device=cpu",
+        )
+    return _driver_problem(facts) or _torch_problem(device, facts)
+
+
+def _driver_problem(facts: MachineFacts) -> tuple[str, str] | None:
+    if facts.torch_cuda is None or not facts.gpus:
+        return None
+    needed = _MINIMUM_DRIVER.get(_numbers(facts.torch_cuda)[0])
+    driver = facts.gpus[0].driver
+    if needed is None or _numbers(driver)[0] >= needed:
+        return None
+    return (
+        f"driver {driver} is too old for torch {facts.torch}, built for CUDA {facts.torch_cuda}",
+        f"install NVIDIA driver {needed} or newer",
+    )
+
+
+def _torch_problem(device: str, facts: MachineFacts) -> tuple[str, str] | None:
+    index, usable = _device_index(device), len(facts.torch_gpu_bytes)
+    if index < usable:
+        return None
+    if facts.torch is not None and facts.torch_cuda is None:
+        return f"torch {facts.torch} is a build for the CPU only", "install the lock again: make install"
+    if usable:
+        return (
+            f"model.device is {device}, but torch finds {usable} GPU(s)",
+            f"--set model.device=cuda:{usable - 1}",
+        )
+    return (
+        f"the driver shows {gpu_names(facts)}, but torch can use none of it",
+        "check CUDA_VISIBLE_DEVICES, and that /dev/nvidia* may be opened by this user",
+    )
+
+
+def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+    index = _device_index(config.model.device)
+    if config.model.device == "cpu" or index >= len(facts.torch_gpu_bytes):
+        return
+    has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
+    if has >= needs:
+        yield Finding(
+            "gpu memory", PreflightVerdict.OK, f"{gigabytes(has)}, at least {gigabytes(needs)} needed"
+        )
+        return
+    yield Finding(
+        "gpu memory",
+        PreflightVerdict.FAILED,
+        f"{gigabytes(has)}, but {config.model.name} needs at least {gigabytes(needs)} "
+        f"({count_parameters(config.model.architecture).total / 1e6:,.0f} M parameters, "
+        f"batch {config.training.batch_size})",
+        "take a larger GPU, a smaller model.architecture, or lower training.batch_size and raise "
+        "training.gradient_accumulation_steps",
+    )
+
+
+def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
+    if memory is None:
+        return
+    has, needs = gigabytes(memory.available), gigabytes(memory.needed)
+    if memory.needed + memory.reserve <= memory.available:
+        yield Finding("memory", PreflightVerdict.OK, f"{has} of main memory available, {needs} needed")
+        return
+    of = f"{config.model.name}, batch {config.training.batch_size:,}"
+    if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
+        has_in_all = f"{has} of main memory available ({gigabytes(memory.total)} in all)"
+        found = f"{has_in_all}, but {needs} are needed ({of})"
+        yield Finding("memory", PreflightVerdict.FAILED, found, _memory_fix(config, memory))
+        return
+    found = (
+        f"{has} of main memory available; {needs} are needed for tensors, and about "
+        f"{gigabytes(memory.reserve)} beside them ({of})"
+    )
+    yield Finding(
+        "memory", PreflightVerdict.DEGRADED, found, f"if the run is killed: {_memory_fix(config, memory)}"
+    )
+
+
+def _memory_fix(config: Config, memory: Memory) -> str:
+    size = memory.largest_batch_size
+    more = "end other programs, or take a machine (or a container's limit) with more memory"
+    if size is None and config.checkpointing.mode != "sync":
+        return f"--set checkpointing.mode=sync saves without a copy, or {more}"
+    if not size:
+        return f"{more}, or a smaller model.architecture"
+    if size >= config.training.batch_size:
+        return more
+    return (
+        f"--set training.batch_size={size} is the largest that fits; raise "
+        f"training.gradient_accumulation_steps to train on as many sequences per step. Or {more}"
+    )
+
+
+def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+    """One finding per file system: all data that will be written to it is added up."""
+    count = _checkpoints_held(config)
+    own = disk_bytes_needed(config, facts.data_bytes)
+    run = Room(
+        f"{count} checkpoints{' and the data' if facts.data_bytes else ''}",
+        facts.disk,
+        own,
+        facts.disk_free_bytes,
+        facts.disk_file_system,
+    )
+    for number in dict.fromkeys(room.file_system for room in (run, *facts.rooms)):
+        yield _disk(tuple(room for room in (run, *facts.rooms) if room.file_system == number))
+
+
+def _disk(rooms: tuple[Room, ...]) -> Finding:
+    free, needs = rooms[0].free, sum(room.needed for room in rooms)
+    if free >= needs:
+        return Finding("disk", PreflightVerdict.OK, f"{gigabytes(free)} free, {gigabytes(needs)} needed")
+    parts = "; ".join(f"{room.what} in {room.path}: {gigabytes(room.needed)}" for room in rooms[1:])
+    return Finding(
+        "disk",
+        PreflightVerdict.FAILED,
+        f"{gigabytes(free)} free at {rooms[0].path}, but {gigabytes(needs)} are needed "
+        f"({rooms[0].what}{'; ' + parts if parts else ''})",
+        "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
+        "(or the store, data.prepared_directory, TMPDIR) on a larger disk",
+    )
+
+
+def _device_index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`580.65.06` as a tuple of numbers, which can be compared; (0,) when the text has none."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)) or (0,)
+
+
+def gpu_names(facts: MachineFacts) -> str:
+    """`1 × NVIDIA H100 (driver 580.65.06)`; only the number of GPUs if the driver did not name them."""
+    if not facts.gpus:
+        return f"{len(facts.torch_gpu_bytes)} GPU(s)"
+    return f"{len(facts.gpus)} × {facts.gpus[0].name} (driver {facts.gpus[0].driver})"
+
+
+def gigabytes(size: int) -> str:
+    """Bytes in GB (10⁹), with one decimal below 10 GB; in MB below 0.1 GB."""
+    if 0 < size < 0.1e9:
+        return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"
+    return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"

@@ -1,0 +1,46 @@
+"""The text of a preflight: one line when all checks pass, else every failed check with its fix.
+
+`preflight` makes the judgement.
+"""
+
+from trainyard.config.schema import Config
+from trainyard.machine.preflight import Finding, MachineFacts, PreflightVerdict, gigabytes, gpu_names
+
+
+def summary(config: Config, facts: MachineFacts) -> str:
+    """One line: `Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free`."""
+    torch = f"torch {facts.torch}" if facts.torch else "no torch"
+    gpus, free = _gpus_in_words(config, facts), gigabytes(facts.disk_free_bytes)
+    return f"Python {facts.python}, {torch}, {gpus}, {free} free"
+
+
+def refusal(findings: tuple[Finding, ...]) -> str:
+    """Every failed check with its fix, and that nothing was started."""
+    failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
+    lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
+    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
+    return "\n".join([*lines, f"{count} failed. Nothing was started."])
+
+
+def refusal_line(findings: tuple[Finding, ...]) -> str:
+    """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
+    failed = (f"{f.check}: {f.found}" for f in findings if f.verdict == PreflightVerdict.FAILED)
+    return " ".join("; ".join(failed).split())
+
+
+def refusal_markdown(findings: tuple[Finding, ...]) -> str:
+    """The refusal as a job summary."""
+    failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
+    rows = [f"| {f.check} | {_cell(f.found)} | {_cell(f.fix or '')} |" for f in failed]
+    title = f"### ❌ Not started: {', '.join(f.check for f in failed)}"
+    return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
+
+
+def _gpus_in_words(config: Config, facts: MachineFacts) -> str:
+    if config.model.device == "cpu" or not facts.torch_gpu_bytes:
+        return "no GPU (training on CPU)" if config.model.device in ("cpu", "auto") else "no usable GPU"
+    return gpu_names(facts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,132 @@
+"""Judge whether everything outside this machine is ready for a run: store, run number, signing key, role.
+
+Pure: the services' answers are passed in as `Answers`; here they become findings with fixes.
+"""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainyard.machine.preflight import Finding, PreflightVerdict
+
+_ROOM = 52
+"""The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of the store, the signing key and the role."""
+
+    url: str
+    """The store's address, as it was given."""
+    run_id: str
+    again: str
+    """The command that repeats the check, up to the store's address."""
+    written: bool = True
+    """Whether the check also wrote to the store."""
+    asked: bool = True
+    """False where the store was not asked, because the role could not be assumed."""
+    problems: tuple[str, ...] = ()
+    """Why the store cannot be used."""
+    is_address: bool = True
+    """False where the text names no store at all: another address is the only fix."""
+    notes: tuple[str, ...] = ()
+    number: int | None = None
+    """The requested run number, or the next free one; None when it could not be looked up."""
+    owner: str | None = None
+    """The run that has the number; None when it is free, empty when the run's record cannot be read."""
+    free: int | None = None
+    """The next free number, if another run has this one."""
+    signing: str = ""
+    """How the manifest will be signed; empty when it will not be signed."""
+    signing_problem: str = ""
+    signing_is_away: bool = False
+    """Whether the problem is that Sigstore cannot be reached now."""
+    role: str = ""
+    """The role to be assumed; empty when there is none."""
+    role_is_assumed: bool = True
+
+
+def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
+    """The findings of all checks, in the order in which they are shown."""
+    return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers))
+
+
+def store_line(answers: Answers) -> str:
+    """One line: `file:///…/trainyard-store writable, run 4 is free`."""
+    url = answers.url
+    if len(url) > _ROOM:
+        scheme, _, rest = url.partition("://")
+        url = f"{scheme}://…{rest[len(scheme) + 4 - _ROOM :]}"
+    return f"{url} {'writable' if answers.written else 'readable'}, {number_text(answers)}"
+
+
+def hanging(url: str, seconds: float, endpoint: str | None) -> str:
+    """The message that the store at `url` does not answer."""
+    where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
+    return (
+        f"{url}{where} gave no answer within {seconds:g} seconds: it hangs, or a firewall drops what is sent "
+        "to it."
+    )
+
+
+def number_text(answers: Answers) -> str:
+    """`run 4 is free`, `run 4 is this run's` or `run 4 is another run's`."""
+    if answers.owner is None:
+        return f"run {answers.number} is free"
+    whose = "this run's" if answers.owner == answers.run_id else "another run's"
+    return f"run {answers.number} is {whose}"
+
+
+def _role(answers: Answers) -> Iterator[Finding]:
+    if answers.role and answers.role_is_assumed:
+        yield Finding("role", PreflightVerdict.OK, f"{answers.role} can be assumed")
+    elif answers.role:
+        yield Finding(
+            "role",
+            PreflightVerdict.FAILED,
+            f"{answers.role} could not be assumed with GitHub's OIDC token; the step before says why",
+            "compare its trust policy with docs/runbooks/permissions.md#aws-role: the subject is that of the "
+            "environment training, in the form that this repository has",
+        )
+
+
+def _store(answers: Answers) -> Iterator[Finding]:
+    if not answers.asked:
+        return
+    fix = f"mend that, and ask again in seconds: {answers.again} {shlex.quote(answers.url)}"
+    if not answers.is_address:
+        fix = f"name another store, and ask it in seconds: {answers.again} s3://BUCKET/PREFIX"
+    if answers.url.startswith("file:"):
+        another = f"{answers.again} file:///FOLDER"
+        fix = f"name a folder that this user may write and that has room, and ask it in seconds: {another}"
+    for problem in answers.problems:
+        yield Finding("store", PreflightVerdict.FAILED, problem, fix)
+    if not answers.problems:
+        can = "can be written to" if answers.written else "can be read; nothing was written"
+        yield Finding("store", PreflightVerdict.OK, "; ".join((f"{answers.url} {can}", *answers.notes)))
+
+
+def _number(answers: Answers) -> Iterator[Finding]:
+    if answers.number is None:
+        return
+    if answers.owner in (None, answers.run_id):
+        yield Finding("run number", PreflightVerdict.OK, number_text(answers))
+        return
+    owner = answers.owner or "(unreadable record)"
+    yield Finding(
+        "run number",
+        PreflightVerdict.FAILED,
+        f"{answers.number} in {answers.url} belongs to run {owner}; this is run {answers.run_id}",
+        f"take a free one: --run-number {answers.free}, or --run-number auto. GitHub and CodeBuild count "
+        "runs by themselves: there, give the store a prefix of its own (TRAINYARD_STORE)",
+    )
+
+
+def _signing(answers: Answers) -> Iterator[Finding]:
+    if answers.signing_problem:
+        verdict = PreflightVerdict.DEGRADED if answers.signing_is_away else PreflightVerdict.FAILED
+        fix = "the manifest is signed when the run is stored: see docs/runbooks/signing.md"
+        yield Finding("signing", verdict, answers.signing_problem, fix)
+    elif answers.signing:
+        yield Finding("signing", PreflightVerdict.OK, answers.signing)

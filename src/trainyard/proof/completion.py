@@ -1,0 +1,103 @@
+"""Decide whether a run did every planned step with finite losses, from its outcome, plan, events and rows.
+
+The outcome alone is only a claim; it counts when configuration, events and rows confirm it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainyard.proof.recorded_events import Course
+from trainyard.proof.recorded_facts import RecordedFacts, integer, is_finite, section
+from trainyard.proof.recorded_rows import cadence_of, judge_rows
+from trainyard.run.failure import short_reason, where_it_ended
+from trainyard.run.run_settings import setting
+
+_FIGURES = ("first_loss", "final_loss", "validation_loss", "bits_per_byte")
+
+
+def completion_problem(
+    run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
+) -> str | None:
+    """Why the run does not count as trained; None when it does. `settings` come from its `config.yaml`."""
+    outcome, planned = section(run, "outcome"), integer(section(run, "plan").get("steps"))
+    if not outcome:
+        return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
+    return (
+        _unfinished(outcome, planned)
+        or _plan_problem(run, settings)
+        or course.problem
+        or _records_problem(run, rows, course, settings=settings)
+    )
+
+
+def is_unfinished(run: RecordedFacts) -> bool:
+    """Whether the run's own record says that it did not succeed or has steps left, so it can be resumed."""
+    outcome = section(run, "outcome")
+    too_few = integer(outcome.get("steps")) != integer(section(run, "plan").get("steps"))
+    return outcome.get("status") != "succeeded" or too_few
+
+
+def _last_row(rows: Iterable[RecordedFacts | None]) -> str:
+    last = None
+    for row in rows:
+        last = last if row is None else integer(row.get("step"))
+    return "no row was written" if last is None else f"the last row is step {last:,}"
+
+
+def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
+    """Why the outcome does not show that the run did all of its steps; None when it does."""
+    status, done = outcome.get("status"), integer(outcome.get("steps"))
+    if planned is None or planned < 1:
+        return "the plan does not say how many steps were asked for"
+    if status in ("stopped", "failed"):
+        where = where_it_ended(outcome, planned) or f"at an unknown step of {planned:,}"
+        reason = short_reason(outcome)
+        return f"{status} {where}" + (f": {reason}" if reason else "")
+    if status != "succeeded":
+        return f"the outcome's status is {status!r}"
+    exit_code = outcome.get("exit_code", "not on record")
+    if integer(exit_code) != 0:
+        return f"the outcome says succeeded, but its exit code is {exit_code!r}"
+    if done != planned:
+        return f"{'an unknown number' if done is None else f'{done:,}'} of {planned:,} steps"
+    return None
+
+
+def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
+    """Why the plan is not the configuration's; with a smaller plan fewer steps would count as all of them."""
+    plan = section(run, "plan")
+    most, epochs = (integer(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs"))
+    per_epoch = integer(plan.get("steps_per_epoch"))
+    limits = [most] if most is not None else []
+    if epochs is not None and per_epoch is None:
+        return "the plan does not say how many steps an epoch has"
+    if epochs is not None and per_epoch is not None:
+        limits.append(epochs * per_epoch)
+    if limits and plan["steps"] != min(limits):
+        return f"run.json plans {plan['steps']:,} steps, config.yaml asks for {min(limits):,}"
+    return None
+
+
+def _records_problem(
+    run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
+) -> str | None:
+    outcome = section(run, "outcome")
+    for name in _FIGURES:
+        if name in outcome and not is_finite(outcome[name]):
+            return f"the outcome's {_words(name)} is {outcome[name]}"
+    read = judge_rows(rows, cadence_of(run, settings, course.begins_after))
+    if read.problem is not None:
+        return read.problem
+    for name in _FIGURES:
+        claimed, recorded = outcome.get(name), read.figures.get(name)
+        if claimed != recorded:
+            return f"the outcome's {_words(name)} is {_shown(claimed)}, that of the rows {_shown(recorded)}"
+    return None
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _shown(value: object) -> str:
+    return "not on record" if value is None else str(value)

@@ -1,0 +1,287 @@
+"""Decide whether a run is proven: the four parts of the proof, each with the evidence that was compared.
+
+Pure: it reads no file and asks no store; records and the store's verification are passed in. A missing fact,
+or one of the wrong type, never counts as proof, because a false green is the worst bug.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.proof.completion import completion_problem, is_unfinished
+from trainyard.proof.recorded_events import Course, course_of
+from trainyard.proof.recorded_facts import RecordedFacts, integer, section
+from trainyard.proof.repeatability import changed_seed, missing_facts, mixed_origin, provenance_line
+from trainyard.proof.stored_checkpoints import (
+    CheckpointProblem,
+    StoreFindings,
+    StoreVerdict,
+    changed_record,
+    checkpoint_problem,
+    leftover_problem,
+    store_problem,
+)
+from trainyard.run.commands import again_command, script_command, sync_command
+from trainyard.run.failure import next_command
+
+
+@dataclass(frozen=True)
+class ProofPlace:
+    """Where the run is; used only to write the suggested commands."""
+
+    run_directory: str = "RUN_DIR"
+    store: str | None = None
+    run_number: int | None = None
+
+    def next_command(self, run: RecordedFacts) -> str:
+        """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
+        return next_command(run, Path(self.run_directory))
+
+    @property
+    def again(self) -> str:
+        """The command that trains the run again in a new directory."""
+        return again_command(Path(self.run_directory))
+
+    @property
+    def sync_command(self) -> str:
+        return sync_command(self.run_directory, store=self.store or "URL", run_number=self.run_number)
+
+    @property
+    def sync_as_another(self) -> str:
+        return sync_command(self.run_directory, store=self.store or "URL", run_number=None)
+
+    def set_aside_command(self, damaged: Iterable[Path]) -> str:
+        """The command that renames damaged checkpoints, as the trainer does, and proves the run again."""
+        away = [
+            f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_name(f'.set-aside-{path.name}')))}"
+            for path in damaged
+        ]
+        where = f"--run-dir {shlex.quote(self.run_directory)} --store {shlex.quote(self.store or 'URL')}"
+        return " && ".join([*away, f"{script_command('prove_run.py')} {where}"])
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The present content of the run's `config.yaml`."""
+
+    digests: frozenset[str] | None = None
+    """Its possible recorded SHA-256 values; None when they were not computed."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Its sections; empty when it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Digests computed again, to compare with those in `run.json`; None where that was not done."""
+
+    records: Callable[[], Mapping[str, str]] = dict
+    """Returns name -> SHA-256 of the records that were judged; called after all of them were read."""
+    state: Mapping[str, str] | None = None
+    """The digests of the tensors in the last checkpoint, by part: model, optimizer."""
+    state_problem: str | None = None
+    """Why these tensors could not be read."""
+    data: str | None = None
+    """The fingerprint of the prepared data."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the four parts of the proof."""
+
+    name: str
+    """trained, network, stored or repeatable."""
+    holds: bool
+    evidence: str
+    """The facts that were compared, or the fact that is missing."""
+    next_step: str | None = None
+    """The command or action that would make the part hold; None when it holds."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The verdict on a run."""
+
+    parts: tuple[Part, ...]
+    judged: Mapping[str, Any] = field(default_factory=dict)
+    """`run_id`, the outcome's `finished`, and the digests of the records.
+
+    With them the proof counts only for this run, this end of it and these bytes.
+    """
+
+    @property
+    def proven(self) -> bool:
+        return len(self.parts) == 4 and all(part.holds is True for part in self.parts)
+
+    @property
+    def failing(self) -> tuple[Part, ...]:
+        """The parts that do not hold, in order."""
+        return tuple(part for part in self.parts if part.holds is not True)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The step outputs for later steps and jobs of a workflow."""
+        stored = any(part.name == "stored" and part.holds is True for part in self.parts)
+        return {"proven": str(self.proven).lower(), "stored": str(stored).lower()}
+
+    def to_json(self, *, now: float) -> dict[str, Any]:
+        """The content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
+        parts = [
+            {"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step}
+            for p in self.parts
+        ]
+        return {"proven": self.proven, "parts": parts, "time": now, **self.judged}
+
+
+def prove(
+    run: RecordedFacts,
+    rows: Iterable[RecordedFacts | None],
+    events: Iterable[RecordedFacts | None],
+    found: StoreFindings,
+    *,
+    place: ProofPlace | None = None,
+    configuration: Configuration | None = None,
+    recomputed: Recomputed | None = None,
+) -> Proof:
+    """Judge a run by its `run.json`, its metrics and events, and the findings in the store.
+
+    A row or an event that is None stands for an unreadable line. `recomputed` has digests that were computed
+    again from the present files.
+    """
+    at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
+    course = course_of(run, events)
+    known = {"run_id": run.get("run_id"), "finished": section(run, "outcome").get("finished")}
+    return Proof(
+        (
+            _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
+            _network(section(run, "hardware"), at),
+            _stored(run, course, found, again=again, place=at),
+            _repeatable(run, at, config, again),
+        ),
+        judged={key: value for key, value in known.items() if value is not None},
+    )
+
+
+def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: ProofPlace) -> Part:
+    if problem is not None:
+        # Resuming a finished run does nothing, so the only fix is to train again.
+        step = place.next_command(run) if is_unfinished(run) else place.again
+        return Part("trained", False, problem, step)
+    steps = f"{run['plan']['steps']:,}"
+    return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {course.retries}")
+
+
+def _network(hardware: RecordedFacts, place: ProofPlace) -> Part:
+    size = integer(hardware.get("world_size"))
+    if size == 1:
+        return Part("network", True, "one process: no network was used")
+    if size is not None and size > 1 and integer(hardware.get("local_world_size")) == size:
+        return Part("network", True, f"{size:,} processes on one machine: no network was used")
+    if size is None or size < 1:
+        return Part(
+            "network",
+            False,
+            "the world size is not on record",
+            f"record it in {place.run_directory}/run.json",
+        )
+    return Part(
+        "network",
+        False,
+        f"{size:,} processes, but nothing shows which network joined them",
+        "nothing makes it hold yet: docs/runbooks/recovery.md#not-proven-network says what is known of it",
+    )
+
+
+def _stored(
+    run: RecordedFacts, course: Course, found: StoreFindings, *, again: Recomputed, place: ProofPlace
+) -> Part:
+    nothing_there = found.trouble is not None or found.verification is None
+    if nothing_there and not found.taken and section(run, "outcome").get("status") == "failed":
+        kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
+        return Part("stored", False, kept, place.next_command(run))
+    if found.trouble is not None:
+        step = place.sync_as_another if found.taken else place.sync_command
+        return Part("stored", False, found.trouble, step)
+    if found.verification is None:
+        where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
+        return Part("stored", False, where, place.sync_command)
+    objects = _counted(found.verification)
+    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
+    problem = (
+        store_problem(run, found.verification)
+        or leftover_problem(course.saved, found.verification)
+        or changed_record(again.records(), found.verification)
+    )
+    if checkpoint is not None:
+        step = _mending_step(run, checkpoint, found, place=place)
+        return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
+    if problem is not None and found.damaged:
+        text = f"the store holds it whole, the copy on this disk is damaged: {problem}"
+        return Part("stored", False, text, place.set_aside_command(found.damaged))
+    if problem is not None:
+        return Part("stored", False, f"{objects} verified; {problem}", place.sync_command)
+    if (other := _other_state(run, again)) is not None:
+        return Part("stored", False, f"{objects} verified; {other}", place.again)
+    read = "; its last tensors have the digests in run.json" if again.state is not None else ""
+    left = len(found.verification.leftovers)
+    note = f"; {left} leftovers of a sync that was cut short, not vouched for" if left else ""
+    return Part("stored", True, f"{objects}: {found.compared}{read}{note}")
+
+
+def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
+    """How the tensors in the last checkpoint differ from the run's final state; None if they do not."""
+    if again.state_problem is not None:
+        return again.state_problem
+    recorded = section(section(run, "outcome"), "state_sha256")
+    for part, digest in (again.state or {}).items():
+        if recorded.get(part) != digest:
+            says = str(recorded.get(part))[:12]
+            return f"the {part} in the last checkpoint has the digest {digest[:12]}…, run.json says {says}…"
+    return None
+
+
+def _counted(verification: StoreVerdict) -> str:
+    total, verified = integer(verification.objects_total), integer(verification.objects_verified)
+    return f"{0 if verified is None else verified:,} of {0 if total is None else total:,} objects"
+
+
+def _mending_step(
+    run: RecordedFacts, problem: CheckpointProblem, found: StoreFindings, *, place: ProofPlace
+) -> str:
+    """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote."""
+    if problem.step is None:
+        return place.next_command(run) if is_unfinished(run) else place.again
+    on_disk = found.on_disk.get(problem.step)
+    if on_disk is not None and problem.written in (None, on_disk):
+        return place.sync_command
+    return place.again
+
+
+def _repeatable(
+    run: RecordedFacts, place: ProofPlace, configuration: Configuration, again: Recomputed
+) -> Part:
+    missing, digests = missing_facts(run), configuration.digests
+    if not missing and digests is not None and run["config_sha256"] not in digests:
+        return Part(
+            "repeatable",
+            False,
+            "config.yaml is missing or no longer the run's: its SHA-256 is not the one in run.json",
+            f"restore {place.run_directory}/config.yaml, for example from the store",
+        )
+    if not missing and (mixture := mixed_origin(run)) is not None:
+        return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
+    if not missing and (seed := changed_seed(run, configuration.settings)) is not None:
+        return Part("repeatable", False, seed, f"train it again: {place.again}")
+    fingerprint = section(run, "data").get("fingerprint")
+    if not missing and again.data not in (None, fingerprint):
+        text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
+        step = f"prepare the run's own data again, or train with these: {place.again}"
+        return Part("repeatable", False, text, step)
+    if not missing:
+        return Part("repeatable", True, provenance_line(run))
+    if "commit" in missing:
+        step = "train from a git repository with at least one commit, so that the code is on record"
+    else:
+        step = f"train it again, which records it in run.json: {place.again}"
+    return Part("repeatable", False, f"not on record: {', '.join(missing)}", step)

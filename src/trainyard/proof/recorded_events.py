@@ -1,0 +1,128 @@
+"""Read a run's events: whether it started and finished, how often it was resumed, and what it saved.
+
+The events are evidence beside the outcome: a run without events, or whose events contradict its outcome, does
+not count as trained.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.proof.recorded_facts import RecordedFacts, integer, section
+
+_NAMED_RETRIES = 3
+_STARTS = ("started", "resumed")
+_ENDS = ("finished", "preempted")
+_SPOILS_THE_END = ("started", "resumed", "failed", "checkpoint_failed")
+
+
+@dataclass(frozen=True)
+class Course:
+    """The course of a run according to its events."""
+
+    problem: str | None
+    """Why the events do not confirm that the run finished; None when they do."""
+    retries: str
+    """How often it was resumed, and after which steps."""
+    begins_after: int
+    """The step it started from: 0, or the step of another run's checkpoint."""
+    saved: Mapping[int, Any]
+    """Step -> SHA-256 of the checkpoint's manifest, where the step's last save recorded it."""
+
+
+def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
+    """Read the events; None stands for an unreadable line."""
+    lines = list(events)
+    known = [event for event in lines if event is not None]
+    parent = section(run, "parent").get("manifest_sha256")
+    problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
+    return Course(problem, _retries(known, parent), _begins_after(known), _saved(known, parent))
+
+
+def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
+    if not lines:
+        return "no record of events: events.jsonl is missing or empty"
+    if None in lines:
+        return f"line {lines.index(None) + 1:,} of events.jsonl cannot be read"
+    return None
+
+
+def _start_problem(events: list[RecordedFacts], parent: object) -> str | None:
+    first = next((event for event in events if event.get("event") in _STARTS), None)
+    if first is None:
+        return "events.jsonl does not say that the run started"
+    if first.get("event") == "resumed" and (parent is None or first.get("manifest_sha256") != parent):
+        return "events.jsonl begins with a resumption, but not from the checkpoint in run.json's parent"
+    return _hang_problem(events)
+
+
+def _hang_problem(events: list[RecordedFacts]) -> str | None:
+    """Report a hang unless the run was resumed after it: a hang must end its segment."""
+    for index, event in enumerate(events):
+        if event.get("event") != "hang_suspected":
+            continue
+        later = [after for after in events[index + 1 :] if after.get("status") != "failed"]
+        if not later or later[0].get("event") not in _STARTS:
+            return f"a hang was suspected{_at(event)}"
+    return None
+
+
+def _end_problem(run: RecordedFacts, events: list[RecordedFacts]) -> str | None:
+    ends = [index for index, event in enumerate(events) if event.get("event") in _ENDS]
+    if not ends:
+        return "events.jsonl does not say that the run finished"
+    end, later = events[ends[-1]], events[ends[-1] + 1 :]
+    if end.get("event") != "finished" or end.get("status") != "succeeded":
+        last = end.get("status") or end.get("event")
+        return f"the outcome says succeeded, the last event says {last}{_at(end)}"
+    if integer(end.get("step")) != integer(section(run, "outcome").get("steps")):
+        return f"the outcome and the event of the end differ: it finished{_at(end) or ' at an unknown step'}"
+    spoilt = next((event for event in later if event.get("event") in _SPOILS_THE_END), None)
+    return f"after it finished, the run {_words(spoilt)}{_at(spoilt)}" if spoilt is not None else None
+
+
+def _words(event: RecordedFacts) -> str:
+    return {"started": "started again", "resumed": "was resumed", "checkpoint_failed": "failed to save"}.get(
+        str(event["event"]), "failed"
+    )
+
+
+def _at(event: RecordedFacts) -> str:
+    step = integer(event.get("step"))
+    return "" if step is None else f" at step {step:,}"
+
+
+def _begins_after(events: list[RecordedFacts]) -> int:
+    """The step before the run's first one: 0, unless every start of the run was a resumption."""
+    starts = [event for event in events if event.get("event") in _STARTS]
+    if not starts or any(event["event"] == "started" for event in starts):
+        return 0
+    return integer(starts[0].get("step")) or 0
+
+
+def _retries(events: list[RecordedFacts], parent: object) -> str:
+    starts = [event for event in events if event.get("event") in _STARTS]
+    again = [event for event in starts[1:] if event["event"] == "resumed"]
+    if starts and starts[0]["event"] == "resumed" and starts[0].get("manifest_sha256") != parent:
+        again.insert(0, starts[0])
+    if not again:
+        return "no retries"
+    steps = [integer(event.get("step")) for event in again]
+    named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES] if step is not None)
+    more = ", …" if len(steps) > _NAMED_RETRIES else ""
+    after = f" (resumed after step {named}{more})" if named else ""
+    return f"{len(steps)} {'retry' if len(steps) == 1 else 'retries'}{after}"
+
+
+def _saved(events: list[RecordedFacts], parent: object) -> dict[int, Any]:
+    """The manifest of each step's last save; resuming from a checkpoint of its own counts as a save of it."""
+    saved: dict[int, Any] = {}
+    for event in events:
+        name, step = event.get("event"), integer(event.get("step"))
+        own_resumption = name == "resumed" and event.get("manifest_sha256") != parent
+        if step is None or not (name == "checkpoint_saved" or own_resumption):
+            continue
+        saved.pop(step, None)
+        if "manifest_sha256" in event:
+            saved[step] = event["manifest_sha256"]
+    return saved

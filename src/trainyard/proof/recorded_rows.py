@@ -1,0 +1,136 @@
+"""Compare a run's rows with the steps that had to be logged: none missing, none twice, every loss finite.
+
+The rows are read one by one, so a million of them take no more memory than one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.proof.recorded_facts import RecordedFacts, integer, is_finite, section
+from trainyard.run.run_settings import setting
+
+_FIGURES = ("loss", "val_loss", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """The steps for which a row is due."""
+
+    last: int
+    """The step of the last row."""
+    begins_after: int
+    """The step the run started from."""
+    free_until: int
+    """Up to this step, another configuration decided which steps were logged."""
+    log_steps: int | None
+    """Steps between two rows; None when not known, and then the steps only have to increase."""
+    validation_steps: int | None
+    validates: bool
+
+    def due_after(self, step: int) -> int:
+        """The first step after `step` for which a row is due."""
+        periods = [self.log_steps, self.validation_steps if self.validates else None]
+        return min([self.last, *(step // every * every + every for every in periods if every)])
+
+    def validation_due(self, step: int) -> bool:
+        if not self.validates or self.log_steps is None or step <= self.free_until:
+            return False
+        every = self.validation_steps
+        return step == self.last or (every is not None and step % every == 0)
+
+
+def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> Cadence:
+    """The cadence of a run whose plan has the number of steps; `settings` come from its `config.yaml`."""
+    tokens, length = section(run, "data").get("validation_tokens"), setting(settings, "data.sequence_length")
+    enough = (integer(tokens) or 0) > (integer(length) or 0) > 0
+    return Cadence(
+        last=integer(section(run, "plan").get("steps")) or 0,
+        begins_after=begins_after,
+        free_until=_other_config_until(run),
+        log_steps=_positive(setting(settings, "monitoring.log_steps")),
+        validation_steps=_positive(setting(settings, "training.validation_steps")),
+        validates=enough or "validation_loss" in section(run, "outcome"),
+    )
+
+
+@dataclass
+class RowsRead:
+    """The result of reading the rows."""
+
+    problem: str | None = None
+    """The first problem found in them."""
+    last_step: int | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    """The values in the rows under the names that the outcome uses."""
+
+
+def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsRead:
+    """Read all rows up to the first wrong one; None stands for an unreadable line."""
+    read = RowsRead()
+    for row in rows:
+        read.problem = _value_problem(row, read.last_step) or _place_problem(
+            row or {}, read.last_step, cadence
+        )
+        if row is None or read.problem is not None:
+            return read
+        read.last_step = row["step"]
+        read.figures.setdefault("first_loss", row["loss"])
+        read.figures["final_loss"] = row["loss"]
+        if "val_loss" in row:
+            read.figures["validation_loss"] = row["val_loss"]
+            read.figures["bits_per_byte"] = row.get("val_bits_per_byte")
+    read.problem = _end_problem(read.last_step, cadence)
+    return read
+
+
+def _value_problem(row: RecordedFacts | None, before: int | None) -> str | None:
+    if row is None:
+        after = "at the beginning" if before is None else f"after step {before:,}"
+        return f"metrics.jsonl has a line that cannot be read {after}"
+    step = integer(row.get("step"))
+    for key in _FIGURES:
+        if key in row and not is_finite(row[key]):
+            return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
+    if step is None:
+        return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
+    return None if "loss" in row else f"the row of step {step:,} has no loss"
+
+
+def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:
+    step = integer(row.get("step")) or 0
+    if step > cadence.last:
+        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were asked for"
+    if step < max(1, cadence.begins_after):
+        return f"metrics.jsonl has a row of step {step:,}, before the run's first one"
+    if before is not None and step <= before:
+        return f"metrics.jsonl has a row of step {step:,} after that of step {before:,}"
+    if cadence.validation_due(step) and "val_loss" not in row:
+        return f"the row of step {step:,} has no validation loss, which was due"
+    begun_with_a_row = before is None and step == cadence.begins_after
+    if cadence.log_steps is None or step <= cadence.free_until or begun_with_a_row:
+        return None
+    due = cadence.due_after(max(before or 0, cadence.begins_after, cadence.free_until))
+    if step > due:
+        return f"metrics.jsonl has no row of step {due:,}, which was to be logged; the next is of {step:,}"
+    return f"metrics.jsonl has a row of step {step:,}, which was not to be logged" if step < due else None
+
+
+def _end_problem(last: int | None, cadence: Cadence) -> str | None:
+    if last is None:
+        return "metrics.jsonl has no row with a step and a loss"
+    if last != cadence.last:
+        return f"the outcome says {cadence.last:,} steps, the last loss on record is of step {last:,}"
+    return None
+
+
+def _other_config_until(run: RecordedFacts) -> int:
+    history = run.get("history", [])
+    segments = [part for part in history if isinstance(part, dict)] if isinstance(history, list) else []
+    own = run.get("config_sha256")
+    return max((integer(s.get("until")) or 0 for s in segments if s.get("config_sha256") != own), default=0)
+
+
+def _positive(value: object) -> int | None:
+    whole = integer(value)
+    return whole if whole is not None and whole > 0 else None

@@ -1,0 +1,147 @@
+"""Decide whether the store holds what the run wrote: compare its checkpoints with the hashes in its records.
+
+`artifacts` verifies that the store holds what the manifest lists; here the manifest is compared with the run.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.proof.recorded_facts import RecordedFacts, digest, integer, section
+
+_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
+
+
+class StoreVerdict(Protocol):
+    """The result of verifying the store (artifacts.verify.Verification)."""
+
+    @property
+    def objects_total(self) -> int: ...
+    @property
+    def objects_verified(self) -> int: ...
+    @property
+    def problems(self) -> tuple[str, ...]: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def leftovers(self) -> tuple[str, ...]: ...
+    @property
+    def records(self) -> Mapping[str, str]: ...
+
+
+class CheckpointInStore(Protocol):
+    """A checkpoint in the store (artifacts.inspection.StoredCheckpoint)."""
+
+    @property
+    def manifest_sha256(self) -> str: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def problem(self) -> str | None: ...
+
+
+class StoreFindings(Protocol):
+    """The result of inspecting the store (artifacts.inspection.Inspection)."""
+
+    @property
+    def verification(self) -> StoreVerdict | None: ...
+    @property
+    def compared(self) -> str: ...
+    @property
+    def checkpoints(self) -> Mapping[int, CheckpointInStore]: ...
+    @property
+    def trouble(self) -> str | None: ...
+    @property
+    def taken(self) -> bool: ...
+    @property
+    def damaged(self) -> tuple[Path, ...]: ...
+    @property
+    def on_disk(self) -> Mapping[int, str]: ...
+
+
+@dataclass(frozen=True)
+class CheckpointProblem:
+    """A checkpoint that the store does not hold as the run wrote it."""
+
+    text: str
+    step: int | None
+    """None when the run's record does not name it."""
+    written: Any = None
+    """SHA-256 of the manifest that the run wrote, if it is recorded."""
+
+
+def checkpoint_problem(
+    run: RecordedFacts, saved: Mapping[int, Any], checkpoints: Mapping[int, CheckpointInStore]
+) -> CheckpointProblem | None:
+    """The first checkpoint that is missing or not the run's; `saved` has the manifests from its events."""
+    outcome = section(run, "outcome")
+    last, named = integer(outcome.get("steps")), section(outcome, "checkpoint")
+    written = digest(named.get("manifest_sha256"))
+    if last is None or written is None or integer(named.get("step")) != last:
+        return CheckpointProblem("run.json does not name the checkpoint that the run ended with", None)
+    if last not in checkpoints:
+        newest = f"the newest stored one is of step {max(checkpoints):,}" if checkpoints else "none is stored"
+        text = f"the checkpoint of step {last:,}, the last one, is not stored; {newest}"
+        return CheckpointProblem(text, last, written)
+    for step in sorted(checkpoints, reverse=True):
+        names = [name for name in (written if step == last else None, saved.get(step)) if name is not None]
+        difference = _difference(run, step, checkpoints[step], names)
+        if difference is not None:
+            return CheckpointProblem(f"the stored checkpoint of step {step:,} {difference}", step, *names[:1])
+    return None
+
+
+def _difference(run: RecordedFacts, step: int, stored: CheckpointInStore, written: list[Any]) -> str | None:
+    if stored.problem is not None:
+        return stored.problem
+    if stored.run_id != run.get("run_id"):
+        return f"is of run {stored.run_id}"
+    if stored.step != step:
+        return f"is a copy of step {stored.step:,}"
+    if any(sha256 != stored.manifest_sha256 for sha256 in written):
+        return "is not the one that the run wrote: its manifest has another SHA-256"
+    return None
+
+
+def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> str | None:
+    """A problem if an object is listed as the leftover of a checkpoint that the run never saved."""
+    for key in verification.leftovers:
+        match = _CHECKPOINT.match(key)
+        if match is not None and int(match[1] or -1) not in saved:
+            return f"{key}: called a leftover of a sync, and the run saved no such checkpoint; remove it"
+    return None
+
+
+def changed_record(judged: Mapping[str, str], verification: StoreVerdict) -> str | None:
+    """The first record whose bytes in the store differ from those that were judged here.
+
+    It is called only when no other problem was found: then the record changed on disk during the proof.
+    """
+    for name, sha256 in judged.items():
+        stored = verification.records.get(name)
+        if stored != sha256:
+            what = "is not stored" if stored is None else "changed while it was proven"
+            return f"{name} {what}; prove again"
+    return None
+
+
+def store_problem(run: RecordedFacts, verification: StoreVerdict) -> str | None:
+    """Why the verification does not show that the store holds this whole run; None when it does."""
+    if verification.problems:
+        more = len(verification.problems) - 1
+        return verification.problems[0] + (f" (and {more} more)" if more else "")
+    run_id = run.get("run_id")
+    if not isinstance(run_id, str) or not run_id or verification.run_id != run_id:
+        return f"the manifest is of run {verification.run_id!r}, this is run {run_id!r}"
+    total = integer(verification.objects_total)
+    if total is None or total < 1:
+        return "the manifest lists no object"
+    if integer(verification.objects_verified) != total or verification.ok is not True:
+        return "the rest was not compared"
+    return None

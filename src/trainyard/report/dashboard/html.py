@@ -1,0 +1,227 @@
+"""The HTML report: one self-contained file; its content security policy forbids loading anything.
+
+    verdict, figures, proof, curves, sample, checkpoints, provenance, events, configuration
+
+All text that comes from the run is escaped. A section without known facts is left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from trainyard.report.dashboard.chart import Frame, Layer, line_chart
+from trainyard.report.dashboard.html_tables import checkpoint_table, event_table, provenance_table
+from trainyard.report.dashboard.stylesheet import STYLE
+from trainyard.report.dashboard.text import step_shares, utc
+from trainyard.report.facts.curve import averaged, thinned
+from trainyard.report.facts.headline import Headline, RunVerdict, headline
+from trainyard.report.facts.history import Curve, number
+from trainyard.report.facts.proof_record import PartRecord, ProofRecord
+from trainyard.report.facts.quantities import counted, duration, gigabytes, loss, percent, scaled
+from trainyard.report.facts.run_facts import RunFacts
+
+_WIDE, _NARROW, _SMALL = Frame(900, 320), Frame(360, 260, left=42), Frame(430, 190)
+_BUCKETS = 450
+_MEANS = 150
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def html_report(runs: Sequence[RunFacts]) -> str:
+    """The whole page, with one article per run."""
+    title = escape(" · ".join([f"{headline(run).text} · {run.title}" for run in runs[:3]]))
+    articles = "\n".join(_article(run) for run in runs)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"{articles}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _article(facts: RunFacts) -> str:
+    head = headline(facts)
+    parts = (
+        _header(head, facts),
+        _callout(head),
+        _tiles(facts),
+        _proof(facts),
+        _reward_chart(facts),
+        _loss_chart(facts),
+        _small_charts(facts),
+        _sample(facts),
+        _card("Checkpoints", checkpoint_table(facts)),
+        _card("Where it came from", provenance_table(facts)),
+        _card("Events", event_table(facts)),
+        _configuration(facts),
+        f"<footer>{escape(str(facts.directory))}</footer>",
+    )
+    return "<article>\n" + "\n".join(part for part in parts if part) + "\n</article>"
+
+
+def _header(head: Headline, facts: RunFacts) -> str:
+    version = facts.run.get("version")
+    kicker = f"Trainyard {version}" if version else "Trainyard"
+    about = [
+        facts.name,
+        facts.run.get("config_file"),
+        facts.section("hardware").get("device_name") or facts.section("hardware").get("device"),
+        None if facts.timestamp is None else utc(facts.timestamp),
+    ]
+    badge = f'<span class="badge">{escape(str(facts.state.status).lower())}</span>'
+    return (
+        f'<header><p class="kicker">{escape(kicker)} · {escape(facts.title)} {badge}</p>\n'
+        f'<h1 class="{head.verdict}">{escape(head.text)}</h1>\n'
+        f'<p class="sub">{escape(" · ".join(str(item) for item in about if item))}</p></header>'
+    )
+
+
+def _callout(head: Headline) -> str:
+    if head.verdict is RunVerdict.PROVEN or not (head.reason or head.next_step):
+        return ""
+    reason = f"<p>{escape(head.reason)}</p>" if head.reason else ""
+    step = f'<pre class="command">{escape(head.next_step)}</pre>' if head.next_step else ""
+    return f'<section class="card callout {head.verdict}">{reason}{step}</section>'
+
+
+def _tiles(facts: RunFacts) -> str:
+    tiles = "".join(
+        f'<div class="tile"><div class="what">{escape(what)}</div><div class="value">{escape(value)}</div>'
+        f'<div class="more">{escape(more)}</div></div>'
+        for what, value, more in _figures(facts)
+    )
+    return f'<section class="tiles" aria-label="Figures">{tiles}</section>' if tiles else ""
+
+
+def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
+    """Name, value and comparison of each known figure."""
+    last = facts.history.last
+    if facts.reward is not None:
+        yield (
+            "reward",
+            f"{facts.reward:.2f}",
+            "" if facts.first_reward is None else f"was {facts.first_reward:.2f}",
+        )
+    elif facts.loss is not None:
+        was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
+        yield "training loss", loss(facts.loss), was
+    if facts.validation_loss is not None:
+        bits = "" if facts.bits_per_byte is None else f"{facts.bits_per_byte:.2f} bits/byte"
+        yield "validation loss", loss(facts.validation_loss), bits
+    if facts.step is not None:
+        yield "steps", f"{facts.step:,}", f"of {facts.steps:,}" if facts.steps else ""
+    if facts.training_seconds is not None:
+        left = facts.seconds_remaining
+        yield (
+            "training time",
+            duration(facts.training_seconds),
+            "" if left is None else f"{duration(left)} left",
+        )
+    if (rate := last.get("tokens_per_second")) is not None:
+        tokens = number(facts.outcome.get("tokens")) or last.get("tokens")
+        yield "tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else ""
+    if (mfu := facts.mfu) is not None:
+        yield "MFU", percent(mfu), "of peak"
+    if (seconds := last.get("step_seconds")) is not None:
+        parts = [f"{percent(share)} {name}" for name, share in step_shares(facts)[:2]]
+        yield "step time", f"{seconds:.3g} s", ", ".join(parts)
+    if (used := last.get("gpu_memory_bytes")) is not None:
+        total = last.get("gpu_memory_total_bytes")
+        yield "GPU memory", gigabytes(used), f"of {gigabytes(total)}" if total else ""
+
+
+def _proof(facts: RunFacts) -> str:
+    if facts.proof is None:
+        return ""
+    items = "".join(
+        f'<li><span class="mark {"proven" if part.holds else "failed"}" aria-label='
+        f'"{"holds" if part.holds else "does not hold"}">{"✓" if part.holds else "✗"}</span>'
+        f'<span class="name">{escape(part.name)}</span><span class="evidence">{escape(part.evidence)}'
+        f"{_next_step(part, facts.proof)}</span></li>"
+        for part in facts.proof.parts
+    )
+    return _card("Proven" if facts.proof.proven else "Not proven", f'<ul class="proof">{items}</ul>')
+
+
+def _next_step(part: PartRecord, proof: ProofRecord) -> str:
+    """The part's next step; empty when the callout at the top of the page shows it already."""
+    if not part.next_step or part.next_step == proof.failing[0].next_step:
+        return ""
+    return f'<pre class="command">{escape(part.next_step)}</pre>'
+
+
+def _loss_chart(facts: RunFacts) -> str:
+    training, validation = facts.history.curves["loss"], facts.history.curves["val_loss"]
+    if len(training) < 2:
+        return ""
+    layers = _line(training)
+    legend = '<span><i class="mean"></i>training</span>'
+    if len(validation):
+        layers.append(Layer("dots", thinned(validation, 60), "validation"))
+        legend += '<span><i class="dots"></i>validation</span>'
+    drawn = [line_chart(layers, frame, label="Loss over steps", written=_tick) for frame in (_WIDE, _NARROW)]
+    return _card(
+        "Loss",
+        f'<div class="legend">{legend}</div><div class="wide">{drawn[0]}</div>'
+        f'<div class="narrow">{drawn[1]}</div>',
+    )
+
+
+def _reward_chart(facts: RunFacts) -> str:
+    rewards = facts.history.curves["reward"]
+    if len(rewards) < 2:
+        return ""
+    layers = _line(rewards)
+    drawn = [
+        line_chart(layers, frame, label="Reward over steps", written=_tick) for frame in (_WIDE, _NARROW)
+    ]
+    return _card("Reward", f'<div class="wide">{drawn[0]}</div><div class="narrow">{drawn[1]}</div>')
+
+
+def _small_charts(facts: RunFacts) -> str:
+    wanted: tuple[tuple[str, str, Any], ...] = (
+        (
+            "learning_rate",
+            "Learning rate",
+            lambda value: f"{value:.0e}".replace("e-0", "e-") if value else "0",
+        ),
+        ("tokens_per_second", "Tokens per second", lambda value: scaled(value).replace(" ", "")),
+    )
+    cards = [
+        _card(title, line_chart(_line(curve), _SMALL, label=title, written=written, from_zero=True))
+        for name, title, written in wanted
+        if len(curve := facts.history.curves[name]) > 1
+    ]
+    return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
+
+
+def _tick(value: float) -> str:
+    return f"{value:g}"
+
+
+def _line(curve: Curve) -> list[Layer]:
+    """A short curve as it is; a long one as faint extremes with the means on top."""
+    if len(curve) <= 2 * _MEANS:
+        return [Layer("mean", thinned(curve, _BUCKETS))]
+    return [Layer("raw", thinned(curve, _BUCKETS)), Layer("mean", averaged(curve, _MEANS))]
+
+
+def _sample(facts: RunFacts) -> str:
+    if facts.sample is None:
+        return ""
+    early = f"<p>{escape(facts.too_early.capitalize())}.</p>" if facts.too_early else ""
+    return _card("What the model writes", f"{early}<pre>{escape(facts.sample)}</pre>")
+
+
+def _configuration(facts: RunFacts) -> str:
+    if not facts.config_text:
+        return ""
+    lines = counted(len(facts.config_text.splitlines()), "line")
+    return (
+        f'<section class="card"><details><summary>Configuration, {lines}</summary>'
+        f"<pre>{escape(facts.config_text)}</pre></details></section>"
+    )
+
+
+def _card(title: str, body: str) -> str:
+    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>' if body else ""

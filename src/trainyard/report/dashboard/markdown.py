@@ -1,0 +1,205 @@
+"""The job summary on GitHub: the verdict first, then the proof and the curve; the rest is folded.
+
+GitHub's summaries show neither inline SVG nor `data:` pictures, so the curve is a Mermaid chart, which GitHub
+draws; elsewhere its numbers can be read. Text that comes from the run is escaped, so it cannot add markup.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from trainyard.report.dashboard.text import utc
+from trainyard.report.facts.config_changes import ConfigChanges, config_changes
+from trainyard.report.facts.curve import averaged
+from trainyard.report.facts.headline import Headline, RunVerdict, figures, headline
+from trainyard.report.facts.next_commands import restore_command
+from trainyard.report.facts.quantities import counted, size
+from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.status import Status
+from trainyard.report.facts.troubles import degradation
+from trainyard.run.commands import changed_command, is_command
+from trainyard.run.failure import next_command, read_failure
+from trainyard.run.identity import run_address
+
+_CHART_POINTS = 60
+_CONFIG_CHARACTERS = 20_000
+_CHECKPOINTS = 20
+_CHANGES = 50
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
+
+
+def markdown_report(facts: RunFacts) -> str:
+    """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
+    head = headline(facts)
+    parts = [
+        f"### {head.verdict.symbol} {escaped(head.text)} · {_name(facts)}".replace("###  ", "### "),
+        *_failure(head, facts),
+        *_degraded(facts),
+        " · ".join(figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
+        _links(facts),
+        _proof_table(facts),
+        _curve(facts),
+        _checkpoints(facts),
+        _sample(facts),
+        _configuration(facts),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escaped(text: str) -> str:
+    """`text` in one line, escaped so that Markdown and HTML in it are shown as text."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def fenced(text: str, language: str = "") -> str:
+    """`text` as a code block; its fence is longer than any row of backticks in the text."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _name(facts: RunFacts) -> str:
+    """`run 812`, with the segment's number if there were several."""
+    segments = sum(event.get("event") in ("started", "resumed") for event in facts.events)
+    return escaped(facts.title) + (f" · segment {segments}" if segments > 1 else "")
+
+
+def _links(facts: RunFacts) -> str:
+    """Links to the commit, the workflow run and its artifacts, and the place in the store."""
+    ci, parts = facts.section("ci"), []
+    address = run_address({str(key): str(value) for key, value in ci.items()})
+    if address and facts.commit:
+        place = address.rpartition("/actions/")[0]
+        parts.append(f"[commit {escaped(facts.commit[:7])}]({place}/commit/{quote(facts.commit, safe='')})")
+    if address:
+        parts += [f"[workflow run]({address})", f"[artifacts]({address}#artifacts)"]
+    proof = facts.proof
+    if proof is not None and proof.store and proof.run_number is not None:
+        stored = f"{proof.store.rstrip('/')}/run-{proof.run_number}".replace("`", "'")
+        parts.append(f"stored in `{' '.join(stored.split())}`")
+    return " · ".join(parts)
+
+
+def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
+    """The reason, the last good checkpoint and the next command of a run that is not proven."""
+    if head.reason:
+        yield escaped(head.reason)
+    if head.verdict is RunVerdict.PROVEN or not head.next_step:
+        return
+    if facts.checkpoints:
+        last = facts.checkpoints[-1]
+        yield f"Last good checkpoint: step {last.step:,}, {size(last.size)}."
+    yield "Next:\n\n" + fenced(head.next_step, "sh" if is_command(head.next_step) else "")
+
+
+def _degraded(facts: RunFacts) -> Iterable[str]:
+    """Troubles that did not end the run but cost time or checkpoints."""
+    if trouble := degradation(facts):
+        yield f"{RunVerdict.DEGRADED.symbol} {escaped(trouble)}"
+
+
+def _proof_table(facts: RunFacts) -> str:
+    if facts.proof is None:
+        return ""
+    rows = [
+        f"| {escaped(part.name)} | {'✅' if part.holds else '❌'} | {escaped(part.evidence)} |"
+        for part in facts.proof.parts
+    ]
+    return "\n".join(["| proof | | evidence |", "|---|---|---|", *rows])
+
+
+def _curve(facts: RunFacts) -> str:
+    """A chart of the reward or the training loss; each point is the mean of neighbouring rows."""
+    rewards = facts.history.curves["reward"]
+    name, title = ("reward", "Reward") if len(rewards) else ("loss", "Training loss")
+    points = averaged(facts.history.curves[name], _CHART_POINTS)
+    if len(points) < 3 or points[-1].step <= points[0].step:
+        return ""
+    values = [point.value for point in points]
+    low, high = min(values), max(values)
+    margin = (high - low) * 0.05 or 0.5
+    chart = [
+        "xychart-beta",
+        f'    title "{title}"',
+        f'    x-axis "step" {points[0].step:.0f} --> {points[-1].step:.0f}',
+        f'    y-axis "{name}" {low - margin:.4g} --> {high + margin:.4g}',
+        f"    line [{', '.join(f'{value:.4g}' for value in values)}]",
+    ]
+    return fenced("\n".join(chart), "mermaid")
+
+
+def _checkpoints(facts: RunFacts) -> str:
+    if not facts.checkpoints:
+        return ""
+    shown = facts.checkpoints[-_CHECKPOINTS:]
+    rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
+    table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
+    parts = (table, _go_on(facts, shown[-1].path), _restore(facts, shown[-1].step))
+    return _folded(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
+
+
+def _go_on(facts: RunFacts, checkpoint: Path) -> str:
+    """How to go on from `checkpoint`; nothing for a run that has done all of its steps, or is at work."""
+    if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
+        return ""
+    return f"Go on from the newest:\n\n{fenced(_from_newest(facts, checkpoint), 'sh')}"
+
+
+def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
+    """The command that resumes from `checkpoint`; if the run's settings made it fail, with changed ones."""
+    failure = read_failure(facts.outcome)
+    if failure is not None and failure.changes:
+        return changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
+    return next_command(facts.run, facts.directory)
+
+
+def _restore(facts: RunFacts, step: int) -> str:
+    """The command that restores the newest checkpoint on any machine; empty while it is not stored."""
+    proof = facts.proof
+    if proof is None or not proof.store or proof.run_number is None:
+        return ""
+    command = restore_command(store=proof.store, run_number=proof.run_number, step=step)
+    return f"Restore it on any machine; for another checkpoint change --step:\n\n{fenced(command, 'sh')}"
+
+
+def _sample(facts: RunFacts) -> str:
+    if facts.sample is None:
+        return ""
+    early = f"{escaped(facts.too_early.capitalize())}.\n\n" if facts.too_early else ""
+    return _folded("What the model writes", early + fenced(facts.sample))
+
+
+def _configuration(facts: RunFacts) -> str:
+    """The changes since the last green run, and the whole configuration."""
+    if not facts.config_text:
+        return ""
+    text = facts.config_text[:_CONFIG_CHARACTERS]
+    cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
+    whole = _folded("Configuration", fenced(text, "yaml") + cut)
+    changed = config_changes(facts.directory)
+    return whole if changed is None else f"{_changed(changed)}\n\n{whole}"
+
+
+def _changed(changed: ConfigChanges) -> str:
+    since = "since the last green run"
+    if not changed.changes:
+        return f"The configuration has not changed {since}, {escaped(changed.since)}."
+    rows = [
+        f"| {escaped(change.key)} | {_value(change.was)} | {_value(change.now)} |"
+        for change in changed.changes[:_CHANGES]
+    ]
+    rows += ["| … | | |"] if len(changed.changes) > _CHANGES else []
+    table = "\n".join(["| key | was | is |", "|---|---|---|", *rows])
+    title = f"Configuration: {counted(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
+    return _folded(title, table)
+
+
+def _value(value: object) -> str:
+    return escaped("" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200])
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"

@@ -1,0 +1,100 @@
+"""The differences between a run's configuration and that of the last green run in the same folder.
+
+A runner that keeps its runs has them all in one folder. Elsewhere there is nothing to compare with.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+from trainyard.report.facts.history import number
+from trainyard.report.facts.resolved_config import config_settings
+from trainyard.run.directory import RunDirectory
+from trainyard.run.judged import digests_now
+from trainyard.run.outside import read_json_object
+
+_RUNS = 200
+"""At most this many neighbours are examined, the newest first."""
+
+
+@dataclass(frozen=True)
+class ConfigChange:
+    """One key that differs."""
+
+    key: str
+    """The dotted path of the key."""
+    was: object
+    """None where the key was absent."""
+    now: object
+
+
+@dataclass(frozen=True)
+class ConfigChanges:
+    """The differences from one earlier run."""
+
+    since: str
+    """The name of the last green run."""
+    changes: tuple[ConfigChange, ...]
+
+
+def config_changes(directory: Path) -> ConfigChanges | None:
+    """The changes of the run in `directory` since the last proven run beside it; None if there is none."""
+    neighbour = _last_green(directory)
+    if neighbour is None:
+        return None
+    before, after = (
+        dict(_flat(config_settings(RunDirectory(run).config_file))) for run in (neighbour, directory)
+    )
+    if not before or not after:
+        return None
+    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    return ConfigChanges(
+        neighbour.name, tuple(ConfigChange(key, before.get(key), after.get(key)) for key in keys)
+    )
+
+
+def _last_green(directory: Path) -> Path | None:
+    """The proven run that finished last before the run in `directory` began."""
+    own = directory.resolve()
+    began = number(_record(RunDirectory(own).run_file).get("created"))
+    found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]
+    return max(((e, run) for e, run in found if began is None or e <= began), default=(0.0, None))[1]
+
+
+def _neighbours(own: Path) -> list[Path]:
+    runs = []
+    with suppress(OSError):
+        for run in own.parent.iterdir():
+            if run != own:
+                with suppress(OSError):
+                    runs.append((RunDirectory(run).run_file.stat().st_mtime, run))
+    return [run for _, run in sorted(runs, reverse=True)[:_RUNS]]
+
+
+def _proven_at(run: Path) -> float | None:
+    """When `run` finished, if it is proven; otherwise None."""
+    layout = RunDirectory(run)
+    proof, record = _record(layout.report / "proof.json"), _record(layout.run_file)
+    outcome = record.get("outcome")
+    finished = number(outcome.get("finished")) if isinstance(outcome, Mapping) else None
+    same = proof.get("run_id") == record.get("run_id") and proof.get("finished") == finished
+    if proof.get("proven") is not True or not same:
+        return None
+    return finished if proof.get("records") == digests_now(layout) else None
+
+
+def _record(path: Path) -> dict[str, Any]:
+    with suppress(FileNotFoundError, DamagedFileError):
+        return read_json_object(path)
+    return {}
+
+
+def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        yield key, value
+        return
+    for name, part in value.items():
+        yield from _flat(part, f"{key}.{name}" if key else str(name))

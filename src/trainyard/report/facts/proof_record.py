@@ -1,0 +1,97 @@
+"""Read the proof that was saved beside the run, to show it. `proof.proof` makes the judgement.
+
+A torn record counts as no proof. A record is of another state when it is of another run or another end of
+this run, when the run's records now have other bytes, when it is older than the run's newest record, or when
+it claims a proof for a run that did not succeed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+from trainyard.report.facts.history import number
+from trainyard.run.outside import read_json_object
+
+_NAMES = ("trained", "network", "stored", "repeatable")
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """One line of the proof."""
+
+    name: str
+    holds: bool
+    evidence: str
+    next_step: str | None
+
+
+@dataclass(frozen=True)
+class ProofRecord:
+    """The content of `report/proof.json`."""
+
+    parts: tuple[PartRecord, ...]
+    claimed: bool
+    run_number: int | None
+    store: str | None
+    is_of_another_state: bool = False
+    """The run has changed since it was judged, so nothing in the record counts."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether all four parts hold and the record claims the proof."""
+        holding = tuple(part.name for part in self.parts if part.holds)
+        return self.claimed and holding == _NAMES and len(self.parts) == len(_NAMES)
+
+    @property
+    def failing(self) -> tuple[PartRecord, ...]:
+        return tuple(part for part in self.parts if not part.holds)
+
+
+def read_proof(
+    path: Path,
+    run: Mapping[str, Any],
+    newest: float | None,
+    records: Callable[[], Mapping[str, str]],
+) -> ProofRecord | None:
+    """The proof of `run`, whose newest record has the time `newest` (Unix seconds); None when there is none.
+
+    `records` returns the SHA-256 of each of the run's records as they are now.
+    """
+    try:
+        value = read_json_object(path)
+    except (FileNotFoundError, DamagedFileError):
+        return None
+    if not _is_of(run, value, newest) or value.get("records") != records():
+        return ProofRecord((), claimed=False, run_number=None, store=None, is_of_another_state=True)
+    parts = value.get("parts")
+    run_number, store = value.get("run_number"), value.get("store")
+    return ProofRecord(
+        tuple(_part(part) for part in parts if isinstance(part, dict)) if isinstance(parts, list) else (),
+        value.get("proven") is True,
+        run_number if isinstance(run_number, int) and not isinstance(run_number, bool) else None,
+        store if isinstance(store, str) else None,
+    )
+
+
+def _is_of(run: Mapping[str, Any], proof: dict[str, Any], newest: float | None) -> bool:
+    """Whether the proof is of this run and this end of it, and was made after its newest record."""
+    outcome = run.get("outcome")
+    ended = outcome if isinstance(outcome, Mapping) else {}
+    if proof.get("run_id") != run.get("run_id") or proof.get("finished") != ended.get("finished"):
+        return False
+    if proof.get("proven") is True and ended.get("status") != "succeeded":
+        return False
+    made = number(proof.get("time"))
+    return made is not None and (newest is None or made >= newest)
+
+
+def _part(part: dict[str, Any]) -> PartRecord:
+    step = part.get("next_step")
+    return PartRecord(
+        str(part.get("name", "")),
+        part.get("holds") is True,
+        str(part.get("evidence", "")),
+        step if isinstance(step, str) else None,
+    )

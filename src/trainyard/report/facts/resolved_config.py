@@ -1,0 +1,60 @@
+"""Read the `config.yaml` of a run for reports and messages, which must be written whatever the file holds.
+
+Nothing is validated: a file that is missing or not YAML has no values. Training reads the file elsewhere.
+"""
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.outside import MOST_YAML_BYTES, read_bytes
+from trainyard.run.run_settings import read_settings, setting
+
+
+def read_config_text(path: Path) -> str | None:
+    """The unchanged text of the file; None when it cannot be read."""
+    try:
+        return read_bytes(path, most=MOST_YAML_BYTES).decode("utf-8", errors="replace")
+    except (OSError, DamagedFileError):
+        return None
+
+
+def config_value(text: str | None, key: str) -> Any:
+    """The value at the dotted `key`; None when there is none."""
+    with suppress(ConfigError):
+        return setting(read_settings(text or ""), key)
+    return None
+
+
+def settings_of_config(content: bytes | None) -> dict[str, Any]:
+    """The sections of a `config.yaml`; empty when it is missing or not YAML."""
+    with suppress(ConfigError):
+        return read_settings(content or b"")
+    return {}
+
+
+def config_settings(path: Path) -> dict[str, Any]:
+    """The sections of the file; empty when it is missing or not YAML."""
+    return settings_of_config(_content(path))
+
+
+def config_digests(path: Path) -> frozenset[str]:
+    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing."""
+    from trainyard.config.load import config_sha256, load_config
+
+    content = _content(path)
+    if content is None:
+        return frozenset()
+    digests = {hashlib.sha256(content).hexdigest()}
+    # The configuration of another trainer has a digest of its bytes only.
+    with suppress(ConfigError):
+        digests.add(config_sha256(load_config(path).config))
+    return frozenset(digests) if _content(path) == content else frozenset()
+
+
+def _content(path: Path) -> bytes | None:
+    with suppress(OSError, DamagedFileError):
+        return read_bytes(path, most=MOST_YAML_BYTES, links=False)
+    return None

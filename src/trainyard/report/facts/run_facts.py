@@ -1,0 +1,330 @@
+"""Everything that the reports say about a run, computed once from its directory.
+
+    run.json, metrics.jsonl, events.jsonl, checkpoints/, report/proof.json  -->  RunFacts
+
+A run may still be running, be cut off mid-line, be empty, or lack any of these. Unknown facts are None.
+"""
+
+import math
+import os
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
+from trainyard.report.facts.history import History, number, read_history
+from trainyard.report.facts.proof_record import ProofRecord, read_proof
+from trainyard.report.facts.resolved_config import read_config_text
+from trainyard.report.facts.status import RunState, state_of
+from trainyard.run.checkpoint_manifest import read_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.judged import digests_now
+from trainyard.run.outside import read_json_object
+from trainyard.run.records import Row, read_rows
+
+NOISE_BITS_PER_BYTE = 3.3
+"""The entropy of English in bits per character, given only the character before: above it, text is noise.
+
+C. E. Shannon, Prediction and Entropy of Printed English (1951), F2 of 27 letters: 3.32 bits.
+"""
+
+
+@dataclass(frozen=True)
+class ReportedCheckpoint:
+    """A complete checkpoint in the run directory."""
+
+    step: int
+    path: Path
+    size: int
+    """Bytes."""
+    files: int
+    created: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The known facts of one run."""
+
+    directory: Path
+    run: Mapping[str, Any]
+    """`run.json`; empty when it is missing or unreadable."""
+    history: History
+    events: list[Row]
+    checkpoints: tuple[ReportedCheckpoint, ...]
+    proof: ProofRecord | None
+    config_text: str | None
+    """The unchanged text of `config.yaml`."""
+    state: RunState
+    timestamp: float | None
+    """Time of the newest record, in Unix seconds."""
+    price_per_hour: str = ""
+    """US dollars per hour of the machines, as TRAINYARD_USD_PER_HOUR has it; empty when unknown."""
+    proof_is_outdated: bool = False
+    """There is a proof, but the run has changed since, so the proof does not count."""
+
+    @property
+    def name(self) -> str:
+        return str(self.run.get("run_id") or self.directory.resolve().name)
+
+    @property
+    def run_number(self) -> int | str | None:
+        """The run number in the store, else that of the workflow."""
+        if self.proof is not None and self.proof.run_number is not None:
+            return self.proof.run_number
+        return self.section("ci").get("run_number")
+
+    @property
+    def title(self) -> str:
+        """`run 812`, or the run's id where it has no number."""
+        return f"run {self.run_number or self.name}"
+
+    @property
+    def commit(self) -> str | None:
+        value = self.section("git").get("commit")
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def dirty(self) -> bool:
+        return self.section("git").get("dirty") is True
+
+    @property
+    def step(self) -> int | None:
+        """The last step on record."""
+        done = self.outcome_figure("steps")
+        last = self.history.last.get("step") if done is None else done
+        return None if last is None else int(last)
+
+    @property
+    def steps(self) -> int | None:
+        """The number of planned steps."""
+        return self._plan("steps")
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self._plan("steps_per_epoch")
+
+    @property
+    def epochs(self) -> int | None:
+        """Planned passes over the data; a partial last pass counts as one."""
+        value = number(self.section("plan").get("epochs"))
+        return None if value is None or value <= 0 else math.ceil(value)
+
+    @property
+    def first_loss(self) -> float | None:
+        values = self.history.curves["loss"].values
+        first = self.outcome_figure("first_loss")
+        return first if first is not None else (values[0] if values else None)
+
+    @property
+    def loss(self) -> float | None:
+        final = self.outcome_figure("final_loss")
+        return self.history.last.get("loss") if final is None else final
+
+    @property
+    def first_reward(self) -> float | None:
+        values = self.history.curves["reward"].values
+        first = self.outcome_figure("first_reward")
+        return first if first is not None else (values[0] if values else None)
+
+    @property
+    def reward(self) -> float | None:
+        """The reward of a run that trains on rewards, where the loss says little; None with other recipes."""
+        final = self.outcome_figure("final_reward")
+        return self.history.last.get("reward") if final is None else final
+
+    @property
+    def validation_loss(self) -> float | None:
+        final = self.outcome_figure("validation_loss")
+        return self.history.last.get("val_loss") if final is None else final
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits per byte on the validation data."""
+        final = self.outcome_figure("bits_per_byte")
+        return self.history.last.get("val_bits_per_byte") if final is None else final
+
+    @cached_property
+    def training_seconds(self) -> float | None:
+        """Time spent training; the pause between a stop and the next segment does not count."""
+        recorded = self.outcome_figure("seconds")
+        return _seconds_trained(self.history, self.events) if recorded is None else recorded
+
+    @cached_property
+    def seconds_remaining(self) -> float | None:
+        pace = self.history.seconds_per_step()
+        if not self.state.going or pace is None or self.step is None or self.steps is None:
+            return None
+        return max(0, self.steps - self.step) * pace
+
+    @property
+    def completion(self) -> float | None:
+        """Share of the planned steps that are done, 0 to 1."""
+        return None if self.step is None or not self.steps else min(1.0, self.step / self.steps)
+
+    @property
+    def usd(self) -> float | None:
+        """The cost of the training time at TRAINYARD_USD_PER_HOUR; None where that is not set."""
+        price, seconds = self.price_per_hour, self.training_seconds
+        if seconds is None or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", price, re.ASCII):
+            return None
+        return seconds / 3600 * float(price)
+
+    @property
+    def mfu(self) -> float | None:
+        """MFU of the last logged step, 0 to 1; None on a CPU, whose peak is only an estimate."""
+        device = str(self.section("hardware").get("device", ""))
+        return None if device.startswith("cpu") else self.history.last.get("mfu")
+
+    @property
+    def sample(self) -> str | None:
+        value = self.outcome.get("sample")
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def too_early(self) -> str:
+        """A remark that the model's text is still noise; empty where it is not, or cannot be judged.
+
+        A model that started from weights is never judged: unusual text has many bits per byte, too.
+        """
+        bits = self.bits_per_byte
+        if bits is None or bits <= NOISE_BITS_PER_BYTE or self.section("model") or self.reward is not None:
+            return ""
+        return f"too early: at {bits:.2f} bits/byte it is noise, below {NOISE_BITS_PER_BYTE} words appear"
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """The digest of the model's tensors at the end of the run."""
+        digests = self.outcome.get("state_sha256")
+        value = digests.get("model") if isinstance(digests, Mapping) else None
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        return self.section("outcome")
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The object `name` in `run.json`; empty when there is none."""
+        value = self.run.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+    def outcome_figure(self, name: str) -> float | None:
+        return number(self.outcome.get(name))
+
+    def _plan(self, name: str) -> int | None:
+        value = number(self.section("plan").get(name))
+        return None if value is None or value < 1 else int(value)
+
+
+def read_facts(
+    source: Path,
+    *,
+    now: float | None = None,
+    clock: Callable[[], float] = time.time,
+    environment: Mapping[str, str] = os.environ,
+) -> RunFacts:
+    """The facts of a run directory, given as the directory or as the metrics file in it.
+
+    Raises ConfigError when `source` does not exist, or is neither of the two.
+    """
+    directory, metrics_file = _located(source)
+    layout = RunDirectory(directory)
+    run = _json_object(layout.run_file)
+    history, events = read_history(metrics_file), read_rows(layout.events_file)
+    newest = _newest(run, history, events)
+    proof = read_proof(layout.report / "proof.json", run, newest, lambda: digests_now(layout))
+    outdated = proof is not None and proof.is_of_another_state
+    return RunFacts(
+        directory=directory,
+        run=run,
+        history=history,
+        events=events,
+        checkpoints=_checkpoints(layout),
+        proof=None if outdated else proof,
+        proof_is_outdated=outdated,
+        config_text=read_config_text(layout.config_file),
+        state=state_of(run, history, newest, now=clock() if now is None else now),
+        timestamp=newest,
+        price_per_hour=environment.get("TRAINYARD_USD_PER_HOUR", ""),
+    )
+
+
+def facts_if_any(source: Path) -> RunFacts | None:
+    """The facts from `read_facts`; None while there is no run, for steps that can fail before it exists."""
+    try:
+        return read_facts(source)
+    except ConfigError:
+        return None
+
+
+def _located(source: Path) -> tuple[Path, Path]:
+    if source.is_dir() and _is_run(source):
+        return source, RunDirectory(source).metrics_file
+    not_yet = source.name == "metrics.jsonl" and not source.exists() and _is_run(source.parent)
+    if not_yet or (source.is_file() and source.suffix == ".jsonl"):
+        return source.parent, source
+    if source.is_dir():
+        raise ConfigError(
+            f"{source}: is no run directory: it has no run.json, no metrics.jsonl and no checkpoints/."
+        )
+    if source.exists():
+        raise ConfigError(f"{source}: is neither a run directory nor a metrics file, which ends with .jsonl.")
+    raise ConfigError(f"{source}: no such run directory or metrics file. `ls runs` shows the runs there are.")
+
+
+def _is_run(directory: Path) -> bool:
+    """Whether a trainer has written anything here; before its first step that may be only empty folders."""
+    layout = RunDirectory(directory)
+    files = (layout.run_file, layout.metrics_file, layout.events_file)
+    return any(file.is_file() for file in files) or layout.checkpoints.is_dir()
+
+
+def _newest(run: Mapping[str, Any], history: History, events: list[Row]) -> float | None:
+    outcome = run.get("outcome")
+    candidates = [
+        number(run.get("created")),
+        number(outcome.get("finished")) if isinstance(outcome, Mapping) else None,
+        history.last.get("time"),
+        number(events[-1].get("time")) if events else None,
+    ]
+    return max((time_ for time_ in candidates if time_ is not None), default=None)
+
+
+def _checkpoints(layout: RunDirectory) -> tuple[ReportedCheckpoint, ...]:
+    """The checkpoints that have a manifest, oldest first; their other files are not read."""
+    found = []
+    for step in layout.checkpoint_steps():
+        path = layout.checkpoint(step)
+        try:
+            manifest = read_manifest(path)
+        except CheckpointError:
+            continue
+        total = sum(file.size for file in manifest.files)
+        found.append(ReportedCheckpoint(step, path, total, len(manifest.files), manifest.created))
+    return tuple(found)
+
+
+def _seconds_trained(history: History, events: list[Row]) -> float | None:
+    """The sum over the run's segments of the time from the segment's start to its last row."""
+    if not history.times:
+        return None
+    marks = [event.get("time") for event in events if event.get("event") in ("started", "resumed")]
+    starts = sorted({mark for value in marks if (mark := number(value)) is not None}) or [history.times[0]]
+    ends = list(starts)
+    for moment in history.times:
+        segment = bisect_right(starts, moment) - 1
+        if segment >= 0:
+            ends[segment] = max(ends[segment], moment)
+    return sum(end - start for start, end in zip(starts, ends, strict=True))
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(path)
+    except (FileNotFoundError, DamagedFileError):
+        return {}

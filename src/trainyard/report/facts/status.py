@@ -1,0 +1,73 @@
+"""The status of a run: its recorded outcome or, while it has none, the age of its newest record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from trainyard.report.facts.history import History
+from trainyard.report.facts.quantities import ago
+from trainyard.run.failure import short_reason
+
+_PATIENCE_SECONDS = 600.0
+"""A run may be silent this long, because compiling, validating and saving write no rows."""
+_PATIENCE_ROWS = 10
+"""A run that logs rarely may be silent for this many of its own logging intervals."""
+
+
+class Status(StrEnum):
+    """The first word of every report."""
+
+    EMPTY = "EMPTY"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    INTERRUPTED = "INTERRUPTED"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A status, with the reason where there is one."""
+
+    status: Status
+    detail: str = ""
+
+    @property
+    def going(self) -> bool:
+        return self.status is Status.RUNNING
+
+    def __str__(self) -> str:
+        return f"{self.status} ({self.detail})" if self.detail else str(self.status)
+
+
+_OUTCOMES = {"succeeded": Status.SUCCEEDED, "failed": Status.FAILED, "stopped": Status.STOPPED}
+
+
+def state_of(run: Mapping[str, Any], history: History, newest: float | None, *, now: float) -> RunState:
+    """The state of a run whose last sign of life was at `newest` (Unix seconds)."""
+    outcome = run.get("outcome")
+    if isinstance(outcome, Mapping) and outcome.get("status") in _OUTCOMES:
+        status = _OUTCOMES[outcome["status"]]
+        return RunState(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
+    if newest is None:
+        return (
+            RunState(Status.EMPTY, "nothing on record yet")
+            if not history.last
+            else _interrupted("no time on record")
+        )
+    what = "last row" if "time" in history.last else "no row, last sign"
+    if now - newest > _patience(history):
+        return _interrupted(f"{what} {ago(now - newest)}")
+    return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
+
+
+def _interrupted(detail: str) -> RunState:
+    return RunState(Status.INTERRUPTED, f"no outcome, {detail}")
+
+
+def _patience(history: History) -> float:
+    intervals = [after - before for before, after in pairwise(history.times[-20:])]
+    typical = sorted(intervals)[len(intervals) // 2] if intervals else 0.0
+    return max(_PATIENCE_SECONDS, _PATIENCE_ROWS * typical)

@@ -1,0 +1,33 @@
+"""Problems that did not end a run, from its events. It reads no file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.report.facts.history import number
+from trainyard.report.facts.run_facts import RunFacts
+
+_TROUBLES = {
+    "checkpoint_failed": "checkpoint not saved",
+    "checkpoint_rejected": "checkpoint passed over",
+    "hang_suspected": "nothing moves",
+    "network_degraded": "network",
+}
+"""The events that mean trouble in a run that continues, and their names in reports."""
+
+
+def degradation(facts: RunFacts | None) -> str:
+    """The recorded troubles of this segment in one line, the newest of each kind; empty if there are none."""
+    newest: dict[str, str] = {}
+    for event in reversed(facts.events if facts is not None else []):
+        kind = str(event.get("event"))
+        if kind in ("started", "resumed"):
+            break
+        if kind in _TROUBLES and kind not in newest:
+            newest[kind] = _trouble(kind, event)
+    return "; ".join(newest.values())
+
+
+def _trouble(kind: str, event: Mapping[str, Any]) -> str:
+    step, reason = number(event.get("step")), event.get("reason")
+    at = "" if step is None or kind == "network_degraded" else f", step {step:,.0f}"
+    return f"{_TROUBLES[kind]}{at}" + (f": {reason}" if isinstance(reason, str) else "")

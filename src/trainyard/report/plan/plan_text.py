@@ -1,0 +1,161 @@
+"""The plan of a training run as text: whether it fits, then the figures, then what to change.
+
+It reads only the JSON of `plan.training_plan`; absent figures are not mentioned.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.report.facts.quantities import counted, duration, percent, scaled, size
+from trainyard.run.outside import parse_json, read_json
+
+Plan = Mapping[str, Any]
+_PARTS = {
+    "weights": "float32 parameters, rotary tables",
+    "moments": "AdamW's two moments, float32",
+    "gradients": "float32",
+    "copies": "bfloat16 copies of the weights",
+    "activations": "kept for the backward pass",
+    "logits": "logits and loss",
+    "workspace": "temporary memory of single operations",
+    "staging": "copy of the state for checkpointing.mode",
+}
+
+
+def read_plan(text: str) -> dict[str, Any]:
+    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
+    try:
+        plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
+    except (FileNotFoundError, DamagedFileError) as error:
+        raise ConfigError(f"--plan: {text[:80]!r} is no plan of plan_training.py --json ({error})") from None
+    if not isinstance(plan, dict):
+        raise ConfigError(f"--plan: {text[:80]!r} holds no plan of plan_training.py --json")
+    return plan
+
+
+def lines(plan: Plan) -> list[str]:
+    """The whole plan, the result first."""
+    rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
+    text = [headline(plan), "", *(f"  {name:<13} {value}" for name, value in rows)]
+    advice = list(_advice(plan))
+    return [*text, "", *advice] if advice else text
+
+
+def headline(plan: Plan) -> str:
+    """`tinyllama-1b fits on one L4 (g6.xlarge): 19.1 GB at the peak, 21.7 GB usable`."""
+    device, peak = plan["device"], plan["memory"]["peak_bytes"]
+    verdict = "fits on" if plan["fits"] else "does not fit on"
+    where = f"one {device['name']}" if device["kind"] == "gpu" else device["name"]
+    if "instance_type" in device:
+        where += f" ({device['instance_type']})"
+    text = (
+        f"{plan['model']} {verdict} {where}: {size(peak)} at the peak, {size(device['usable_bytes'])} usable"
+    )
+    if plan["fits"]:
+        return text
+    if peak <= device["usable_bytes"]:
+        host, usable = plan["memory"]["host_bytes"], device["host_usable_bytes"]
+        return f"{text}, but {size(host)} of main memory, {size(host - usable)} too much"
+    return f"{text}, {size(peak - device['usable_bytes'])} too much"
+
+
+def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
+    run = plan["run"]
+    compiled = ", compiled" if run["compiled"] else ""
+    shape = f"{run['batch_size']} × {run['sequence_length']:,} tokens per forward pass"
+    yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
+    if plan["device"]["devices_used"] > 1:
+        offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
+        spread, of_each = f"{run['replicas']} × {run['shards']}", "copies × shards of each"
+        if run["tensor_parallel"] > 1:
+            spread, of_each = f"{spread} × {run['tensor_parallel']}", f"{of_each} × cuts of each"
+        yield "layout", f"{run['strategy']}: {spread} devices ({of_each}){offloaded}"
+
+
+def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
+    memory = plan["memory"]
+    yield "memory", f"highest at the {memory['peak_at']}"
+    for part, bytes_ in memory["parts"].items():
+        if bytes_:
+            yield f"  {part}", f"{size(bytes_):>9}   {_PARTS[part]}{_detail(part, plan)}"
+    if memory["host_bytes"]:
+        yield "main memory", f"{size(memory['host_bytes'])} {_host(plan)}"
+
+
+def _host(plan: Plan) -> str:
+    """The use of main memory, and how much of it is usable."""
+    run, usable = plan["run"], plan["device"].get("host_usable_bytes")
+    staged = f"the copy that checkpointing.mode: {run['checkpointing_mode']} saves from"
+    offloaded = "weights, moments and gradients"
+    wants = [offloaded] * run["cpu_offload"] + [staged] * (run["checkpointing_mode"] != "sync")
+    known = f" ({size(usable)} usable)" if usable is not None else ""
+    return f"for {' and '.join(wants)}, each process{known}"
+
+
+def _detail(part: str, plan: Plan) -> str:
+    if part == "moments" and plan["run"]["gradient_compression"] != "none":
+        return ", and the residuals of gradient compression"
+    if part != "activations":
+        return ""
+    memory = plan["memory"]
+    scores = "; attention without a fused kernel keeps every score" if memory["attention_scores_kept"] else ""
+    return f", {size(memory['block_activation_bytes'])} per block{scores}"
+
+
+def _device(device: Plan) -> Iterator[tuple[str, str]]:
+    reserve = f"{size(device['reserve_bytes'])} of it reserved for other uses than tensors"
+    yield "device", f"{device['name']}, {size(device['memory_bytes'])}, {reserve}"
+    idle = device.get("devices", device["devices_used"]) - device["devices_used"]
+    if idle > 0:
+        yield "idle", f"{idle} of {counted(device['devices'], 'GPU')}: the run uses {device['devices_used']}"
+
+
+def _length(plan: Plan) -> Iterator[tuple[str, str]]:
+    run, expected = plan["run"], plan["estimate"]
+    a_step = f"{run['tokens_per_step']:,} tokens"
+    if "steps" not in expected:
+        yield "run", f"{a_step} per step; its length is not known (training.max_steps is not set)"
+        return
+    steps = counted(expected["steps"], "step")
+    flops = f"{expected['flops']:.2g}".replace("e+", "e")
+    total = f"{scaled(expected['tokens'])} tokens, {flops} FLOP"
+    yield "run", f"at most {steps} of {a_step}: {total}"
+
+
+def _time(plan: Plan) -> Iterator[tuple[str, str]]:
+    expected, device = plan["estimate"], plan["device"]
+    if "tokens_per_second" not in expected:
+        yield "time", f"not known: no peak is on record for {device['name']} in {plan['run']['dtype']}"
+        return
+    assumed = f"{percent(expected['mfu'])} MFU assumed of {scaled(expected['peak_flops'])}FLOP/s (--mfu)"
+    speed = f"{scaled(expected['tokens_per_second'])} tok/s"
+    if "seconds" in expected:
+        yield "time", f"about {duration(expected['seconds'])}, {speed} at {assumed}"
+    else:
+        yield "speed", f"about {speed} at {assumed}"
+    if "usd" in expected:
+        rate = f"{device['instance_type']} at $ {device['usd_per_hour'] / device['nodes']:,.2f} an hour"
+        nodes = f"{device['nodes']} × " if device["nodes"] > 1 else ""
+        source = f"us-east-1, on demand, {device['prices_as_of']}"
+        yield "cost", f"about $ {expected['usd']:,.2f}: {nodes}{rate} ({source})"
+
+
+def _advice(plan: Plan) -> Iterator[str]:
+    if plan["fits"]:
+        return
+    if not plan["advice"]:
+        yield "Nothing helps: take a smaller model.architecture or a shorter data.sequence_length."
+    for change in plan["advice"]:
+        arguments = [f"--set {override}" for override in change["set"]]
+        where, each = "here", " each" if change["devices"] > 1 else ""
+        if "instance_type" in change:
+            arguments.append(f"--instance-type {change['instance_type']}")
+            count = change["devices"] if each else "one"
+            where = f"on {count} {change['gpu']}, $ {change['usd_per_hour']:,.2f} an hour"
+        elif "nodes" in change:
+            arguments.append(f"--num-nodes {change['nodes']}")
+            where = f"on {change['nodes']} such machines"
+        yield f"It fits {where} with {size(change['peak_bytes'])}{each}:"
+        yield f"  {' '.join(arguments)}"

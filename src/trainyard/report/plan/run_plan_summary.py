@@ -1,0 +1,175 @@
+"""The plan of a workflow run as its job summary shows it before anything starts.
+
+It reads the plain data of `plan.run_plan` and `plan.training_plan`, and says which figures are not known.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trainyard.report.dashboard.markdown import escaped, fenced
+from trainyard.report.facts.quantities import counted, duration, scaled
+from trainyard.report.plan.plan_text import lines
+
+_PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
+
+
+class UntoldSetting(Protocol):
+    """A variable that a run needs and that is not set: `plan.run_plan.Untold`."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def variable(self) -> str: ...
+    @property
+    def command(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A workflow run that is about to start."""
+
+    outputs: Mapping[str, str]
+    """The step outputs of the plan job."""
+    target: str
+    labels: Sequence[str]
+    model: str
+    parameters: int
+    config_sha256: str
+    steps: int | None
+    tokens_per_step: int | None
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The JSON of `training_plan`; empty where the machine or the recipe cannot be planned for."""
+    why_not: str = ""
+    """Why there is no plan."""
+    usd_per_hour: float | None = None
+    """The machine's price from TRAINYARD_USD_PER_HOUR; it replaces the catalogue's price."""
+    untold: Sequence[UntoldSetting] = ()
+    """The variables that have to be set before the run can train."""
+
+
+def markdown_plan(planned: Planned) -> str:
+    """The summary, ending in a newline."""
+    only = planned.outputs["train"] != "true"
+    segment = int(planned.outputs["segment"])
+    part = f" · segment {segment} of at most {planned.outputs['most_segments']}" if segment > 1 else ""
+    title = (
+        f"### {'Dry run' if only else 'Plan'}: {escaped(planned.model)} on {escaped(planned.target)}{part}"
+    )
+    rows = [f"| {name} | {value} |" for name, value in _rows(planned)]
+    parts = [title, "\n".join(["| | |", "|---|---|", *rows])]
+    if planned.plan:
+        text = fenced("\n".join(lines(planned.plan)))
+        parts.append(f"<details><summary>Memory, time and cost</summary>\n\n{text}\n\n</details>")
+    if only:
+        parts.append("Nothing was started.")
+    if planned.untold:
+        parts.append(f"To train, it has to be told {_both(planned.untold)}:\n\n{_commands(planned.untold)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def untold_text(untold: Sequence[UntoldSetting], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
+    """The reason why nothing is trained and the commands that change it, as an annotation or an error."""
+    return "\n".join([f"{_headline(untold, is_refused)}.", *(each.command for each in untold), *hints])
+
+
+def untold_markdown(untold: Sequence[UntoldSetting], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
+    """The same as a job summary, ending in a newline."""
+    lead = {1: "This command sets it up:", 2: "These two commands set it up:"}[len(untold)]
+    parts = [f"### {'❌ ' if is_refused else ''}{_headline(untold, is_refused)}", lead, _commands(untold)]
+    if hints:
+        parts.append("\n".join(f"- {hint}" for hint in hints))
+    if not is_refused:
+        parts.append("Until then a push and the daily run end here, after a few minutes of a hosted runner.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline(untold: Sequence[UntoldSetting], is_refused: bool) -> str:
+    happened = "Nothing was started" if is_refused else "Nothing was trained"
+    return f"{happened}: this run was not told {_both(untold)}"
+
+
+def _both(untold: Sequence[UntoldSetting]) -> str:
+    return " and ".join(each.what for each in untold)
+
+
+def _commands(untold: Sequence[UntoldSetting]) -> str:
+    return fenced("\n".join(each.command for each in untold))
+
+
+def expected(planned: Planned) -> str:
+    """Model, steps, time and cost where known, as the JSON that `notify_slack.py --plan` reads."""
+    estimate = dict(planned.plan.get("estimate", {}))
+    if planned.usd_per_hour is not None and "seconds" in estimate:
+        estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour
+    length = {} if planned.steps is None else {"steps": planned.steps}
+    return json.dumps({"model": planned.model, **length, "estimate": estimate})
+
+
+def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
+    outputs = planned.outputs
+    yield "configuration", f"{_code(outputs['config'])}, digest {_code(planned.config_sha256[:12])}"
+    if outputs["overrides"]:
+        yield "changed", ", ".join(_code(change) for change in outputs["overrides"].splitlines())
+    yield "commit", _code(outputs["commit"][:12])
+    yield "machine", ", ".join(_code(label) for label in planned.labels) or _unlabelled(planned)
+    store = _code(outputs["store"]) or "a store that is not named yet"
+    yield "run", f"{_code(outputs['run_id'])}, number {outputs['run_number']} in {store}"
+    yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
+    yield (
+        "stops itself",
+        f"after {escaped(outputs['deadline'])} with a checkpoint, and goes on in a next segment",
+    )
+    yield "model", f"{escaped(planned.model)}, {scaled(planned.parameters)} parameters"
+    yield "length", _length(planned)
+    yield "time", _time(planned)
+    yield "cost", _cost(planned)
+
+
+def _unlabelled(planned: Planned) -> str:
+    asks = [each.variable for each in planned.untold if each.what == "where to train"]
+    return f"not named yet: {_code(asks[0])} is not set" if asks else "the one that this runs on"
+
+
+def _beginning(resume: str, segment: int) -> str:
+    if segment > 1:
+        return "where the segment before ended: the runner's own directory, else the store"
+    if resume == "none":
+        return "at step 0"
+    if resume == "auto":
+        return "at step 0, or where an earlier attempt of this run ended"
+    return f"from {_code(resume)}"
+
+
+def _length(planned: Planned) -> str:
+    if planned.steps is None:
+        return "until the epochs are done"
+    if planned.tokens_per_step is None:
+        return f"at most {counted(planned.steps, 'step')}"
+    tokens = scaled(planned.steps * planned.tokens_per_step)
+    return f"at most {counted(planned.steps, 'step')}, {tokens} tokens"
+
+
+def _time(planned: Planned) -> str:
+    seconds = planned.plan.get("estimate", {}).get("seconds")
+    if seconds is None:
+        return f"not known: {escaped(planned.why_not or 'no peak is on record for this device')}"
+    return f"about {duration(seconds)}"
+
+
+def _cost(planned: Planned) -> str:
+    estimate, device = planned.plan.get("estimate", {}), planned.plan.get("device", {})
+    seconds, rate = estimate.get("seconds"), planned.usd_per_hour
+    if rate is not None:
+        each = f"$ {rate:,.2f} an hour (TRAINYARD_USD_PER_HOUR)"
+        return f"about **$ {seconds / 3600 * rate:,.2f}** at {each}" if seconds is not None else each
+    if "usd" in estimate:
+        return f"about **$ {estimate['usd']:,.2f}** ({device['instance_type']}, {device['prices_as_of']})"
+    return f"not known: {_PRICE}"
+
+
+def _code(text: str) -> str:
+    """`text` as code in a table cell; characters that would end the code or the cell are replaced."""
+    plain = " ".join(text.replace("`", "'").replace("|", "¦").split())
+    return f"`{plain[:200]}`" if plain else ""

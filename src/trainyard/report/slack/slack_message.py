@@ -1,0 +1,239 @@
+"""Slack messages about a run: Block Kit, and plain text for notifications. It sends nothing.
+
+The start and the end go to the channel, everything between to the thread (`slack_thread`). The message
+follows the run's record and not the caller's claim: for `succeeded` without a proof it says that the proof is
+missing. Text that comes from the run is escaped and cut to Slack's limits:
+https://docs.slack.dev/reference/block-kit/blocks/section-block
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trainyard.report.facts.headline import Headline, RunVerdict, figures, headline, position
+from trainyard.report.facts.history import number
+from trainyard.report.facts.quantities import duration, money
+from trainyard.report.facts.resolved_config import config_value
+from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.troubles import degradation
+from trainyard.run.commands import is_command
+from trainyard.run.identity import run_address
+
+SECTION_CHARACTERS = 3000
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+class SlackEvent(StrEnum):
+    """The event that a message is about."""
+
+    STARTED = "started"
+    RESUMED = "resumed"
+    """Another segment of the lineage, or another attempt."""
+    DEGRADED = "degraded"
+    """The run continues, but with a problem."""
+    STOPPED = "stopped"
+    """Stopped with a good checkpoint to resume from."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def ends(self) -> bool:
+        """Whether this is the last event of a lineage."""
+        return self in (SlackEvent.SUCCEEDED, SlackEvent.FAILED)
+
+
+@dataclass(frozen=True)
+class SlackMessage:
+    """A message in the form of Slack's API."""
+
+    text: str
+    """The text for notifications and screen readers."""
+    blocks: list[dict[str, Any]]
+    title: str = ""
+    """The event in Slack's markup; the thread's first message is edited to begin with it."""
+    about: str = ""
+    """The text after the title of a thread's first message; empty for all other messages."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where the pipeline runs; all but the name may be unknown."""
+
+    name: str
+    """The run's directory, which names the run while it has no number."""
+    ci: Mapping[str, str] = field(default_factory=dict)
+    """The result of `identity.ci_facts`."""
+    runner: str | None = None
+    lineage: str | None = None
+    """The name shared by all segments; if None, the number of the workflow run is used."""
+    segment: str = ""
+    """`2/3`: the second of three segments."""
+    reason: str = ""
+    """Why it was resumed, degraded, stopped or failed, if the run's record does not say."""
+    next_step: str = ""
+    now: float | None = None
+    """Unix seconds; without it the message does not say when a planned run would end."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """`TrainingPlan.to_json`; empty when it was not planned."""
+
+
+def slack_message(moment: SlackEvent, facts: RunFacts | None, around: Surroundings) -> SlackMessage:
+    """The message; `facts` is None while there is no run directory."""
+    head = headline(facts) if facts is not None else None
+    name = around.lineage or around.ci.get("run_number") or _number(facts, around)
+    if head is None and moment.ends and around.reason:  # without a run directory only the caller knows
+        title = f"{RunVerdict.FAILED.symbol} *{mrkdwn(f'Training {name} {moment}', 700)}*"
+    else:
+        title = _title(moment, head, f"Training {name}", _between(moment, facts, around))
+    parts = _about(facts, around) if moment is SlackEvent.STARTED else _result(moment, facts)
+    if moment is SlackEvent.FAILED and head is None and around.reason:
+        parts = [mrkdwn(around.reason, 500), *parts]
+    first = " · ".join([title, *parts, *_links(moment, around.ci)])
+    blocks = [_section(first)]
+    if moment.ends or moment is SlackEvent.STOPPED:
+        blocks += [_section(text) for text in (_proof(facts), _what_next(head, around)) if text]
+    blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
+    plain = " · ".join([title, *parts])
+    about = " · ".join([*parts, *_links(moment, around.ci)]) if moment is SlackEvent.STARTED else ""
+    return SlackMessage(re.sub(r"[*`]", "", plain), blocks, title, about)
+
+
+def retitled(title: str, about: str, name: str) -> SlackMessage:
+    """The first message of a thread, edited so that `title`, the latest event, comes first."""
+    first = " · ".join(part for part in (title, about) if part)
+    context = {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
+    return SlackMessage(re.sub(r"[*`]", "", title), [_section(first), context], title, about)
+
+
+def mrkdwn(text: str, limit: int) -> str:
+    """`text` in one line with Slack's special characters escaped, at most `limit` characters long."""
+    result = ""
+    for character in " ".join(text.split()):
+        piece = _ESCAPES.get(character, character)
+        if len(result) + len(piece) >= limit:
+            return result + "…"
+        result += piece
+    return result
+
+
+def _title(moment: SlackEvent, head: Headline | None, name: str, between: str) -> str:
+    """The emoji and, in bold, what happened."""
+    words, symbol = _words(moment, head, name)
+    return f"{symbol} *{mrkdwn(words + between, 700)}*".strip()
+
+
+def _words(moment: SlackEvent, head: Headline | None, name: str) -> tuple[str, str]:
+    if moment in (SlackEvent.STARTED, SlackEvent.RESUMED, SlackEvent.STOPPED):
+        return f"{name} {moment}", ""
+    if moment is SlackEvent.DEGRADED:
+        return f"{name} degraded", RunVerdict.DEGRADED.symbol
+    if head is None:
+        return f"{name} {moment}, and left no run directory", RunVerdict.FAILED.symbol
+    if moment is SlackEvent.FAILED and head.verdict is RunVerdict.PROVEN:
+        return f"{name} is proven, but a later step failed", RunVerdict.DEGRADED.symbol
+    if moment is SlackEvent.FAILED and head.verdict in (RunVerdict.GOING, RunVerdict.DEGRADED):
+        return f"{name} failed: {_lower(head.text)}", RunVerdict.FAILED.symbol
+    if head.verdict is RunVerdict.PROVEN:
+        return f"{name} proven", head.verdict.symbol
+    return f"{name}: {_lower(head.text)}", head.verdict.symbol
+
+
+def _between(moment: SlackEvent, facts: RunFacts | None, around: Surroundings) -> str:
+    """` 2/3 at step 2,340 (runner's time limit)` for events between start and end; empty for those two."""
+    if moment is SlackEvent.STARTED or moment.ends:
+        return ""
+    at = position(facts) if facts is not None else ""
+    reason = around.reason or (degradation(facts) if moment is SlackEvent.DEGRADED else "")
+    if moment is SlackEvent.DEGRADED:
+        return f"{at}: {reason}" if reason else at
+    segment = f" {around.segment}" if around.segment else ""
+    return f"{segment}{at}" + (f" ({reason})" if reason else "")
+
+
+def _number(facts: RunFacts | None, around: Surroundings) -> str:
+    return str(facts.run_number or facts.name) if facts is not None else around.name
+
+
+def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
+    """`main@3f2c1ab` by anna (push); model, steps and runner, from the run's record or else from its plan."""
+    git = facts.section("git") if facts is not None else {}
+    branch = re.sub(r"^refs/(heads|tags)/", "", str(around.ci.get("ref") or git.get("branch") or ""))
+    commit = str(around.ci.get("sha") or git.get("commit") or "")[:7]
+    source = "@".join(text for text in (branch, commit) if text).replace("`", "'")
+    parts = [f"`{mrkdwn(source, 200)}`{_by(around.ci)}"] if source else []
+    config = facts.config_text if facts is not None else None
+    model = config_value(config, "model.name") or around.plan.get("model")
+    steps = number(config_value(config, "training.max_steps")) or number(around.plan.get("steps"))
+    planned = (facts.steps if facts is not None else None) or steps
+    what = [mrkdwn(str(model), 100)] if model else []
+    what += [f"{planned:,.0f} steps"] if planned else []
+    place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
+    parts += [(", ".join(what) + place).strip()] if what or place else []
+    return [*parts, *_expected(around.plan, around.now)]
+
+
+def _by(ci: Mapping[str, str]) -> str:
+    """Who started it and how. A schedule's actor is left out: GitHub names whoever last changed the file."""
+    event, actor = ci.get("event", ""), ci.get("actor", "")
+    if not event or not actor or event == "schedule":
+        return f" by {mrkdwn(event, 50)}" if event else ""
+    return f" by {mrkdwn(actor, 50)} ({mrkdwn(event, 50)})"
+
+
+def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
+    """`about 6 h 12 m, until 21:40 UTC, about $ 210`; figures that the plan lacks are left out."""
+    estimate = plan.get("estimate")
+    known = estimate if isinstance(estimate, Mapping) else {}
+    seconds, usd = number(known.get("seconds")), number(known.get("usd"))
+    parts = []
+    if seconds is not None and 0 <= seconds < 366 * 86400:
+        form = "%H:%M UTC" if seconds < 12 * 3600 else "%d %b %H:%M UTC"
+        until = "" if now is None else f", until {time.strftime(form, time.gmtime(now + seconds))}"
+        parts += [f"about {duration(seconds)}{until}"]
+    parts += [] if usd is None else [f"about {money(usd)}"]
+    return [", ".join(parts)] if parts else []
+
+
+def _result(moment: SlackEvent, facts: RunFacts | None) -> list[str]:
+    if facts is None or not moment.ends:
+        return []
+    return figures(facts, escaped=lambda text: mrkdwn(text, 100))
+
+
+def _links(moment: SlackEvent, ci: Mapping[str, str]) -> list[str]:
+    address = run_address(ci)
+    if not address:
+        return []
+    report = [f"<{address}#artifacts|report>"] if moment.ends else []
+    return [f"<{address}|run>", *report]
+
+
+def _proof(facts: RunFacts | None) -> str:
+    if facts is None or facts.proof is None:
+        return ""
+    return "\n".join(
+        f"{'✅' if part.holds else '❌'} {mrkdwn(part.name, 50)}: {mrkdwn(part.evidence, 500)}"
+        for part in facts.proof.parts[:4]
+    )
+
+
+def _what_next(head: Headline | None, around: Surroundings) -> str:
+    """The reason, unless the proof shows it, and the next command."""
+    if head is not None and head.verdict in (RunVerdict.PROVEN, RunVerdict.GOING):
+        head = None
+    reason = around.reason or (head.reason if head else "")
+    step = mrkdwn((around.next_step or (head.next_step if head else "")).replace("`", "'"), 900)
+    command = f"`{step}`" if is_command(step) else step
+    lines = [mrkdwn(reason, 1200), f"Next: {command}" if command else ""]
+    return "\n".join(line for line in lines if line)
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text[:SECTION_CHARACTERS]}}
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,184 @@
+"""The one Slack thread of a lineage: where it is, which events were posted, and what a new event adds.
+
+    start    ->  a message in the channel; later events put their own title into it
+    between  ->  a reply in its thread
+    end      ->  a reply in the thread that is also shown in the channel
+
+It decides what to post and remembers it; a `Messenger` sends. The memory is a file in the run directory, so
+that every attempt on the same machine has it; another machine gets `CHANNEL:TS`. Without threads (a webhook)
+the memory still prevents posting the same event twice.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.errors import ConfigError, DamagedFileError, ServiceError
+from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.troubles import degradation
+from trainyard.report.slack.slack_message import (
+    SlackEvent,
+    SlackMessage,
+    Surroundings,
+    retitled,
+    slack_message,
+)
+from trainyard.run.outside import read_json_object
+from trainyard.run.whole_files import write_json_atomically
+
+FILE_NAME = "slack.json"
+_ADDRESS = re.compile(r"([A-Z0-9]{2,40}):(\d{1,20}\.\d{1,20})")
+_REMEMBERED = 500
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SlackThread:
+    """The known facts about a lineage's thread; empty before its first message."""
+
+    channel: str = ""
+    """The channel's ID."""
+    ts: str = ""
+    """The `ts` of the first message; empty while there is none, and when a webhook posted it."""
+    about: str = ""
+    """The first message's text after its title."""
+    said: tuple[str, ...] = ()
+    """The keys of the events that were posted, oldest first."""
+
+    @property
+    def address(self) -> str:
+        """`C0123:1732140000.000100`, for another machine; empty when there is no thread."""
+        return f"{self.channel}:{self.ts}" if self.channel and self.ts else ""
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.ts or self.said)
+
+    def after(self, key: str, *, channel: str = "", ts: str = "", about: str = "") -> "SlackThread":
+        """The thread after posting the event `key`; the first message with a `ts` begins the thread."""
+        said = (*self.said, key)[-_REMEMBERED:]
+        if self.ts or not ts:
+            return replace(self, said=said)
+        return SlackThread(channel, ts, about, said)
+
+
+def parse_address(text: str) -> SlackThread:
+    """The thread at `CHANNEL:TS`. Raises ConfigError when the text is not of that form."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"--thread: {text[:80]!r} is no thread. It is the channel's ID and the first message's ts, "
+            "such as C0123ABCD:1732140000.000100; the step output slack_thread has it."
+        )
+    return SlackThread(match[1], match[2])
+
+
+def read_thread(path: Path) -> SlackThread:
+    """The thread in the file `path`; empty if that is missing or torn, so that a message is still sent."""
+    with suppress(FileNotFoundError, DamagedFileError, TypeError):
+        value = read_json_object(path)
+        texts = {name: str(value.get(name) or "") for name in ("channel", "ts", "about")}
+        return SlackThread(**texts, said=tuple(str(key) for key in value.get("said") or ()))
+    return SlackThread()
+
+
+def write_thread(path: Path, thread: SlackThread) -> None:
+    """Write `thread` to the file `path`. Raises OSError when it cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(path, asdict(thread))
+
+
+@dataclass(frozen=True)
+class ThreadEvent:
+    """A message to post, and its thread."""
+
+    moment: SlackEvent
+    message: SlackMessage
+    first: SlackMessage
+    """The new text of the thread's first message."""
+    thread: SlackThread
+    key: str
+
+
+class Messenger(Protocol):
+    """Sends messages: `gateways.slack`."""
+
+    def post(
+        self,
+        text: str,
+        blocks: Sequence[Mapping[str, Any]],
+        *,
+        channel: str | None = None,
+        thread: "ThreadPlace | None" = None,
+        broadcast: bool = False,
+    ) -> "ThreadPlace | None":
+        """Send a message, as a reply if the thread has a `ts`; None when Slack is not configured."""
+
+    def edit(self, message: "ThreadPlace", text: str, blocks: Sequence[Mapping[str, Any]]) -> bool:
+        """Change a message."""
+
+
+class ThreadPlace(Protocol):
+    """The address of a message."""
+
+    @property
+    def channel(self) -> str: ...
+
+    @property
+    def ts(self) -> str: ...
+
+
+def event_of(
+    moment: SlackEvent, facts: RunFacts | None, around: Surroundings, thread: SlackThread
+) -> ThreadEvent | None:
+    """The event that `moment` adds to the thread; None for a degradation without a known reason.
+
+    Another start in a lineage that has begun counts as a resumption.
+    """
+    if moment is SlackEvent.STARTED and thread.begun and _key(moment, "", around.ci) not in thread.said:
+        moment = SlackEvent.RESUMED
+    if moment is SlackEvent.DEGRADED and not (around.reason or degradation(facts)):
+        return None
+    message = slack_message(moment, facts, around)
+    about = thread.about or slack_message(SlackEvent.STARTED, facts, around).about
+    first = retitled(message.title, about, around.name)
+    return ThreadEvent(moment, message, first, thread, _key(moment, message.text, around.ci))
+
+
+def tell(
+    event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
+) -> SlackThread | None:
+    """Send `event`, remember it in the file `memory`, and return the thread; None if Slack is not configured.
+
+    Raises what `messenger.post` raises, and OSError when the file cannot be written. If the first message
+    cannot be edited, for example because it was deleted, that is only a warning: the event has been posted.
+    """
+    message, thread = event.message, event.thread
+    how: dict[str, Any] = {"channel": channel, "thread": thread, "broadcast": event.moment.ends}
+    posted = messenger.post(message.text, message.blocks, **how)
+    if posted is None:
+        return None
+    after = thread.after(event.key, channel=posted.channel, ts=posted.ts, about=message.about)
+    write_thread(memory, after)
+    if thread.ts:
+        try:
+            messenger.edit(thread, event.first.text, event.first.blocks)
+        except ServiceError as error:
+            _logger.warning("The first message of the thread was not updated: %s", error)
+    return after
+
+
+def _key(moment: SlackEvent, text: str, ci: Mapping[str, str]) -> str:
+    """A key that is equal for the same event: from the moment, the workflow run's attempt and the text.
+
+    The text of a start does not count, because its expected end changes with the clock.
+    """
+    words = "" if moment is SlackEvent.STARTED else text
+    attempt = (ci.get("run_id", ""), ci.get("run_attempt", ""))
+    digest = hashlib.sha256("\n".join([*attempt, words]).encode()).hexdigest()
+    return f"{moment}-{digest[:16]}"

@@ -1,0 +1,120 @@
+"""The last lines of a pipeline on a terminal or in a log: sample, proof, where to look, next command.
+
+Each line is a phase and a text for `command.output.announce`; this module writes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from trainyard.report.facts.headline import RunVerdict, headline
+from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
+from trainyard.report.facts.quantities import size
+from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.commands import again_command, is_command
+from trainyard.run.failure import started_with
+
+_SAMPLE_LINES = 3
+_LINE_CHARACTERS = 100
+_COPIED = frozenset({"report", "look", "sync", "again"})
+
+
+def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
+    """The beginning of the text that the model wrote, in lines of at most `width`; a log gets `one_line`.
+
+    When the model is too early in training, a remark that says so replaces the text. A model can write
+    anything, even control sequences, so a dot replaces each character that cannot be printed.
+    """
+    if facts.sample is None:
+        return
+    if facts.too_early:
+        yield "sample", facts.too_early
+        return
+    lines = [_printable(line) for line in facts.sample.splitlines() if line.strip()]
+    if one_line:
+        lines = ["⏎".join(line.strip() for line in lines)]
+    for index, line in enumerate(lines[:_SAMPLE_LINES]):
+        yield ("" if index else "sample"), line[: width or _LINE_CHARACTERS]
+
+
+class PartLike(Protocol):
+    """One part of a proof."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def holds(self) -> bool: ...
+    @property
+    def evidence(self) -> str: ...
+    @property
+    def next_step(self) -> str | None: ...
+
+
+def proof_lines(
+    parts: Sequence[PartLike], *, one_line: bool, closing_follows: bool = False
+) -> Iterator[tuple[str, str, str]]:
+    """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
+
+    In a log each part is `one_line` that makes sense alone; on a terminal the parts are a block under a
+    heading. With `closing_follows`, the first failing part's next step is left out, because `where_to_look`
+    ends with it.
+    """
+    failing = [part for part in parts if not part.holds]
+    said = {part.next_step for part in failing[:1] if closing_follows}
+    for part in failing:
+        yield "not proven", f"{part.name}: {part.evidence}", "failed"
+        if part.next_step and part.next_step not in said:
+            said.add(part.next_step)
+            yield "next", part.next_step, ""
+    if not failing and not one_line:
+        yield "proven", "", ""
+    for part in parts:
+        if part.holds:
+            yield (
+                (f"proven {part.name}" if one_line else f"  {part.name}"),
+                part.evidence,
+                "ok" if one_line else "",
+            )
+
+
+def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
+    """Phase, text and status of the last lines, after a failure as well as after a success.
+
+    They say how the run ended, if no proof said so; the last good checkpoint, if the run did not succeed;
+    where the report and the curves are; and the command that repeats a proven run, or any other's next step.
+    """
+    head, done = headline(facts), facts.outcome.get("status") == "succeeded"
+    if facts.proof is None and not done and head.verdict is not RunVerdict.GOING:
+        reason = f": {head.reason}" if head.reason else ""
+        yield "not proven", f"{head.text[:1].lower()}{head.text[1:]}{reason}", str(head.verdict)
+    if not done:
+        yield "checkpoint", _last_checkpoint(facts), ""
+    yield "report", str(facts.directory / "report" / "index.html"), ""
+    if any((facts.directory / "tensorboard").glob("**/events.out.tfevents.*")):
+        yield "look", tensorboard_command(facts.directory, run_id=facts.name), ""
+    if offline := sorted((facts.directory / "logs" / "wandb").glob("offline-run-*")):
+        yield "sync", wandb_command(offline), ""
+    if head.verdict is RunVerdict.PROVEN:
+        digest = facts.weights_sha256
+        same = f"  (same digest: {digest[:4]}…)" if digest else ""
+        yield "again", again_command(facts.directory, started_with=started_with(facts.run)) + same, ""
+    elif head.next_step:
+        yield "next", head.next_step, ""
+
+
+def is_copied(phase: str, text: str) -> bool:
+    """Whether people copy the text of this line, so that it must not be broken: a command or a path.
+
+    What follows a failure may be a sentence (`next`), and that is broken as any other.
+    """
+    return phase in _COPIED or (phase == "next" and is_command(text))
+
+
+def _last_checkpoint(facts: RunFacts) -> str:
+    if not facts.checkpoints:
+        return "none was saved"
+    last = facts.checkpoints[-1]
+    return f"step {last.step:,} is whole, {size(last.size)}"
+
+
+def _printable(line: str) -> str:
+    return "".join(character if character.isprintable() else "·" for character in line.expandtabs(4))

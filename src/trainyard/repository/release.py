@@ -1,0 +1,116 @@
+"""The parts of a release: one version in every place, notes from the changelog, reproducible archives.
+
+    tag = pyproject.toml = trainyard.__version__ = a dated section of CHANGELOG.md
+
+It builds nothing and sends nothing.
+"""
+
+import gzip
+import re
+import tarfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import CheckFailedError, ConfigError, VerificationError
+from trainyard.run.outside import read_named_text
+from trainyard.run.whole_files import sha256_of_file
+
+CHECKSUMS = "SHA256SUMS"
+_TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)", re.ASCII)
+_SECTION = re.compile(r"^## (?P<version>\S+), (?P<date>[^\n]+)\n(?P<notes>.*?)(?=^## |\Z)", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One version and its notes."""
+
+    version: str
+    """Without the `v` of the tag."""
+    notes: str
+    """Markdown, from the changelog."""
+
+    @property
+    def title(self) -> str:
+        return f"Trainyard {self.version}"
+
+    @property
+    def preliminary(self) -> bool:
+        """Whether it is an alpha, a beta or a release candidate."""
+        return re.search("[a-z]", self.version) is not None
+
+
+def read_release(root: Path, tag: str) -> Release:
+    """The release that `tag` names, read from the checkout `root`.
+
+    Raises ConfigError when it is not a release's tag, CheckFailedError when the versions disagree.
+    """
+    named = _TAG.fullmatch(tag)
+    if named is None:
+        raise ConfigError(f"{tag[:80]!r} is no tag of a release, such as v1.2.3 or v1.2.3rc1")
+    version = named[1]
+    places = {
+        "pyproject.toml": _project_version(root / "pyproject.toml"),
+        "src/trainyard/__init__.py": _library_version(root / "src" / "trainyard" / "__init__.py"),
+    }
+    problems = [
+        f"{place} says {said}, the tag {version}" for place, said in places.items() if said != version
+    ]
+    sections = {found["version"]: found for found in _SECTION.finditer(_text(root / "CHANGELOG.md"))}
+    section = sections.get(version)
+    notes = section["notes"].strip() if section else ""
+    if section is None:
+        problems.append(f"CHANGELOG.md has no section {version}")
+    elif not re.fullmatch(r"\d{4}-\d{2}-\d{2}", section["date"]):
+        problems.append(f"CHANGELOG.md: {version} has no date such as 2026-11-21, but {section['date']!r}")
+    if section is not None and not notes:
+        problems.append(f"CHANGELOG.md: {version} says nothing")
+    if problems:
+        raise CheckFailedError("\n".join([*problems, f"Nothing was released as {tag}."]))
+    return Release(version, notes)
+
+
+def write_archive(path: Path, entries: Mapping[str, Path], *, moment: int) -> None:
+    """Write a .tar.gz of the files by name; equal files and `moment` (Unix seconds) give equal bytes."""
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", mtime=moment, fileobj=file) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in sorted(entries):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = entries[name].stat().st_size, moment
+            entry.mode = 0o755 if entries[name].stat().st_mode & 0o100 else 0o644
+            with entries[name].open("rb") as content:
+                archive.addfile(entry, content)
+
+
+def checksums(files: Iterable[Path]) -> str:
+    """The text of SHA256SUMS, as `sha256sum --check` and `actions/attest` read it."""
+    return "".join(f"{sha256_of_file(path)}  {path.name}\n" for path in sorted(files))
+
+
+def checked_files(folder: Path) -> list[Path]:
+    """The files that SHA256SUMS in `folder` lists, and SHA256SUMS itself.
+
+    Raises VerificationError when they differ from its list.
+    """
+    said = _text(folder / CHECKSUMS)
+    files = sorted(path for path in folder.iterdir() if path.name != CHECKSUMS)
+    if not files or checksums(files) != said:
+        raise VerificationError(f"{folder}: the files are not those of {CHECKSUMS}. Build the release again.")
+    return [*files, folder / CHECKSUMS]
+
+
+def _project_version(path: Path) -> str:
+    return str(tomllib.loads(_text(path)).get("project", {}).get("version"))
+
+
+def _library_version(path: Path) -> str:
+    found = re.search(r'^__version__ = "([^"]+)"$', _text(path), re.M)
+    return found[1] if found else "nothing"
+
+
+def _text(path: Path) -> str:
+    return read_named_text(path, "name a folder that holds it")

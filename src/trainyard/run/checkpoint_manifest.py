@@ -1,0 +1,189 @@
+"""Read, write and verify a checkpoint's manifest: the size and the digests of each of its files.
+
+The trainer writes the manifest last, so a directory without one is not a checkpoint. Resuming and storing
+read it first. The trainer alone knows the contents of the files.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
+from trainyard.run.directory import step_of
+from trainyard.run.outside import open_regular, parse_json_object, read_bytes
+from trainyard.run.whole_files import sha256_of_file, write_json_atomically
+
+MANIFEST_NAME = "manifest.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """One file of a checkpoint."""
+
+    path: str
+    """Relative to the checkpoint's directory, with forward slashes."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """Lower-case hex."""
+    parts: PartDigests | None = None
+    """Digests of the parts of a large file, which allow it to be compared part by part."""
+
+    @classmethod
+    def of(cls, path: str, digests: FileDigests) -> Self:
+        """Return the entry of the file `path` whose bytes went through `digests`."""
+        return cls(path, digests.size, digests.sha256, digests.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"blake3": self.parts.to_json()} if self.parts else {}
+        return {"path": self.path, "size": self.size, "sha256": self.sha256, **parts}
+
+
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """The files of a complete checkpoint."""
+
+    step: int
+    run_id: str
+    created: float
+    """Unix seconds."""
+    files: tuple[ManifestFile, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": _SCHEMA,
+            "step": self.step,
+            "run_id": self.run_id,
+            "created": self.created,
+            "files": [file.to_json() for file in self.files],
+        }
+
+
+def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple[ManifestFile, ...]:
+    """Describe every file below `directory` except the manifest itself, sorted by name.
+
+    `known` files were hashed while they were written, and are not read again. Raises CheckpointError when the
+    directory does not have them with that size.
+    """
+    hashed = {file.path: file for file in known}
+    paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_NAME)
+    sizes = {p.relative_to(directory).as_posix(): p.stat().st_size for p in paths}
+    for name, file in hashed.items():
+        if sizes.get(name) != file.size:
+            raise CheckpointError(f"{directory / name}: {file.size:,} bytes were written, and are not there")
+    return tuple(
+        hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes
+    )
+
+
+def write_manifest(directory: Path, manifest: CheckpointManifest) -> None:
+    """Mark the checkpoint in `directory` as complete by writing its manifest."""
+    write_json_atomically(directory / MANIFEST_NAME, manifest.to_json())
+
+
+def read_manifest(directory: Path) -> CheckpointManifest:
+    """Return the manifest of the checkpoint in `directory`.
+
+    Raises CheckpointError when it is missing, damaged or has another format.
+    """
+    return read_described_manifest(directory)[0]
+
+
+def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, ManifestFile]:
+    """Return the manifest as `read_manifest` does, and the description of the manifest file that was read."""
+    path = directory / MANIFEST_NAME
+    try:
+        content = read_bytes(path, links=False)
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory}: no {MANIFEST_NAME}, the save was never completed") from None
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from None
+    described = ManifestFile(MANIFEST_NAME, len(content), hashlib.sha256(content).hexdigest())
+    return parse_manifest(content, str(path)), described
+
+
+def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
+    """Parse the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
+    try:
+        value = parse_json_object(content, name)
+        if whole_number(value.get("schema", _SCHEMA)) != _SCHEMA:
+            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
+        files = tuple(_manifest_file(entry) for entry in value["files"])
+        if len({file.path for file in files}) < len(files):
+            raise ValueError("a file is listed twice")
+        step, run_id = whole_number(value["step"]), text_of(value["run_id"])
+        return CheckpointManifest(step, run_id, float(value["created"]), files)
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
+
+
+def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | None) -> None:
+    if step_of(directory.name) not in (None, manifest.step):
+        raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
+    if run_id is not None and manifest.run_id != run_id:
+        raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
+
+
+def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
+    path = PurePosixPath(text_of(entry["path"]))
+    if path.is_absolute() or ".." in path.parts or "\0" in str(path) or path == PurePosixPath():
+        raise ValueError(f"{path} is no file of the checkpoint")
+    size = whole_number(entry["size"])
+    parts = PartDigests.from_json(entry["blake3"], size) if "blake3" in entry else None
+    return ManifestFile(str(path), size, require_digest(entry["sha256"]), parts)
+
+
+def verify_checkpoint(
+    directory: Path, *, run_id: str | None = None, digest_of: Callable[[Path], str] = sha256_of_file
+) -> CheckpointManifest:
+    """Read every byte of the checkpoint in `directory`, compare it with its manifest, and return that.
+
+    Raises CheckpointError naming the first file that is missing or has another size or digest; and when the
+    manifest belongs to another step than the directory's name, or to another run than `run_id`, if given.
+    """
+    manifest = read_manifest(directory)
+    _require_own(manifest, directory, run_id)
+    for expected in manifest.files:
+        path = directory / expected.path
+        size = size_of(path)
+        if size != expected.size:
+            raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {expected.size:,}")
+        if (digest := digest_of(path)) != expected.sha256:
+            raise CheckpointError(
+                f"{path}: SHA-256 {digest[:12]}…, the manifest says {expected.sha256[:12]}…"
+            )
+    return manifest
+
+
+def whole_number(value: object) -> int:
+    """Return a count of 0 or more from a record. Raises TypeError or ValueError for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:80]!r} is not a whole number")
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{value} is not a count")
+    return value
+
+
+def text_of(value: object) -> str:
+    """Return a non-empty string from a record. Raises TypeError for anything else."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{str(value)[:80]!r} is not a text")
+    return value
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a regular file. Raises CheckpointError for a link and anything else."""
+    try:
+        with open_regular(path, links=False) as file:
+            return os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing") from None
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from None

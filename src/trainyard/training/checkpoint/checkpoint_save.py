@@ -1,0 +1,215 @@
+"""One save on its way from the live state to a whole checkpoint.
+
+    staging ---> writing ---> completing ---> whole
+    a copy       shards       index, record, rename, manifest (main process)
+
+An engine does the work, at once or behind training. All processes go from one phase to the next together,
+between the same two steps: what they must agree on is agreed here, on training's thread.
+"""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError, TrainingFailedError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import Failure, Kind
+from trainyard.training.checkpoint.checkpoint import (
+    SavedCheckpoint,
+    SaveOrigin,
+    complete,
+    make_empty,
+    trainer_record,
+)
+from trainyard.training.checkpoint.remedies import failed, not_finite, suggest_retry
+from trainyard.training.checkpoint.retention import remove_checkpoint, whole_steps
+from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult
+from trainyard.training.checkpoint.shards import Shares, Written, live, share_out
+from trainyard.training.checkpoint.staging import NotFiniteError, side_stream
+from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.runtime.world import ALONE, World
+
+Result = TypeVar("Result")
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
+
+@dataclass(frozen=True)
+class SaveJob:
+    """What all saves of a segment have in common."""
+
+    directory: RunDirectory
+    origin: SaveOrigin
+    engine: Engine
+    world: World = ALONE
+    config: Config | None = None
+    """Of the run; only the advice after weights that are not finite needs it."""
+
+
+class PendingSave:
+    """The checkpoint of `state.step`, replacing a broken or older one of that step.
+
+    Every method is called by all processes. When it cannot be written all raise CheckpointError; the
+    temporary files are then removed and existing checkpoints untouched.
+    """
+
+    def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
+        """Begin it. The weights and moments must not change before `staged`, all else may at once."""
+        self._start = time.perf_counter()
+        self._job, self._shares = job, shares
+        self.step = state.step
+        self._final = job.directory.checkpoint(state.step)
+        self._temporary = self._final.with_name(f".{self._final.name}.tmp")
+        self._worked = 0.0
+        """Seconds of work so far, without what passed between one phase and the next."""
+        self._record = trainer_record(state, job.origin.fits, job.world)
+        stage = partial(job.engine.stage, shares.own, live(state.tensors()), side_stream())
+        self._staging = self._started(stage)
+        self._writing: PendingResult[Written] | None = None
+        self._completing: PendingResult[tuple[int, str]] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._start
+
+    def staged(self) -> None:
+        """Wait until the state is copied, then begin to write."""
+        if self._writing is not None:
+            return
+        world = self._job.world
+        with suppress(OSError):  # which `_write` raises again, where all processes hear of it
+            self._staging.result()
+        try:
+            world.on_main(lambda: make_empty(self._temporary))
+        except OSError as error:
+            raise self._failure(error) from error
+        self._writing = writing = self._started(self._write)
+        if world.size == 1:  # nobody else's shards are waited for
+            self._completing = self._complete(lambda: [writing.result()])
+
+    def advance(self, *, wait: bool) -> SavedCheckpoint | None:
+        """Go on to the next phase if all processes can, with `wait` to the end; None until it is whole.
+
+        Raises TrainingFailedError in all of them when what one was to write is not finite.
+        """
+        if self._writing is None and not wait:
+            return None
+        self.staged()
+        assert self._writing is not None
+        world = self._job.world
+        try:
+            if self._completing is None:
+                if not wait and not world.all(self._writing.done()):
+                    return None
+                written = _all_written(world.gather(_answer(self._writing)))
+                self._completing = self._complete(lambda: written)
+            if not wait and not world.all(self._completing.done()):
+                return None
+            return self._saved(world.on_main(self._completing.result))
+        except (OSError, CheckpointError) as error:
+            raise self._failure(error) from error
+
+    def finish_alone(self) -> SavedCheckpoint | None:
+        """Wait for what can be had when the other processes cannot be asked any more."""
+        if self._job.world.size == 1:
+            return self.advance(wait=True)
+        if self._completing is None or not self._job.world.is_main:
+            return None
+        try:
+            return self._saved(self._completing.result())
+        except (OSError, CheckpointError) as error:
+            raise self._failure(error) from error
+
+    def _started(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        def timed() -> Result:
+            start = time.perf_counter()
+            try:
+                return work()
+            finally:
+                self._worked += time.perf_counter() - start
+
+        return self._job.engine.start(timed)
+
+    def _write(self) -> Written:
+        self._staging.result()
+        return self._job.engine.write(self._temporary)
+
+    def _complete(self, written: Callable[[], list[Written]]) -> PendingResult[tuple[int, str]]:
+        if not self._job.world.is_main:
+            return AtOnce().start(lambda: (0, ""))
+
+        def work() -> tuple[int, str]:
+            parts, run_id = (self._shares.index, written()), self._job.origin.run_id
+            files = partial(complete, self._temporary, self._final, parts=parts)
+            return self._job.engine.do(partial(files, record=self._record, run_id=run_id))
+
+        return self._started(work)
+
+    def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
+        size, manifest_sha256 = result
+        return SavedCheckpoint(self._final, size, self.seconds, manifest_sha256, self._worked)
+
+    def _not_finite(self) -> Failure:
+        job = self._job
+        if job.config is None:
+            return Failure(Kind.NOT_FINITE, self.step, "Lower training.learning_rate")
+        return not_finite(self.step, job.config, job.directory)
+
+    def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
+        """What to raise; the temporary files are removed on the way."""
+        directory = self._job.directory
+        if self._job.world.is_main:
+            remove_checkpoint(self._temporary)
+        if isinstance(error, NotFiniteError):
+            what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
+            return failed(what, self._not_finite(), directory)
+        free, needed = shutil.disk_usage(directory.path).free / 1e6, self._shares.own_bytes / 1e6
+        cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        mend = "Once that is mended"
+        if free < needed or any(sign in cause for sign in _FULL):
+            room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
+            cause = f"No space left on {directory.checkpoints} ({room})"
+            mend = f"Free space in {directory.checkpoints}"
+        whole = whole_steps(directory)
+        kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
+        failure = Failure(Kind.STORAGE, self.step, mend)
+        refused = CheckpointError(
+            f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
+        )
+        refused.failure = failure
+        return refused
+
+
+def save_checkpoint(
+    directory: RunDirectory, state: TrainingState, *, origin: SaveOrigin, world: World = ALONE
+) -> SavedCheckpoint:
+    """Write the checkpoint of `state.step` while everything waits."""
+    shares = share_out(state.tensors(), world)
+    saved = PendingSave(SaveJob(directory, origin, AtOnce(), world), state, shares).advance(wait=True)
+    assert saved is not None
+    return saved
+
+
+def _answer(writing: PendingResult[Written]) -> Written | NotFiniteError | str:
+    try:
+        return writing.result()
+    except NotFiniteError as bad:
+        return bad
+    except (OSError, CheckpointError) as error:
+        return str(error) or type(error).__name__
+
+
+def _all_written(answers: list[Written | NotFiniteError | str]) -> list[Written]:
+    """What all processes wrote. Raises CheckpointError when one of them could not, or was not to."""
+    if bad := next((answer for answer in answers if isinstance(answer, NotFiniteError)), None):
+        raise bad
+    if failure := next((answer for answer in answers if isinstance(answer, str)), None):
+        raise CheckpointError(failure)
+    return [answer for answer in answers if isinstance(answer, Written)]

@@ -1,0 +1,139 @@
+"""Choose the advice and settings for a failed training run, which go into its message and its record.
+
+There is one rule per class of failure. For failures caused by the configuration (values that are not finite,
+memory) the rule suggests other settings; for all others it names the fix and suggests the same command.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from trainyard.config.schema import Config
+from trainyard.errors import TrainingFailedError
+from trainyard.run.commands import made_by
+from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import Failure, Kind, command_after
+from trainyard.run.records import read_rows
+from trainyard.training.checkpoint.retention import whole_steps
+
+_HIGHEST_RATE = 1e-3
+"""The highest learning rate that is suggested, a usual peak rate of small models."""
+_DIVIDED_BY = 10
+_CPU_SIGNS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")
+"""Parts of the messages of torch's allocator for main memory, which raises RuntimeError."""
+
+
+def failed(what: str, failure: Failure, directory: RunDirectory) -> TrainingFailedError:
+    """Build the error: `what` happened, what to do about it, and the command."""
+    error = TrainingFailedError(f"{what}\n{suggest_retry(failure, directory)}")
+    error.failure = failure
+    return error
+
+
+def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
+    """The last line of a message: what to do, and the command that resumes or starts again."""
+    command = command_after(failure, directory.path, started_with=made_by())
+    return f"{failure.mend or 'Once that is mended'}: {command}"
+
+
+def not_finite(
+    step: int, config: Config, directory: RunDirectory | None = None, *, key: str = "training.learning_rate"
+) -> Failure:
+    """The failure of a loss, gradient or weight in `step` that is not finite.
+
+    `key` is the configuration key of the learning rate.
+    """
+    section, name = key.split(".")
+    rate = getattr(getattr(config, section), name)
+    changes: dict[str, Any] = {key: _lower(rate)}
+    if config.training.max_grad_norm is None:
+        changes["training.max_grad_norm"] = 1.0
+        mend = f"Lower {key} and clip the gradients, or look at that batch"
+    else:
+        mend = f"Lower {key} or training.max_grad_norm, or look at that batch"
+    return Failure(Kind.NOT_FINITE, step, mend, changes, _good_checkpoint(directory) if directory else None)
+
+
+def out_of_memory(kind: Kind, step: int | None, config: Config, directory: RunDirectory) -> Failure:
+    """Suggest smaller forward passes with the same global batch.
+
+    If a forward pass has one sequence already, suggest recomputing activations, then shorter sequences.
+    """
+    training, steps = config.training, whole_steps(directory)
+    size, accumulated = training.batch_size, training.gradient_accumulation_steps
+    if size > 1:
+        factor = next(number for number in range(2, size + 1) if size % number == 0)
+        changes: Mapping[str, Any] = {
+            "training.batch_size": size // factor,
+            "training.gradient_accumulation_steps": accumulated * factor,
+        }
+        mend = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
+        return Failure(kind, step, mend, changes, steps[-1] if steps else None)
+    if config.compute.activation_checkpointing != "full":
+        mend = "Recompute the activations in the backward pass instead of keeping them"
+        changes = {"compute.activation_checkpointing": "full"}
+        return Failure(kind, step, mend, changes, steps[-1] if steps else None)
+    # Another sequence length changes the sequences, so no checkpoint fits.
+    changes = {"data.sequence_length": max(1, config.data.sequence_length // 2)}
+    return Failure(kind, step, "Train on shorter sequences", changes)
+
+
+@contextmanager
+def memory_explained(config: Config, directory: RunDirectory) -> Iterator[None]:
+    """Turn running out of memory outside the steps, such as for a model that is too large, into advice."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        kind = memory_kind(error)
+        if kind is None:
+            raise
+        failure = out_of_memory(kind, None, config, directory)
+        raise failed(f"{words_of(kind, config)} ({_line(error)})", failure, directory) from error
+
+
+def memory_kind(error: BaseException) -> Kind | None:
+    """The kind of memory that ran out; None when `error` is something else."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return Kind.GPU_MEMORY
+    if isinstance(error, MemoryError):
+        return Kind.HOST_MEMORY
+    signs = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _CPU_SIGNS)
+    return Kind.HOST_MEMORY if signs else None
+
+
+def words_of(kind: Kind, config: Config) -> str:
+    """Describe the failure, such as `out of GPU memory with 16 x 2,048 tokens per forward pass`."""
+    memory = "GPU memory" if kind is Kind.GPU_MEMORY else "main memory"
+    sequences, length = config.training.batch_size, config.data.sequence_length
+    return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
+
+
+def step_out_of_memory(
+    error: BaseException, kind: Kind, step: int, *, config: Config, directory: RunDirectory
+) -> TrainingFailedError:
+    """The error for a step that did not fit into memory."""
+    failure = out_of_memory(kind, step, config, directory)
+    return failed(f"Step {step}: {words_of(kind, config)}. ({_line(error)})", failure, directory)
+
+
+def _line(error: BaseException) -> str:
+    """The allocator's message in one line; for main memory, the size of the failed allocation."""
+    if asked := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
+        return f"{int(asked[1]) / 1e9:.1f} GB more were asked for"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _lower(rate: float) -> float:
+    """A tenth of the rate, but at most the highest suggested one, with one significant digit."""
+    return float(f"{min(rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
+
+
+def _good_checkpoint(directory: RunDirectory) -> int | None:
+    """The newest checkpoint; None if the loss had already grown, because its weights may then be bad too."""
+    losses = [row["loss"] for row in read_rows(directory.metrics_file) if isinstance(row.get("loss"), float)]
+    steps = whole_steps(directory)
+    grown = len(losses) > 1 and losses[-1] > losses[0]
+    return None if grown or not steps else steps[-1]

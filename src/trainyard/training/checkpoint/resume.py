@@ -1,0 +1,149 @@
+"""Choose the checkpoint to resume from: none, the newest that verifies, or the one that was named."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.schema import Config, DataConfig
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.records import append_event
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.checkpoint.checkpoint import check_fit, newest_good_checkpoint, read_state
+from trainyard.training.checkpoint.stored_index import read_index
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """A verified checkpoint that fits the run."""
+
+    path: Path
+    step: int
+    manifest_sha256: str
+
+
+def find_resume_point(
+    directory: RunDirectory,
+    resume: str,
+    fits: Mapping[str, Any],
+    *,
+    record: bool = True,
+    digest_of: Callable[[Path], str] = sha256_of_file,
+) -> ResumePoint | None:
+    """Find the checkpoint for `resume` (`none`, `auto` or a checkpoint's directory); None starts at step 0.
+
+    With `record`, events are written for the checkpoints that `auto` rejects; nothing else is written. Raises
+    ConfigError when the directory already holds a run and resuming would mix another one into it,
+    CheckpointError when the named checkpoint does not verify, IncompatibleCheckpointError when the checkpoint
+    does not fit the configuration.
+    """
+    if resume == "none":
+        _require_unused(directory, "--resume none")
+        return None
+    newest = partial(_newest, directory, record=record, digest_of=digest_of)
+    path = _newest_or_parent(directory, newest) if resume == "auto" else _named(Path(resume), digest_of)
+    if resume != "auto" and not belongs_to(directory, path):
+        path = _foreign(directory, path, newest)
+    if path is None:
+        return None
+    check_fit(path, fits)
+    return ResumePoint(path, int(read_state(path)["step"]), sha256_of_file(path / MANIFEST_NAME))
+
+
+def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
+    """Whether the checkpoint at `path` is one of the run's own."""
+    return path is not None and directory.checkpoints.resolve() in path.resolve().parents
+
+
+def _foreign(directory: RunDirectory, path: Path | None, newest: Callable[[], Path | None]) -> Path | None:
+    """Start a new run from another run's checkpoint. When the command is repeated, resume that new run."""
+    if path is not None and directory.run_file.exists():
+        parent = read_run(directory.run_file).get("parent", {})
+        if parent.get("manifest_sha256") == sha256_of_file(path / MANIFEST_NAME):
+            return newest() or path
+    _require_unused(directory, f"--resume {path}")
+    return path
+
+
+def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]) -> Path | None:
+    """The newest checkpoint of the run; if it has none, the other run's checkpoint that it started from."""
+    path = newest()
+    if path is not None or not directory.run_file.exists():
+        return path
+    parent = read_run(directory.run_file).get("parent", {})
+    return _unchanged_parent(directory, parent) if parent else None
+
+
+def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Path:
+    path = _named(Path(str(parent.get("checkpoint"))), sha256_of_file)
+    if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
+        raise CheckpointError(
+            f"{path}, which {directory.path} was started from, is not the checkpoint it was then. "
+            "Nothing was loaded; start a run of its own with another --run-dir and --resume CHECKPOINT."
+        )
+    return path
+
+
+def _require_unused(directory: RunDirectory, asked: str) -> None:
+    if directory.run_file.exists() or directory.checkpoint_steps():
+        raise ConfigError(
+            f"{directory.path} holds a run already, and {asked} would mix a second one into it.\n"
+            "Go on with it by --resume auto, or choose another --run-dir. Nothing was started."
+        )
+
+
+def _newest(directory: RunDirectory, *, record: bool, digest_of: Callable[[Path], str]) -> Path | None:
+    def reject(step: int, reason: str) -> None:
+        _logger.warning("checkpoint of step %d passed over: %s", step, reason)
+        if record:
+            append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
+
+    return newest_good_checkpoint(directory, reject, digest_of)
+
+
+def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
+    if not path.is_dir():
+        raise ConfigError(
+            f"--resume {path}: there is no such directory; name a checkpoint (…/checkpoints/step-00000500), "
+            "auto or none. Nothing was started."
+        )
+    try:
+        verify_checkpoint(path, digest_of=digest_of)
+        read_index(path)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"--resume {path}: does not verify ({error}). Nothing was loaded; --resume auto takes the newest "
+            "checkpoint that does."
+        ) from error
+    return path
+
+
+def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
+    """The values that must be equal to resume: the model's shape, the data and its order."""
+    shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
+    return {
+        **shape,
+        "data fingerprint": fingerprint,
+        "data.sequence_length": config.data.sequence_length,
+        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
+        "training.seed": config.training.seed,
+        **_of_data(config.data),
+    }
+
+
+def _of_data(data: DataConfig) -> dict[str, Any]:
+    """The packing, if it is not the default, and the order of a stream, by configuration key.
+
+    The source of a stream does not count, because its fingerprint covers the content.
+    """
+    facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
+    if data.hugging_face.dataset is not None:
+        facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
+    return facts

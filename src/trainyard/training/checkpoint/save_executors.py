@@ -1,0 +1,136 @@
+"""Where the work of a save is done: by training itself, or behind it by a thread and a writer process.
+
+    mode sync    training waits: stage (nothing is copied), write, complete
+    mode async   a thread copies the state into shared memory, then asks the writer process for the rest
+
+What the work is belongs to `checkpoint_save`. Nothing here speaks to the other processes of the run.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlan
+
+from trainyard.training.checkpoint.shards import TensorOf, Written, write_shards
+from trainyard.training.checkpoint.staging import Copies, open_memory, require_finite
+from trainyard.training.checkpoint.writer_process import WriterProcess
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+Mode = Literal["sync", "async", "async_process"]
+
+
+class PendingResult(Protocol[Result_co]):
+    """What some work gives once it is done; a Future is one."""
+
+    def done(self) -> bool: ...
+
+    def result(self) -> Result_co:
+        """Wait for it. Raises what the work raised."""
+
+
+class Engine(Protocol):
+    """Does the work of one save at a time. All methods but `start` and `close` are called in started work."""
+
+    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        """Do `work` after what was started before."""
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
+        """Make what is to be written safe from later steps; on a GPU by copies on `stream`."""
+
+    def write(self, path: Path) -> Written:
+        """Write what was staged below `path`; NotFiniteError, with nothing written, when it is not finite."""
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        """Do some other work on files. `work` can be pickled."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Let go of thread and process, with `at_once` even in the middle of a write."""
+
+
+def open_engine(mode: Mode) -> Engine:
+    """The engine of `checkpointing.mode`; `async_process` is the older name of `async`."""
+    return AtOnce() if mode == "sync" else Behind()
+
+
+class _WhenAsked(Generic[Result]):
+    """Work that is done by whoever asks for its result, once."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work = work
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Result:
+        return self._work()
+
+
+class AtOnce:
+    """Training waits for all of it, and what is written is not copied."""
+
+    def __init__(self) -> None:
+        self._staged: tuple[SavePlan, TensorOf] | None = None
+
+    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        return _WhenAsked(work)
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:  # noqa: ARG002
+        self._staged = plan, tensor_of
+
+    def write(self, path: Path) -> Written:
+        assert self._staged is not None
+        require_finite(*self._staged)
+        return write_shards(path, *self._staged)
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        return work()
+
+    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing goes on behind training
+        self._staged = None
+
+
+class Behind:
+    """A thread copies, and asks the process for everything else; training waits for neither."""
+
+    def __init__(self) -> None:
+        self._memory = open_memory()
+        self._copies: Copies | None = None
+        self._process = WriterProcess(self._memory)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+
+    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        return self._thread.submit(work)
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
+        with torch.cuda.stream(stream):  # and its device, which a new thread does not have from training's
+            if self._copies is None or self._copies.plan is not plan:
+                self._forget_copies()
+                self._copies = Copies(plan, self._memory, pinned=stream is not None)
+                self._process.prepare(plan)
+            self._copies.fill(tensor_of)
+        if stream is not None:
+            stream.synchronize()
+
+    def write(self, path: Path) -> Written:
+        return self._process.write(path)
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        return self._process.do(work)
+
+    def close(self, *, at_once: bool = False) -> None:
+        if at_once:
+            self._process.kill()
+        self._thread.shutdown(cancel_futures=at_once)
+        self._process.close()
+        self._forget_copies()
+        os.close(self._memory)
+
+    def _forget_copies(self) -> None:
+        copies, self._copies = self._copies, None
+        if copies is not None:
+            copies.close()

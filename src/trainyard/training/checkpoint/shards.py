@@ -1,0 +1,200 @@
+"""What each process writes of a state: shared out once, written in torch.distributed.checkpoint's format.
+
+    tensors --share_out--> Shares --write_shards, on every process--> __R_0.distcp --write_index--> .metadata
+
+Only `share_out` speaks to the other processes: what else a save does may run behind training, where a
+collective would get in between those of training. Digests are taken of the bytes on their way to the file.
+"""
+
+import io
+import math
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+
+from trainyard.run.checkpoint_manifest import ManifestFile
+from trainyard.run.digests import FileDigests
+from trainyard.training.runtime.world import World
+
+_CHUNK_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16
+"""Of a file that is written: a chunk as small as the buffer would be copied into it first."""
+TensorOf = Callable[[WriteItem], Tensor]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Who writes what. Good for every save of tensors of the same names and shapes."""
+
+    own: SavePlan
+    """What this process writes."""
+    index: Metadata
+    """Of the whole checkpoint, without the places in files."""
+    names: frozenset[str]
+    """Of the tensors that were shared out, `part.name`."""
+
+    @property
+    def own_bytes(self) -> int:
+        """Of the tensors that this process writes."""
+        return sum(map(bytes_of, self.own.items))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one process wrote."""
+
+    results: list[WriteResult]
+    files: tuple[ManifestFile, ...]
+
+
+def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shares:
+    """Agree with all processes on who writes which part of `tensors`; what several hold is written once."""
+    planner = _planner(tensors, is_main=world.is_main)
+    plans = world.gather(planner.create_local_plan())
+    plans, index = planner.create_global_plan(plans)
+    own = FileSystemWriter("").prepare_global_plan(plans)[world.rank]
+    return Shares(own, index, _names(tensors))
+
+
+def form_of(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape and type of what is written of a tensor."""
+    assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
+    return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype
+
+
+def bytes_of(item: WriteItem) -> int:
+    """How many bytes of a tensor are written."""
+    shape, dtype = form_of(item)
+    return math.prod(shape) * dtype.itemsize
+
+
+def fits(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
+    """Whether `tensors` have the names that were shared out; a moment more or less has others."""
+    return shares.names == _names(tensors)
+
+
+def live(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
+    """What is to be written of `tensors`, as it is at the moment of asking."""
+    planner = _planner(tensors, is_main=True)
+    return lambda item: cast(Tensor, planner.resolve_data(item))
+
+
+def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> Written:
+    """Write this process's file below `path`, fsynced. Raises OSError."""
+    writer, files = _writer(path)
+    with _without_second_checksum(), _refusal_of_the_system():
+        results = writer.write_data(plan, _Resolving(tensor_of)).value()
+    return Written(results, tuple(files.described))
+
+
+@contextmanager
+def _refusal_of_the_system() -> Iterator[None]:
+    """Raise the OSError behind torch's own error: its archive cannot be closed once a write has failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from error
+
+
+def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None:
+    """Write `.metadata`: where in which file each part of each tensor is."""
+    writer, _ = _writer(path)
+    writer.set_up_storage_writer(is_coordinator=True)
+    writer.finish(copy(index), [own.results for own in written])
+
+
+class _Resolving(DefaultSavePlanner):
+    """Gives a writer the tensors of its items from wherever they are kept."""
+
+    def __init__(self, tensor_of: TensorOf) -> None:
+        super().__init__()
+        self._tensor_of = tensor_of
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        return self._tensor_of(write_item)
+
+
+class _HashingFile(io.RawIOBase):
+    """Hashes what is written to `file`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.digests = FileDigests()
+
+    def write(self, content: Any) -> int:
+        view = memoryview(content).cast("B")
+        for start in range(0, len(view), _CHUNK_BYTES):
+            chunk = view[start : start + _CHUNK_BYTES]
+            self.digests.update(chunk)
+            self._file.write(chunk)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.digests.size
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def fileno(self) -> int:
+        self._file.flush()
+        return self._file.fileno()
+
+
+class _DescribedFiles(FileSystem):
+    """The local file system, which keeps size and digests of what is written to it."""
+
+    def __init__(self) -> None:
+        self.described: list[ManifestFile] = []
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        with Path(path).open(mode, buffering=_BUFFER_BYTES) as file:
+            stream = _HashingFile(cast(BinaryIO, file))
+            yield stream
+        self.described.append(ManifestFile.of(Path(path).name, stream.digests))
+
+
+def _writer(path: Path) -> tuple[FileSystemWriter, _DescribedFiles]:
+    writer, files = FileSystemWriter(path, sync_files=True), _DescribedFiles()
+    writer.fs = files
+    return writer, files
+
+
+def _planner(tensors: Mapping[str, Mapping[str, Tensor]], *, is_main: bool) -> DefaultSavePlanner:
+    planner = DefaultSavePlanner()
+    planner.set_up_planner({part: dict(named) for part, named in tensors.items()}, is_coordinator=is_main)
+    return planner
+
+
+def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
+    return frozenset(f"{part}.{name}" for part, named in tensors.items() for name in named)
+
+
+@contextmanager
+def _without_second_checksum() -> Iterator[None]:
+    """Without the CRC-32 that torch adds to each tensor: the manifest has the SHA-256 of all bytes."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)

@@ -1,0 +1,122 @@
+"""What a step depends on: weights, moments, step, random generators; captured, restored, digested.
+
+Where it is kept is the affair of `checkpoint`.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainyard.training.model.shard_assignment import whole
+
+Tensors = dict[str, Tensor]
+_QUICK_BYTES = 1 << 29
+
+
+@dataclass
+class TrainingState:
+    """The moving parts of a run between two steps."""
+
+    model: nn.Module
+    """Uncompiled, so that names do not depend on compilation."""
+    optimizer: Optimizer
+    step: int = 0
+    """Optimizer steps done."""
+    seconds: float = 0.0
+    """Time spent training so far, over all segments of the run."""
+    data_position: dict[str, Any] | None = None
+    """Where the data of the next step is, if the step does not say it all."""
+    exchange: Callable[[], Tensors] | None = None
+    """The live tensors of an exchange of gradients that has a state; they are part `exchange`."""
+    is_of_step: bool = True
+    """False once `step` was set back to that of the last checkpoint: the tensors are of a later one."""
+    pending_row: dict[str, Any] | None = None
+    """The metrics of the last step while its validation was put off by a stop."""
+
+    def tensors(self) -> dict[str, Tensors]:
+        """The live tensors by part (`model`, `optimizer`) and name; loading into them restores both."""
+        exchange = {"exchange": self.exchange()} if self.exchange else {}
+        return {"model": dict(self.model.state_dict()), "optimizer": self._moments(), **exchange}
+
+    def digests(self, *, hashed: bool = True) -> dict[str, str]:
+        """`state_sha256` of the run contract: a digest of the model's tensors and one of the optimizer's.
+
+        All processes must call it; one that has no use for the digests only takes part with `hashed=False`.
+        """
+        parts = {"model": self.model.state_dict(), "optimizer": self._moments()}
+        return {part: digest(tensors, hashed=hashed) for part, tensors in parts.items()}
+
+    def is_quick_to_hash(self) -> bool:
+        """Whether this process alone can compute the digests in about a second."""
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            return False
+        tensors = (tensor for part in self.tensors().values() for tensor in part.values())
+        return self.is_of_step and sum(tensor.nbytes for tensor in tensors) <= _QUICK_BYTES
+
+    def tokens_seen(self, per_step: int) -> int:
+        """Tokens trained on so far, by how many a step takes."""
+        return self.step * per_step
+
+    def _moments(self) -> Tensors:
+        state = self.optimizer.state
+        return {
+            f"{name}.{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in state[parameter].items()
+        }
+
+
+def digest(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str:
+    """SHA-256 over name, dtype, shape and bytes of each tensor, in order of name.
+
+    Sharded tensors are gathered one at a time; all processes must call it. With `hashed=False` a process only
+    takes part in that, and gets the digest of nothing.
+    """
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = whole(tensors[name].detach())
+        if not hashed:
+            continue
+        tensor = tensor.cpu().contiguous()
+        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def generator_states() -> dict[str, Any]:
+    """The states of Python's, numpy's and torch's generators, as JSON."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": _hex(torch.get_rng_state()),
+        "cuda": [_hex(state) for state in devices],
+    }
+
+
+def restore_generators(states: Mapping[str, Any]) -> None:
+    """Set all generators to captured states; those of devices that are gone are left out."""
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(_from_hex(states["torch"]))
+    for index, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(_from_hex(state), index)
+
+
+def _hex(state: Tensor) -> str:
+    return bytes(state.numpy()).hex()
+
+
+def _from_hex(text: str) -> Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

@@ -1,0 +1,144 @@
+"""Read the index of a checkpoint (`.metadata`), which locates every tensor, without executing its pickle.
+
+    .metadata --the classes of an index, no others--> Metadata --types, files, sizes--> resume, export, prove
+
+The index is a pickle, and torch's own reader executes whatever a pickle contains. A checkpoint may come from
+anywhere, so every reader in Trainyard uses `read_index`. The contents of the tensors are not checked here.
+"""
+
+import io
+import pathlib
+import pickle
+from collections.abc import Mapping
+from enum import Enum, EnumType
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+
+from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.run.checkpoint_manifest import read_manifest
+from trainyard.run.outside import read_bytes
+
+INDEX_NAME = ".metadata"
+DAMAGED = (
+    *(pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError),
+    *(RuntimeError, OSError, OverflowError, ImportError, MemoryError, RecursionError),
+)
+"""The errors that torch and pickle raise for invalid bytes."""
+
+
+def read_index(checkpoint: Path) -> Metadata:
+    """Read the index of the checkpoint in a directory; no function that it names is called.
+
+    The index may only name files that the checkpoint's manifest lists, and tensors that fit into them.
+    Otherwise it raises CheckpointError.
+    """
+    path = checkpoint / INDEX_NAME
+    sizes = {file.path: file.size for file in read_manifest(checkpoint).files}
+    try:
+        if INDEX_NAME not in sizes:
+            raise ValueError("the checkpoint's manifest does not list it")
+        index = IndexUnpickler(io.BytesIO(read_bytes(path, links=False))).load()
+        _require_tensors(index, most=sum(sizes.values()))
+        _require_places(index, sizes)
+    except (FileNotFoundError, DamagedFileError) as error:
+        raise CheckpointError(str(error)) from None
+    except DAMAGED as error:
+        raise CheckpointError(f"{path}: is no index of a checkpoint ({why(error)})") from None
+    return cast(Metadata, index)
+
+
+def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
+    """The entry of each tensor in an index from `read_index`, by name."""
+    return cast(dict[str, TensorStorageMetadata], index.state_dict_metadata)
+
+
+def why(error: BaseException) -> str:
+    """The first line of an error of torch or pickle."""
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+class IndexedReader(FileSystemReader):
+    """torch's reader of a checkpoint, with an index from `read_index`."""
+
+    def __init__(self, checkpoint: Path, index: Metadata) -> None:
+        super().__init__(checkpoint)
+        self._index = index
+
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+        return self._index
+
+
+def _enum_member(kind: object, name: object) -> Enum:
+    """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle the members of an enum."""
+    if not isinstance(kind, EnumType) or name not in kind.__members__:
+        raise pickle.UnpicklingError(
+            f"{INDEX_NAME} asks for {name!r:.40} of something that is no enum with it"
+        )
+    return cast(Enum, kind[str(name)])
+
+
+_CLASSES: dict[tuple[str, str], Any] = {
+    ("torch.distributed.checkpoint.metadata", name): getattr(metadata, name)
+    for name in (
+        *("Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
+        *("TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"),
+    )
+} | {
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): filesystem._StorageInfo,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("torch", "Size"): torch.Size,
+    # In Python 3.13 these classes are in another module.
+    **dict.fromkeys(
+        product(("pathlib", "pathlib._local"), ("PosixPath", "PurePosixPath")), pathlib.PurePosixPath
+    ),
+    ("builtins", "getattr"): _enum_member,
+}
+
+
+class IndexUnpickler(pickle.Unpickler):
+    """Loads only the classes of an index."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _CLASSES.get((module, name))
+        if found is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            found = getattr(torch, name)
+        if found is None:
+            raise pickle.UnpicklingError(f"{INDEX_NAME} names {module}.{name}, which no index holds")
+        return found
+
+
+def _require_tensors(index: Any, *, most: int) -> None:
+    """Raise ValueError for an entry that is not a tensor, or is larger than all files together.
+
+    Other kinds of entries are refused because torch unpickles them without any check.
+    """
+    if not isinstance(index, Metadata) or not isinstance(index.state_dict_metadata, dict):
+        raise ValueError("it holds something else")
+    for name, entry in index.state_dict_metadata.items():
+        if not isinstance(name, str) or not isinstance(entry, TensorStorageMetadata):
+            raise ValueError(f"{name!r:.80} is no tensor")
+        size, dtype = entry.size, entry.properties.dtype
+        if not isinstance(size, torch.Size) or not isinstance(dtype, torch.dtype) or min(size, default=0) < 0:
+            raise ValueError(f"{name!r:.80} is a tensor without a shape or type")
+        if size.numel() * dtype.itemsize > most:
+            raise ValueError(f"{name!r:.80} is said to be larger than the checkpoint")
+
+
+def _require_places(index: Metadata, sizes: Mapping[str, int]) -> None:
+    """Raise ValueError for a location outside the files of the checkpoint, because no digest covers it."""
+    if not isinstance(index.storage_data, dict):
+        raise ValueError("it names no files")
+    for key, place in index.storage_data.items():
+        if not isinstance(key, MetadataIndex) or not isinstance(place, filesystem._StorageInfo):
+            raise ValueError(f"{key!r:.80} has no place in a file")
+        if place.relative_path not in sizes:
+            raise ValueError(f"it names {place.relative_path!r:.80}, which is no file of the checkpoint")
+        whole = isinstance(place.offset, int) and isinstance(place.length, int)
+        if not whole or place.offset < 0 or place.length < 0 or place.transform_descriptors:
+            raise ValueError(f"it names no usable place in {place.relative_path}")

@@ -1,0 +1,140 @@
+"""The process that writes checkpoints: it hashes and writes the copies that training made in shared memory.
+
+    trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --files--> trainer
+
+Each trainer starts one before its first step, which speaks to that trainer only. It takes no part in
+collectives, sees no GPU, ignores Ctrl-C and SIGTERM, which are for the trainer to answer, and ends at once
+when its trainer is gone.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlan
+
+from trainyard.errors import CheckpointError, TrainyardError
+from trainyard.training.checkpoint.shards import Written, write_shards
+from trainyard.training.checkpoint.staging import Copies, require_finite
+from trainyard.training.runtime.stop_signals import children_shielded
+
+Result = TypeVar("Result")
+START_METHOD = "spawn"
+"""Of `multiprocessing`: the process shares nothing with its trainer but what it is given."""
+_END_SECONDS = 10
+_NICENESS = 5
+"""Enough that a step on the same processors goes first, and not so much that a save starves beside it."""
+
+
+class WriterProcess:
+    """The trainer's side of it. One request at a time, from one thread."""
+
+    def __init__(self, memory: int) -> None:
+        """Start it without waiting for it. `memory` is the descriptor of what it writes from."""
+        context: Any = get_context(START_METHOD)
+        self._pipe, theirs = context.Pipe()
+        resource_tracker.ensure_running()  # its start would take the shield away
+        with children_shielded():
+            self._process = context.Process(
+                target=_serve, args=(theirs,), name="checkpoint-writer", daemon=True
+            )
+            self._process.start()
+        theirs.close()
+        send_handle(self._pipe, memory, self._process.pid)
+
+    def prepare(self, plan: SavePlan) -> None:
+        """Say what is written from now on. Raises OSError when the memory cannot be mapped."""
+        self._ask(("prepare", plan))
+
+    def write(self, path: Path) -> Written:
+        """Write the copies below `path`. Raises OSError or NotFiniteError."""
+        written: Written = self._ask(("write", path))
+        return written
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        """What `work`, which can be pickled, gives there. Raises its OSError or TrainyardError."""
+        result: Result = self._ask(("do", work))
+        return result
+
+    def kill(self) -> None:
+        """End it, in the middle of whatever it does."""
+        self._process.kill()
+        self._process.join()
+
+    def close(self) -> None:
+        """End it. Nobody may be waiting for an answer any more."""
+        self.kill()
+        self._pipe.close()
+
+    def _ask(self, request: tuple[str, Any]) -> Any:
+        try:
+            self._pipe.send(request)
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            self._process.join(_END_SECONDS)
+            raise CheckpointError(_how_it_ended(self._process.exitcode)) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"the process that writes checkpoints ended with {code}"
+    name = signal.Signals(-code).name
+    hint = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
+    return f"the process that writes checkpoints was ended by {name}{hint}"
+
+
+class _Writer:
+    """What the process does."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._copies: Copies | None = None
+
+    def prepare(self, plan: SavePlan) -> None:
+        self._copies = Copies(plan, self._memory)
+
+    def write(self, path: Path) -> Written:
+        assert self._copies is not None
+        require_finite(self._copies.plan, self._copies.tensor_of)
+        return write_shards(path, self._copies.plan, self._copies.tensor_of)
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer requests until the pipe is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_trainer, daemon=True).start()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # torch's writer would open a context of each GPU
+    os.nice(_NICENESS)
+    torch.set_num_threads(1)
+    with suppress(EOFError, ConnectionError):
+        writer = _Writer(recv_handle(pipe))
+        while True:
+            name, argument = pipe.recv()
+            try:
+                answer: Any = getattr(writer, name)(argument)
+            except (OSError, TrainyardError) as error:
+                answer = error
+            pipe.send(answer)
+
+
+def _end_with_trainer() -> None:
+    """A writer that outlived its trainer would write into the folder of the run that goes on."""
+    trainer = parent_process()
+    assert trainer is not None
+    trainer.join()
+    os._exit(1)

@@ -1,0 +1,206 @@
+"""Choose the files of the training corpus, their order, and the ones held out for validation.
+
+A corpus is a list of files: the source code of the running interpreter's standard library, or the files below
+a path of the configuration. The order and the split depend on the relative paths alone, so they are the same
+on every machine. This module opens no file; `document_reader` reads them.
+"""
+
+import hashlib
+import os
+import stat
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import DataError
+from trainyard.training.data.megatron_index import SUFFIX as INDEX_SUFFIX
+from trainyard.training.data.megatron_index import index_beside
+from trainyard.training.data.skipped import SkipTally, passed_over
+
+OTHER_SUFFIX = "files with another suffix"
+NOT_UTF8 = "files that are not UTF-8"
+_FIXES = {
+    NOT_UTF8: " Save it as UTF-8 (iconv -f latin1 -t utf-8 OLD.txt > NEW.txt).",
+    OTHER_SUFFIX: " Convert PDF and Word documents to .txt first.",
+}
+SUFFIXES = (".txt", ".py", ".md", ".jsonl", ".parquet", ".bin")
+# Distributors (Debian, the official container images) leave the tests out. The corpus does too, so that the
+# same Python version gives the same tokens on more machines. The other folders hold no library source.
+_NOT_LIBRARY_FOLDERS = frozenset(
+    ("test", "tests", "idle_test", "site-packages", "dist-packages", "lib-dynload", "__pycache__")
+)
+_MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize")
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """One file of a corpus."""
+
+    path: Path
+    relative: str
+    """The path relative to the corpus' root, with forward slashes. It determines the order and the split."""
+    size: int
+    """In bytes."""
+    modified_ns: int
+    index: Path | None = None
+    """The `.idx` file beside a Megatron `.bin` file."""
+
+    @property
+    def suffix(self) -> str:
+        return self.path.suffix.lower()
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of one source of data, sorted by relative path."""
+
+    name: str
+    """The name shown to people."""
+    files: tuple[CorpusFile, ...]
+
+
+def standard_library(root: Path | None = None) -> Corpus:
+    """The `.py` files of the running interpreter's standard library, without tests and installed packages.
+
+    `root` overrides the library's folder. Raises DataError when it has no source files, as in an interpreter
+    that ships its library as bytecode or in an archive.
+    """
+    skips = SkipTally()  # empty modules of the library are not worth reporting
+    root = (root or Path(sysconfig.get_path("stdlib"))).resolve()
+    paths = _paths_below(root, is_pruned=_is_not_library, skips=skips)
+    files = _corpus_files(root, (p for p in paths if _is_library_source(p, root)), skips)
+    if not files:
+        raise DataError(
+            f"{root}: the standard library of this Python has no source files.{passed_over(skips.summary())} "
+            "Set data.train_path to a file or folder of your own."
+        )
+    return Corpus(f"Python {sys.version_info.major}.{sys.version_info.minor} standard library", files)
+
+
+def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
+    """Find the usable files at `path`, which is a file or a folder that is searched recursively.
+
+    A Megatron dataset counts as its `.bin` file; `path` may name it without the suffix or by its index.
+    `key` (`data.train_path`) is for messages. Folders in `without` and names with a leading dot are left
+    out. Links are followed, each folder once. Raises DataError when `path` is missing or has no usable
+    file.
+    """
+    path = _of_megatron(path)
+    if not path.exists():
+        raise DataError(f"{key}: {path} does not exist. {_advice(key)}")
+    if path.is_dir():
+        excluded = {folder.resolve() for folder in without} - {path.resolve()}
+        paths = _paths_below(path, is_pruned=lambda p: _is_hidden(p) or p.resolve() in excluded, skips=skips)
+        files = _corpus_files(path, (p for p in paths if not _is_hidden(p)), skips)
+    else:
+        files = _corpus_files(path.parent, [path], skips)
+    if not files:
+        raise DataError(nothing_usable(key, path, skips))
+    return Corpus(str(path), files)
+
+
+def _of_megatron(path: Path) -> Path:
+    """The `.bin` file that `path` means if it is the prefix or the index of a Megatron dataset."""
+    tokens = path.with_suffix(".bin") if path.suffix == INDEX_SUFFIX else Path(f"{path}.bin")
+    named = path.suffix == INDEX_SUFFIX or not path.exists()
+    return tokens if named and tokens.is_file() and index_beside(tokens) else path
+
+
+def nothing_usable(key: str, path: Path | str, skips: SkipTally) -> str:
+    """The message for a path without usable files."""
+    reasons = [skipped.reason for skipped in skips.summary()]
+    fix = next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
+    return f"{key}: {path} has no usable data.{passed_over(skips.summary())}{fix} {_advice(key)}"
+
+
+def hold_out(
+    files: tuple[CorpusFile, ...], fraction: float
+) -> tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]]:
+    """Split into training and validation files by a hash of each relative path.
+
+    About `fraction` of the files are held out, the same ones on every machine. No file is held out when one
+    of the two sides would be empty.
+    """
+    held_out = tuple(file for file in files if _place(file.relative) < fraction)
+    rest = tuple(file for file in files if _place(file.relative) >= fraction)
+    return (rest, held_out) if rest and held_out else (files, ())
+
+
+def _place(relative: str) -> float:
+    """Map a path to [0, 1), with all paths evenly distributed."""
+    return int.from_bytes(hashlib.sha256(os.fsencode(relative)).digest()[:6], "big") / 2**48
+
+
+def _advice(key: str) -> str:
+    kinds = ", ".join(SUFFIXES[:-1])
+    held_out = key == "data.validation_path"
+    instead = "hold out part of the training files" if held_out else "train on Python's standard library"
+    return f"Put {kinds} or .bin files there, or set it to null to {instead}: --set {key}=null"
+
+
+def _paths_below(root: Path, *, is_pruned: Callable[[Path], bool], skips: SkipTally) -> Iterator[Path]:
+    """Yield all paths below `root` that are not folders, in a fixed order; enter no folder twice."""
+
+    def unreadable(error: OSError) -> None:
+        skips.add("unreadable folders", str(error.filename))
+
+    seen = {_identity(root)}
+    for folder, names, files in os.walk(root, followlinks=True, onerror=unreadable):
+        kept = []
+        for name in sorted(names):
+            path = Path(folder, name)
+            if not is_pruned(path) and (identity := _identity(path)) not in seen:
+                seen.add(identity)
+                kept.append(name)
+        names[:] = kept
+        yield from (Path(folder, name) for name in sorted(files))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
+def _is_not_library(folder: Path) -> bool:
+    name = folder.name
+    return folder.is_symlink() or name in _NOT_LIBRARY_FOLDERS or name.startswith(("config-", "."))
+
+
+def _is_library_source(path: Path, root: Path) -> bool:
+    if path.suffix != ".py" or path.name.startswith(_MACHINE_SPECIFIC):
+        return False
+    return not path.is_symlink() or path.resolve().is_relative_to(root)
+
+
+def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTally) -> tuple[CorpusFile, ...]:
+    """The non-empty files of `paths` with a known suffix, sorted; the others are counted in `skips`."""
+    files = []
+    for path in paths:
+        relative = path.relative_to(root).as_posix()
+        if path.suffix == INDEX_SUFFIX and path.with_suffix(".bin").is_file():
+            continue
+        if path.suffix.lower() not in SUFFIXES:
+            skips.add(OTHER_SUFFIX, relative)
+        elif (status := _status(path)) is None:
+            skips.add("unreadable files", relative)
+        elif status.st_size == 0:
+            skips.add("empty files", relative)
+        else:
+            index = index_beside(path) if path.suffix == ".bin" else None
+            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns, index))
+    return tuple(sorted(files, key=lambda file: os.fsencode(file.relative)))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """The status of a regular file; None for anything else, such as a dangling link or a pipe."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,205 @@
+"""Read the documents in a file as UTF-8. A text file is one document; so is a row of JSON lines or Parquet.
+
+A document arrives in pieces, so that a long text file is never in memory as a whole. Unreadable content
+(binary files, rows without text) is counted and named, never guessed. This module does not tokenise.
+"""
+
+import codecs
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trainyard.training.data.corpus import NOT_UTF8, CorpusFile
+from trainyard.training.data.portion import WHOLE, Portion
+from trainyard.training.data.skipped import SkipTally
+
+Piece = bytes | None
+"""A part of a document's text in UTF-8, cut between characters; None ends the document."""
+_PIECE_BYTES = 1 << 20
+_PARQUET_ROWS = 1024
+
+
+def read_pieces(
+    file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion = WHOLE
+) -> Iterator[Piece]:
+    """Read the documents of `file` in pieces; `text_field` names the text in JSON lines and Parquet rows.
+
+    A `portion` restricts reading to one side of the file's split.
+    """
+    if file.suffix == ".jsonl":
+        return _json_lines(file, text_field, skips, portion)
+    if file.suffix == ".parquet":
+        return _parquet(file, text_field, skips, portion)
+    return _text(file, skips, portion)
+
+
+def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
+    problem = _text_problem(file.path)
+    if problem is not None:
+        skips.add(problem, file.relative)
+        return
+    if portion.is_whole:
+        yield from _text_pieces(file.path)
+    else:
+        size = file.path.stat().st_size
+        start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
+        if start == end:
+            return
+        yield from _text_pieces(file.path, start, end)
+    yield None
+
+
+def _place_to_cut(path: Path, cut: int, size: int) -> int:
+    """Move `cut` forward to the start of a line, searched in the first half of the rest of the file.
+
+    When there is none, move it to the start of a character.
+    """
+    with path.open("rb") as file:
+        file.seek(cut - 1)  # the line may begin at `cut` itself
+        text = file.read(min((size - cut) // 2 + 1, _PIECE_BYTES))
+    if line_end := text.find(b"\n") + 1:
+        return cut - 1 + line_end
+    return cut + next((n for n, byte in enumerate(text[1:]) if byte & 0xC0 != 0x80), size - cut)
+
+
+def _text_problem(path: Path) -> str | None:
+    """The reason why `path` is not text, or None.
+
+    Reads the whole file first, so that training never includes half a file.
+    """
+    decoder, is_first = codecs.getincrementaldecoder("utf-8")(), True
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_PIECE_BYTES):
+                if is_first and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    return "files in UTF-16 (save as UTF-8)"
+                is_first = False
+                if b"\0" in chunk:
+                    return "binary files"
+                decoder.decode(chunk)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    except OSError:
+        return "unreadable files"
+    return None
+
+
+def _text_pieces(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yield the text of `path`, or its bytes from `start` to `end`, cut at line ends or between characters.
+
+    A short text is one piece.
+    """
+    rest, left = b"", sys.maxsize if end is None else end - start
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(min(_PIECE_BYTES, left)):
+            left -= len(chunk)
+            text = rest + chunk
+            if len(chunk) < _PIECE_BYTES:
+                rest = text
+                break
+            cut = text.rfind(b"\n") + 1 or _character_end(text)
+            yield text[:cut]
+            rest = text[cut:]
+    if rest:
+        yield rest
+
+
+def _character_end(text: bytes) -> int:
+    """The end of the last certainly whole character in UTF-8 `text`, which has at least two characters."""
+    cut = len(text) - 1
+    while text[cut] & 0xC0 == 0x80 and cut > len(text) - 4:
+        cut -= 1
+    return cut or len(text)
+
+
+def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
+    try:
+        count, row = 0 if portion.is_whole else _row_count(file.path), -1
+        with file.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                row += 1
+                if portion.is_whole or portion.has_row(row, count):
+                    yield from _json_row(line, text_field, _Place(file.relative, number, skips))
+    except OSError:
+        skips.add("unreadable files", file.relative)
+
+
+def _row_count(path: Path) -> int:
+    with path.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+class _Place:
+    """The file and line of a row, for the skip tally."""
+
+    def __init__(self, name: str, number: int, skips: SkipTally) -> None:
+        self._name, self._number, self._skips = name, number, skips
+
+    def skip(self, reason: str) -> None:
+        self._skips.add(reason, f"{self._name}:{self._number}")
+
+
+def _json_row(line: bytes, text_field: str, place: _Place) -> Iterator[Piece]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return place.skip("lines that are not UTF-8")
+    except (ValueError, RecursionError):
+        return place.skip("lines that are not JSON")
+    if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
+        return place.skip(f"rows without a text in {text_field!r} (data.text_field)")
+    yield from _row_pieces(row[text_field], place)
+    return None
+
+
+def _row_pieces(text: str, place: _Place) -> Iterator[Piece]:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
+        return place.skip("lines that are not UTF-8")
+    if not encoded:
+        return place.skip("rows with an empty text")
+    yield encoded
+    yield None
+    return None
+
+
+def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(file.path) as table:
+            if text_field not in table.schema_arrow.names:
+                skips.add(f"files without the column {text_field!r} (data.text_field)", file.relative)
+                return
+            count = table.metadata.num_rows
+
+            def is_read(row: int) -> bool:
+                return portion.is_whole or portion.has_row(row, count)
+
+            batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field])
+            yield from _parquet_rows(batches, file, skips, is_read=is_read)
+    except (pyarrow.ArrowException, OSError):
+        skips.add("unreadable files", file.relative)
+
+
+def _parquet_rows(
+    batches: Iterator[object], file: CorpusFile, skips: SkipTally, *, is_read: Callable[[int], bool]
+) -> Iterator[Piece]:
+    number = 0
+    for batch in batches:
+        for text in batch.column(0).to_pylist():  # type: ignore[attr-defined]  # pyarrow has no types
+            number += 1
+            if not is_read(number - 1):
+                continue
+            place = _Place(file.relative, number, skips)
+            if isinstance(text, str):
+                yield from _row_pieces(text, place)
+            else:
+                place.skip("rows whose text is missing or no string")

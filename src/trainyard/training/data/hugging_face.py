@@ -1,0 +1,172 @@
+"""Stream the texts of a Hugging Face dataset in a fixed order, with a position to continue from.
+
+The texts are read during training and are not stored. They come from the Hub at a recorded commit, or from
+a local folder in a format that the `datasets` library reads. `token_stream` tokenises them.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.schema import HuggingFaceConfig
+from trainyard.errors import ConfigError, DataError, ServiceError
+from trainyard.run.whole_files import sha256_of_file
+
+StreamPosition = dict[str, Any] | None
+"""The position to continue reading from, as JSON; None is the beginning."""
+_SECONDS = 30.0
+_COMMIT_DIGITS = 40
+_KEY = "data.hugging_face"
+
+
+@dataclass(frozen=True)
+class DatasetOrigin:
+    """The dataset and the revision that is read."""
+
+    dataset: str
+    """Its name on the Hub, or a local folder."""
+    revision: str | None
+    """The commit on the Hub; None for a local folder."""
+
+    @cached_property
+    def content(self) -> str:
+        """An identifier of the data: the dataset and its commit, or a digest of the local folder."""
+        if self.revision is None:
+            return _digest_of_folder(Path(self.dataset))
+        return f"{self.dataset}@{self.revision}"
+
+
+def find_origin(config: HuggingFaceConfig) -> DatasetOrigin:
+    """Resolve `revision`, or the newest revision, to a commit; a local folder has no commit.
+
+    Raises ServiceError when the Hub cannot be reached, DataError when it has no such dataset or commit.
+    """
+    assert config.dataset is not None
+    if Path(config.dataset).is_dir():
+        if config.revision is not None:
+            raise ConfigError(
+                f"{_KEY}.revision: {config.dataset} is a local folder, which has no commits. Set it to null."
+            )
+        return DatasetOrigin(config.dataset, None)
+    revision = config.revision
+    if revision is None or len(revision) != _COMMIT_DIGITS:
+        revision = _newest_commit(config.dataset, revision)
+    return DatasetOrigin(config.dataset, revision)
+
+
+def _newest_commit(dataset: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi
+
+    with _explained(dataset):
+        found = HfApi().dataset_info(dataset, revision=revision, timeout=_SECONDS).sha
+    if not found:
+        raise ServiceError(f"The Hub names no commit of {dataset}. Set {_KEY}.revision to the one to read.")
+    return str(found)
+
+
+def _digest_of_folder(folder: Path) -> str:
+    """A digest of the name and content of each file that is not hidden, so that any change is noticed."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        relative = path.relative_to(folder).as_posix()
+        if not any(part.startswith(".") for part in relative.split("/")):
+            total.update(b"%s %s\0" % (sha256_of_file(path).encode(), os.fsencode(relative)))
+    return total.hexdigest()
+
+
+class TextStream:
+    """The texts of one split, in the dataset's own order."""
+
+    def __init__(
+        self, config: HuggingFaceConfig, split: str, *, revision: str | None, text_field: str
+    ) -> None:
+        """Read only the list of files. Raises ServiceError and DataError."""
+        import datasets
+
+        assert config.dataset is not None
+        datasets.disable_progress_bars()
+        self._name, self._split, self._text_field = config.dataset, split, text_field
+        with _explained(self._name):
+            self._rows = datasets.load_dataset(
+                config.dataset, config.name, split=split, revision=revision, streaming=True
+            )
+        self._place: StreamPosition = None
+        self._iterator = iter(self._rows)
+
+    def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
+        """Read the next `count` rows from `place` on: their texts in UTF-8, and the position after them.
+
+        Rows without a text are left out, so the list may be shorter. The position is None at the end of the
+        split. Raises ServiceError when the Hub cannot be reached, DataError when a row lacks the text field.
+        """
+        if place != self._place:
+            self._rows.load_state_dict(place)
+            self._iterator = iter(self._rows)
+        texts: list[bytes] = []
+        with _explained(self._name):
+            for _ in range(count):
+                if (row := next(self._iterator, None)) is None:
+                    self._place = None
+                    self._rows.load_state_dict(None)
+                    self._iterator = iter(self._rows)
+                    return texts, None
+                texts += self._text_of(row)
+            self._place = self._rows.state_dict()
+        return texts, self._place
+
+    def _text_of(self, row: dict[str, Any]) -> list[bytes]:
+        """The text of the row in a list; an empty list when the row has no text."""
+        if self._text_field not in row:
+            raise DataError(
+                f"{self._name} ({self._split}): rows have no {self._text_field!r}, only "
+                f"{', '.join(map(repr, row))}. Set data.text_field to the one that holds the text."
+            )
+        text = row[self._text_field]
+        try:
+            return [text.encode()] if isinstance(text, str) and text else []
+        except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
+            return []
+
+
+@contextmanager
+def _explained(dataset: str) -> Iterator[None]:
+    """Convert the errors of the libraries to errors that say what to do."""
+    import datasets.exceptions
+    import pyarrow
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise _unusable(dataset, error) from None
+    except (datasets.exceptions.DatasetsError, ValueError, RuntimeError, pyarrow.ArrowException) as error:
+        raise _unusable(dataset, error) from None
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
+        raise _unreachable(dataset, error) from None
+
+
+def _unusable(dataset: str, error: Exception) -> DataError:
+    return DataError(
+        f"{_KEY}.dataset: {dataset} cannot be read ({_first_line(error)}). Check its name, split, "
+        "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
+    )
+
+
+def _unreachable(dataset: str, error: Exception) -> ServiceError:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        fix = "HF_HUB_OFFLINE is set: unset it"
+    else:
+        fix = "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+    return ServiceError(
+        f"{dataset} cannot be read from the Hugging Face Hub ({_first_line(error)}).\n"
+        f"{fix}, or put the files into a local folder and set {_KEY}.dataset to it."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,180 @@
+"""Plan the preparation of token files: the source files and the target folder. Reads and writes no data.
+
+The name of the target folder is a digest of everything that determines the tokens, so a change of data or
+configuration leads to a new preparation. `tokens` makes the token files.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig, ModelConfig
+from trainyard.errors import DataError
+from trainyard.training.data.corpus import (
+    Corpus,
+    CorpusFile,
+    corpus_at,
+    hold_out,
+    nothing_usable,
+    standard_library,
+)
+from trainyard.training.data.portion import WHOLE, Portion
+from trainyard.training.data.skipped import Skipped, SkipTally
+from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A plan: the files to prepare and the target folder."""
+
+    name: str
+    train: tuple[CorpusFile, ...]
+    validation: tuple[CorpusFile, ...]
+    skipped: tuple[Skipped, ...]
+    """Skipped among the training files, including those held out for validation."""
+    directory: Path
+    data: DataConfig
+    vocab_size: int
+    vocabulary: Vocabulary
+    validation_skipped: tuple[Skipped, ...] = ()
+    """Skipped in data.validation_path."""
+    split: str | None = None
+    """How validation data is held out of the training files, `files` or `within`; None: it is not."""
+
+    @property
+    def portions(self) -> tuple[Portion, Portion]:
+        """The portions that are read of each training file and of each validation file."""
+        if self.split != "within":
+            return WHOLE, WHOLE
+        fraction = self.data.validation_fraction
+        return Portion(fraction), Portion(fraction, held_out=True)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in set(self.train + self.validation))
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as shown by `--dry-run`."""
+        return {
+            "name": self.name,
+            "train_files": len(self.train),
+            "validation_files": len(self.validation),
+            "bytes": self.size,
+            "directory": str(self.directory),
+            **({} if self.split is None else {"validation_split": self.split}),
+        }
+
+
+def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
+    """The first of `plans`, which is used unless its validation part turns out to be too short."""
+    return next(plans(data, model))
+
+
+def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
+    """Find the files and decide what is held out. Reads only the tokenizer and writes nothing.
+
+    `data.validation_split: auto` yields several plans, because held-out files may have too few tokens for
+    validation, and their number of tokens is only known after preparation. Raises DataError when a path is
+    missing or has nothing to read, ConfigError when the tokenizer is unusable.
+    """
+    vocabulary = load_vocabulary(model)
+    skips, validation_skips = SkipTally(), SkipTally()
+    corpus = _train_corpus(data, skips)
+    held_out = _validation_corpus(data, validation_skips).files if data.validation_path is not None else ()
+
+    def planned(split: str | None) -> Preparation:
+        train, validation = corpus.files, held_out
+        if split == "files":
+            train, validation = hold_out(corpus.files, data.validation_fraction)
+        elif split == "within":
+            validation = corpus.files
+        vocab_size = model.architecture.vocab_size
+        key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation), split=split)
+        return Preparation(
+            name=corpus.name,
+            train=train,
+            validation=validation,
+            skipped=skips.summary(),
+            directory=Path(data.prepared_directory).expanduser() / key,
+            data=data,
+            vocab_size=vocab_size,
+            vocabulary=vocabulary,
+            validation_skipped=validation_skips.summary(),
+            split=split,
+        )
+
+    if data.validation_path is not None or data.validation_fraction == 0:
+        yield planned(None)
+    elif data.validation_split != "auto":
+        yield planned(data.validation_split)
+    else:
+        by_files = planned("files")
+        if by_files.validation:
+            yield by_files
+        yield planned("within")
+        yield by_files  # a text that is too short to split is used for training as a whole
+
+
+def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
+    if data.train_path is None:
+        return standard_library()
+    without = [Path(data.prepared_directory).expanduser()]
+    if data.validation_path is not None:
+        without.append(Path(data.validation_path).expanduser())
+    return _corpus("data.train_path", data.train_path, data=data, without=without, skips=skips)
+
+
+def _validation_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
+    assert data.validation_path is not None
+    without = [Path(data.prepared_directory).expanduser()]
+    return _corpus("data.validation_path", data.validation_path, data=data, without=without, skips=skips)
+
+
+def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], skips: SkipTally) -> Corpus:
+    """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
+    corpus = corpus_at(key, Path(path).expanduser(), without=without, skips=skips)
+    width = np.dtype(data.bin_dtype).itemsize
+    files = []
+    for file in corpus.files:
+        if file.suffix == ".bin" and not file.index and file.size % width:
+            skips.add(f".bin files that are not whole {data.bin_dtype} numbers", file.relative)
+        else:
+            files.append(file)
+    if not files:
+        raise DataError(nothing_usable(key, path, skips))
+    return replace(corpus, files=tuple(files))
+
+
+def _key(
+    data: DataConfig,
+    vocabulary: Vocabulary,
+    *,
+    vocab_size: int,
+    parts: tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]],
+    split: str | None,
+) -> str:
+    """A digest of everything that determines the tokens. A file with unchanged size and time is unchanged."""
+    files = [[_state(file) for file in part] for part in parts]
+    facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
+    if data.packing == "separate":
+        facts.append(data.packing)
+    if split == "within":
+        facts.append([split, data.validation_fraction])
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _state(file: CorpusFile) -> tuple[str | int, ...]:
+    """Values that change when somebody writes to a file or to the index beside it."""
+    state = (str(file.path.absolute()), file.relative, file.size, file.modified_ns)
+    if file.index is None:
+        return state
+    index = file.index.stat()
+    return (*state, index.st_size, index.st_mtime_ns)

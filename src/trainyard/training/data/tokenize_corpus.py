@@ -1,0 +1,370 @@
+"""Prepare the training data as token files, keep them, and reuse them in later runs.
+
+    plan (preparation) -> pieces of text (documents) -> tokens (vocabulary) -> <prepared_directory>/<key>/
+                                                        train.bin, validation.bin, and index.json last
+
+The fingerprint is a digest of the tokens themselves, so the same data has the same fingerprint on every
+machine and under every path. Reused token files are hashed again, so that the fingerprint is true for the
+tokens that are trained on. `batches` draws the samples.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from trainyard.config.load import load_config
+from trainyard.config.schema import DataConfig, ModelConfig
+from trainyard.errors import ConfigError, DataError
+from trainyard.run.progress import UNSEEN, Progress
+from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
+from trainyard.training.data.document_reader import Piece, read_pieces
+from trainyard.training.data.document_starts import encoded, starts_in
+from trainyard.training.data.folders import make_folder, wait_for_maker
+from trainyard.training.data.megatron_index import read_index
+from trainyard.training.data.portion import Portion
+from trainyard.training.data.preparation import Preparation, plans
+from trainyard.training.data.skipped import Skipped, SkipTally, passed_over
+from trainyard.training.data.token_dataset import PreparedData, fingerprint_of, read_prepared, write_index
+from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
+
+_OTHERS_SECONDS = 5.0
+"""The other processes of a machine wait this long for the first one to begin; then each prepares the data."""
+_MOST_HELD_OUT = 0.5
+"""The largest validation fraction that a message suggests."""
+_STARTS_SUFFIX = ".documents"
+_logger = logging.getLogger(__name__)
+
+
+def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> PreparedData:
+    """Prepare the training tokens, or find those of an earlier run; report the bytes to `progress`.
+
+    Raises DataError when the training tokens are shorter than one sequence, ConfigError when the tokenizer
+    is unusable.
+    """
+    start = time.monotonic()
+    progress.begin("finding files")
+    prepared = _chosen(data, model, lambda plan: _made_or_found(plan, progress))
+    assert prepared is not None
+    if not prepared.reused:
+        for skipped in prepared.skipped:
+            level = logging.INFO if skipped.reason == OTHER_SUFFIX else logging.WARNING
+            _logger.log(level, "passed over %s", skipped)
+    return replace(prepared, seconds=time.monotonic() - start)
+
+
+def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None:
+    """The data that is prepared already; None if it has to be prepared. Writes nothing and reads no tokens.
+
+    Raises what `prepare_data` raises.
+    """
+    return _chosen(data, model, lambda plan: read_prepared(plan.directory))
+
+
+def _chosen(
+    data: DataConfig, model: ModelConfig, found: Callable[[Preparation], PreparedData | None]
+) -> PreparedData | None:
+    """Apply `found` to the plans in order and take the first result whose validation part is long enough.
+
+    When none is long enough, take the last result.
+    """
+    shortest: PreparedData | None = None
+    prepared: PreparedData | None = None
+    for plan in plans(data, model):
+        prepared = found(plan)
+        if prepared is None:
+            return None
+        prepared = replace(prepared, validation_split=plan.split)
+        if _can_validate(prepared, data.sequence_length) or data.validation_split != "auto":
+            break
+        if plan.split == "within":
+            shortest = prepared
+    assert prepared is not None
+    return _long_enough(prepared, data, shortest)
+
+
+def _can_validate(prepared: PreparedData, length: int) -> bool:
+    parts = (prepared.train, prepared.validation)
+    return all(part is not None and part.tokens > length for part in parts)
+
+
+def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
+    prepared = _find(plan.directory, progress)
+    if prepared is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the first process of this machine
+        prepared = _find(plan.directory, progress)
+    if prepared is not None:
+        return replace(prepared, reused=True)
+    passes = (*plan.train, *plan.validation)  # a split file is read once per part
+    progress.begin("reading", sum(file.size for file in passes))
+    _make(plan, progress)
+    prepared = read_prepared(plan.directory)
+    if prepared is None:
+        raise DataError(
+            f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
+        )
+    return replace(prepared, reused=False)
+
+
+def fingerprint_at_hand(config_file: Path) -> str | None:
+    """The fingerprint of the prepared tokens for a configuration; None when they are missing or damaged.
+
+    Small files are always hashed again; large ones only if they were written to since.
+    """
+    try:
+        config = load_config(config_file).config
+    except ConfigError:
+        return None
+    there = Path(config.data.prepared_directory).is_dir()
+    if config.recipe == "grpo" or config.data.hugging_face.dataset or not there:
+        return None
+    try:
+        prepared = prepared_before(config.data, config.model)
+    except (ConfigError, DataError, OSError):
+        return None
+    if prepared is None or prepared.train.verified() is None:
+        return None
+    whole = prepared.validation is None or prepared.validation.verified() is not None
+    return prepared.fingerprint if whole else None
+
+
+def _find(directory: Path, progress: Progress) -> PreparedData | None:
+    """The data that an earlier run prepared; None, with a warning, if its token files have changed."""
+    prepared = read_prepared(directory)
+    if prepared is None:
+        return None
+    progress.begin("hashing prepared tokens")
+    train = prepared.train.verified(progress)
+    validation = prepared.validation and prepared.validation.verified(progress)
+    for before, now in ((prepared.train, train), (prepared.validation, validation)):
+        if before is not None and now is None:
+            _logger.warning(
+                "%s: its content has changed since it was prepared, though not its size; preparing it again",
+                before.path,
+            )
+            return None
+    assert train is not None
+    found = replace(prepared, train=train, validation=validation)
+    _remember(prepared, found, directory)
+    return found
+
+
+def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
+    """Record the file state of large token files, so that the next run need not hash them."""
+    pairs = ((before.train, now.train), (before.validation, now.validation))
+    if any(old and new and new.is_large and old.seen != new.seen for old, new in pairs):
+        with contextlib.suppress(OSError):  # on a read-only file system they are hashed each time
+            write_index(now, directory)
+
+
+def _make(plan: Preparation, progress: Progress) -> None:
+    try:
+        make_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_whole)
+    except OSError as error:
+        raise DataError(
+            f"{plan.directory}: the tokens could not be prepared ({error}). "
+            "Free space, or set data.prepared_directory to a folder that can be written."
+        ) from None
+
+
+def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
+    """Write the token files of `plan` into `folder`, then the index."""
+    skips, held_out = SkipTally(plan.skipped), SkipTally(plan.validation_skipped)
+    if plan.split == "files":
+        held_out = skips
+    to_train, to_validate = plan.portions
+    path = folder / "train.bin"
+    train, train_files = _token_file(
+        plan, plan.train, path=path, skips=skips, portion=to_train, progress=progress
+    )
+    path = folder / "validation.bin"
+    validation, files = _token_file(
+        plan, plan.validation, path=path, skips=held_out, portion=to_validate, progress=progress
+    )
+    if train is None:
+        raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
+    if validation is None and plan.data.validation_path is not None:
+        raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, held_out))
+    if plan.split is None:
+        skips.include(held_out.summary())
+    prepared = PreparedData(
+        plan.name,
+        fingerprint_of(train, validation),
+        train,
+        validation,
+        train_files=train_files,
+        validation_files=files,
+        skipped=skips.summary(),
+        seconds=0.0,
+        reused=False,
+    )
+    write_index(prepared, folder)
+
+
+def _token_file(
+    plan: Preparation,
+    files: tuple[CorpusFile, ...],
+    *,
+    path: Path,
+    skips: SkipTally,
+    portion: Portion,
+    progress: Progress,
+) -> tuple[TokenFile | None, int]:
+    """The tokens of `files`, or None if there are none, and the number of files they come from.
+
+    A single `.bin` file is used in place.
+    """
+    bins = [file for file in files if file.suffix == ".bin"]
+    if len(files) == len(bins) == 1:
+        found = _where_it_lies(plan, bins[0], path=path, portion=portion, progress=progress)
+        return found, int(found is not None)
+    types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
+    if not types:
+        return None, 0
+    with TokenWriter(path, str(np.result_type(*types))) as writer, _starts_writer(plan, path) as starts:
+        used = _write_files(
+            plan, files, writers=(writer, starts), skips=skips, portion=portion, progress=progress
+        )
+        result = replace(writer.finish(), documents=None if starts is None else starts.finish())
+    return (result, used) if result.tokens else (None, 0)
+
+
+def _where_it_lies(
+    plan: Preparation, file: CorpusFile, *, path: Path, portion: Portion, progress: Progress
+) -> TokenFile | None:
+    found = check_tokens(file.path, _stored_type(plan, file), plan.vocab_size, progress)
+    if not portion.is_whole:
+        first, end = portion.span(found.tokens)
+        if first == end:
+            return None
+        found = found.part(first, end)
+    return replace(found, documents=_write_starts(plan, file, path, portion))
+
+
+def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[TokenWriter | None]:
+    """A writer for the document starts of the token file `path`; None unless data.packing is `separate`."""
+    separate = plan.data.packing == "separate"
+    return TokenWriter(path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
+
+
+def _write_starts(plan: Preparation, file: CorpusFile, path: Path, portion: Portion) -> TokenFile | None:
+    """Write the document starts of a `.bin` file that is used in place; the result lies beside `path`."""
+    with _starts_writer(plan, path) as writer:
+        if writer is None:
+            return None
+        for places in starts_in(plan, file, portion):
+            writer.write(places)
+        return writer.finish()
+
+
+def _write_files(
+    plan: Preparation,
+    files: tuple[CorpusFile, ...],
+    *,
+    writers: tuple[TokenWriter, TokenWriter | None],
+    skips: SkipTally,
+    portion: Portion,
+    progress: Progress,
+) -> int:
+    """Write the tokens of `files`, and the document starts if there is a second writer.
+
+    Returns the number of files that had tokens. Skipped files and rows are counted in `skips`.
+    """
+    writer, starts = writers
+    used = 0
+    for file in files:
+        before = writer.tokens
+        if file.suffix == ".bin":
+            if starts is not None:
+                for places in starts_in(plan, file, portion):
+                    starts.write(places + writer.tokens)
+            copy_tokens(
+                file.path,
+                writer,
+                dtype=_stored_type(plan, file),
+                vocab_size=plan.vocab_size,
+                portion=portion,
+                progress=progress,
+            )
+        else:
+            pieces = _told(read_pieces(file, plan.data.text_field, skips, portion), file.size, progress)
+            for tokens, begins in encoded(plan.vocabulary, pieces):
+                if starts is not None and begins:
+                    starts.write(np.array([writer.tokens]))
+                writer.write(tokens)
+        used += writer.tokens > before
+    return used
+
+
+def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
+    """Yield the pieces of a file of `size` bytes and report their bytes; report the rest at the end."""
+    left = size
+    for piece in pieces:
+        count = min(left, len(piece or b""))
+        left -= count
+        progress.advance(count)
+        yield piece
+    progress.advance(left)
+
+
+def _stored_type(plan: Preparation, file: CorpusFile) -> str:
+    """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
+    return read_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
+
+
+def _is_whole(directory: Path) -> bool:
+    prepared = read_prepared(directory)
+    if prepared is None or prepared.train.verified() is None:
+        return False
+    return prepared.validation is None or prepared.validation.verified() is not None
+
+
+def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData | None) -> PreparedData:
+    """`prepared`, without its held-out validation part if that is shorter than a sequence.
+
+    `split` is the earlier attempt to hold out a part of each file, if there was one and it was too short.
+    """
+    length = data.sequence_length
+    if prepared.train.tokens <= length:
+        what = f"data.train_path: {prepared.name} has {prepared.train.tokens:,} tokens"
+        raise DataError(_too_short(what, prepared.skipped, length))
+    if prepared.validation is not None and prepared.validation.tokens <= length:
+        if data.validation_path is not None:
+            what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
+            raise DataError(_too_short(what, (), length))  # the skipped files may be training data
+        split = split or prepared
+        prepared = replace(prepared, validation=None, validation_files=0)
+    if prepared.validation is None and data.validation_fraction > 0:
+        _logger.warning("%s", _no_validation(prepared, data, split or prepared))
+    return prepared
+
+
+def _no_validation(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
+    """Say in numbers why there is no validation data, and what to do."""
+    length, share = data.sequence_length, f"data.validation_fraction {data.validation_fraction:g}"
+    held_out = split.validation.tokens if split.validation else 0
+    total = split.train.tokens + held_out
+    needed = math.ceil(100 * (length + 2) / total) / 100
+    fixes = ["Add text", "set data.validation_path"]
+    if needed <= _MOST_HELD_OUT:
+        fixes.append(f"set data.validation_fraction to {needed:g}")
+    fixes.append("lower data.sequence_length")
+    return (
+        f"no validation: {prepared.name} has {total:,} tokens, {share} holds out {held_out:,} of them, and "
+        f"one sequence takes {length + 1:,} (data.sequence_length and the token after it). "
+        f"{', '.join(fixes[:-1])} or {fixes[-1]}."
+    )
+
+
+def _too_short(what: str, skipped: tuple[Skipped, ...], length: int) -> str:
+    return (
+        f"{what}, less than one sequence, which takes {length + 1:,} (data.sequence_length {length:,} and "
+        f"the token after it).{passed_over(skipped)} Add data, or lower data.sequence_length."
+    )

@@ -1,0 +1,179 @@
+"""Put a model on the devices of the world: tensor parallelism, recomputation, compiling, then FSDP2 or DDP.
+
+Tensor parallelism is in `tensor_parallel`, FSDP2 is `fully_shard` over a device mesh. `Parallel` holds the
+differences between the strategies; the loop knows no strategy.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
+
+from trainyard.config.mesh import MeshShape, mesh_shape
+from trainyard.config.schema import ComputeConfig, Config
+from trainyard.training.model.gradient_compression import CompressedExchange
+from trainyard.training.model.model import Block, Llama, build_model, initialize
+from trainyard.training.model.tensor_parallel import cut_over_group
+from trainyard.training.runtime.world import DataShare, World
+
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+"""The operations whose results selective recomputation keeps, because they are the most expensive."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A model ready to train on this process's device."""
+
+    model: Llama
+    """Holds the parameters under their original names, sharded or whole."""
+    forward: Callable[[Tensor], Tensor]
+    """Token ids `[batch, seq]` to logits."""
+    share: DataShare
+    """This process's share of the sequences."""
+    loss_scale: float
+    """The factor of the loss; needed because DDP and FSDP average gradients, but the loop needs their sum."""
+    autocast: bool
+    """Whether bfloat16 uses autocast; FSDP casts parameters itself."""
+    compressed: CompressedExchange | None = None
+    """Exchanges the gradients if they are compressed."""
+
+    @property
+    def settles(self) -> bool:
+        """Whether the first backward pass changes the bits of later gradient exchanges.
+
+        DDP rebuilds its buckets after it, in the order in which gradients arrived. With three or more
+        processes, the position of a value in a bucket determines the order of summation.
+        """
+        return isinstance(self.forward, DistributedDataParallel) and self.share.world.size > 2
+
+    def accumulating(self, last: bool) -> AbstractContextManager[Any]:
+        """Wrap one forward and backward pass; gradients are exchanged only in the last one of a step."""
+        if isinstance(self.forward, DistributedDataParallel) and not last:
+            return self.forward.no_sync()
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+
+def put_on_devices(config: Config, world: World, device: torch.device) -> Parallel:
+    """Build the model of `config` with its initial weights and distribute it over the world."""
+    compute, shape = config.compute, config.model.architecture
+    if compute.strategy in ("fsdp", "hsdp"):
+        return _sharded(config, world, device)
+    model = build_model(shape, seed=config.training.seed).to(device)
+    _recompute(model, compute)
+    forward: nn.Module = model
+    if compute.compile:
+        forward = torch.compile(model)  # type: ignore[assignment]
+    compressed = None
+    if compute.gradient_compression == "powersgd" and world.size > 1:
+        # Every process makes the same weights from the same seed, so nothing else has to be exchanged.
+        compressed = CompressedExchange(
+            model,
+            init_device_mesh(device.type, (world.size,)),
+            ratio=config.kernel_optimization.compression_ratio,
+            seed=config.training.seed,
+        )
+    elif compute.strategy == "ddp" and world.size > 1:
+        forward = DistributedDataParallel(
+            forward,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+        )
+    scale = float(world.size)
+    return Parallel(model, forward, DataShare(world), scale, autocast=True, compressed=compressed)
+
+
+def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
+    """Apply FSDP2 to each layer, then to the rest.
+
+    The model is created empty, sharded, and then filled, so that no process holds all of it.
+    """
+    compute = config.compute
+    with torch.device("meta"):
+        model = Llama(config.model.architecture)
+    shape = mesh_shape(compute, world.size)
+    mesh = _mesh(shape, compute, device)
+    if shape.tensor > 1:
+        cut_over_group(model, mesh["tensor"])
+    _recompute(model, compute)
+    if compute.compile:
+        for layer in model.model.layers:
+            layer.compile()
+    shard = partial(
+        fully_shard,
+        mesh=mesh["replicate", "shard"] if compute.strategy == "hsdp" else mesh["shard"],
+        mp_policy=_precision(config),
+        # A model on a CPU is in main memory already.
+        offload_policy=CPUOffloadPolicy()
+        if compute.cpu_offload and device.type != "cpu"
+        else OffloadPolicy(),
+    )
+    for layer in model.model.layers:
+        shard(layer)
+    shard(model)
+    model.to_empty(device="cpu" if compute.cpu_offload else device)
+    initialize(model, config.model.architecture, seed=config.training.seed)
+    share = DataShare(world, processes=shape.tensor)
+    return Parallel(model, model, share, loss_scale=float(shape.data), autocast=False)
+
+
+def _mesh(shape: MeshShape, compute: ComputeConfig, device: torch.device) -> DeviceMesh:
+    """Build the mesh with the configured dimensions; neighbouring ranks form the tensor-parallel groups."""
+    sizes = {"shard": shape.shards}
+    if compute.strategy == "hsdp":
+        sizes = {"replicate": shape.replicas, **sizes}
+    if shape.tensor > 1:
+        sizes["tensor"] = shape.tensor
+    return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def _precision(config: Config) -> MixedPrecisionPolicy:
+    """The precision policy: compute in `model.dtype`, reduce gradients in `compute.reduce_dtype`."""
+    if config.model.dtype == "float32":
+        return MixedPrecisionPolicy()
+    reduced = torch.bfloat16 if config.compute.reduce_dtype == "bfloat16" else torch.float32
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
+
+
+def _recompute(model: Llama, compute: ComputeConfig) -> None:
+    """Make the layers recompute their activations in the backward pass instead of keeping them."""
+    if compute.activation_checkpointing == "none":
+        return
+    selective = partial(create_selective_checkpoint_contexts, _keep_the_dear)
+    contexts = noop_context_fn if compute.activation_checkpointing == "full" else selective
+
+    def run(layer: Block, *inputs: Tensor) -> Tensor:
+        result: Tensor = checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts)
+        return result
+
+    model.model.run_layer = run
+
+
+def _keep_the_dear(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,208 @@
+"""When a run saves, what it keeps, and what it says of it: one save under way at most.
+
+How a checkpoint is written is `checkpoint_save`'s; when a step is due is the loop's.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
+
+from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
+from trainyard.run.commands import from_here, made_by, resume_command
+from trainyard.training.checkpoint.checkpoint import SavedCheckpoint, SaveOrigin
+from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
+from trainyard.training.checkpoint.retention import remove_old_checkpoints
+from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult, open_engine
+from trainyard.training.checkpoint.shards import Shares, fits, share_out
+from trainyard.training.run.run_context import RunContext
+
+_GUESS_SECONDS = 5.0
+"""What a save is assumed to take before the first one was measured."""
+
+
+class Saver:
+    """The checkpoints of one segment. A context: leaving it waits for the save under way, if it still can."""
+
+    def __init__(self, parts: RunContext) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._begun_step = parts.state.step if parts.state.step else None
+        self._engine: Engine = AtOnce()
+        self._shares: Shares | None = None
+        self._pending: PendingSave | None = None
+        self._removing: PendingResult[list[int]] | None = None
+        self._waited = 0.0
+        """Seconds that training waited for the save under way."""
+        self._held_up = 0.0
+        self._seconds = _GUESS_SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """What it takes to end the save under way and to save once more, by what the last one took."""
+        return self._seconds * (2 if self._pending else 1)
+
+    def save(self, *, wait: bool = False) -> None:
+        """Save the state of this step, unless that has begun already; `wait` until it is whole.
+
+        One under way is waited for first. With `wait` nothing is copied. Raises CheckpointError, or
+        TrainingFailedError when a weight is not finite; the run is not to go on then.
+        """
+        with self._parts.working(f"saving step {self._state.step}"):
+            if self._begun_step != self._state.step:
+                self.finish()
+                with self._waiting():
+                    self._begin(AtOnce() if wait else self._engine)
+            if wait or isinstance(self._engine, AtOnce):
+                self.finish()
+
+    def stop(self) -> StoppedError:
+        """Save this step, or only finish the save under way where the grace period has no time for both.
+
+        Returns what to raise: the run ends at the step that is saved.
+        """
+        state, pending, reached, left = self._state, self._pending, self._state.step, ""
+        if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
+            self.finish()
+            state.step, state.is_of_step = pending.step, False
+            left = f" The grace period had no time left to save step {reached} too."
+        else:
+            self.save(wait=True)
+        directory, stop = self._parts.directory, self._parts.stop
+        go_on = resume_command(directory.path, started_with=made_by())
+        return StoppedError(
+            f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
+            f"{from_here(directory.checkpoint(state.step))} is whole.{left}\nTo go on: {go_on}"
+        )
+
+    def staged(self) -> None:
+        """Wait until the state may change: right before the optimizer changes it."""
+        if self._pending is not None:
+            with self._waiting(), self._failing():
+                self._pending.staged()
+
+    def poll(self) -> None:
+        """Go on with the save under way as far as that takes no time, at the edge of a step."""
+        if self._pending is not None:
+            with self._waiting(), self._failing():
+                saved = self._pending.advance(wait=False)
+            self._conclude(saved, self._engine)
+        elif self._removing is not None and self._removing.done():
+            self._tell_removed()
+
+    def finish(self) -> None:
+        """Wait for the save under way, and for the removal of what is no longer kept."""
+        if self._pending is not None:
+            with self._waiting(), self._failing():
+                saved = self._pending.advance(wait=True)
+            self._conclude(saved, AtOnce())
+        self._tell_removed()
+
+    def warm_up_reducer(self) -> None:
+        """Finish before the run fails for another reason, which a failure to save is not to hide.
+
+        Raises TrainingFailedError when what was to be saved was not finite: that is the cause then.
+        """
+        with suppress(CheckpointError, RecordError):
+            self.finish()
+
+    def held_up(self) -> float:
+        """Seconds that saves have held up training since this was last asked."""
+        seconds, self._held_up = self._held_up, 0.0
+        return seconds
+
+    def remove_old(self) -> None:
+        """Remove the checkpoints beyond those kept, as a kill between saving and removing may leave them."""
+        self._remove_up_to(self._state.step, AtOnce())
+        self._tell_removed()
+
+    def __enter__(self) -> "Saver":
+        self._engine = open_engine(self._parts.config.checkpointing.mode)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        done = error is None or isinstance(error, StoppedError)
+        try:
+            if not done and isinstance(error, Exception) and self._pending is not None:
+                with suppress(CheckpointError, TrainingFailedError, RecordError), self._failing():
+                    self._conclude(self._pending.finish_alone(), AtOnce())
+        finally:
+            self._engine.close(at_once=not done)
+
+    def _has_time_for_both(self, pending: PendingSave) -> bool:
+        """Whether all processes can end the save under way and save once more, before they are killed."""
+        needed = 2 * max(self._seconds, pending.seconds)
+        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
+
+    def _begin(self, engine: Engine) -> None:
+        parts, tensors = self._parts, self._state.tensors()
+        if self._shares is None or not fits(self._shares, tensors):
+            self._shares = share_out(tensors, parts.world)
+        origin = SaveOrigin(parts.run_id, parts.fits)
+        job = SaveJob(parts.directory, origin, engine, parts.world, parts.config)
+        self._pending = PendingSave(job, self._state, self._shares)
+        self._begun_step = self._state.step
+
+    def _conclude(self, saved: SavedCheckpoint | None, remover: Engine) -> None:
+        if saved is None or self._pending is None:
+            return
+        step, self._pending = self._pending.step, None
+        self._seconds = max(saved.awaited_seconds, 0.1)
+        self._parts.event(
+            "checkpoint_saved",
+            step=step,
+            bytes=saved.size,
+            seconds=round(self._waited, 4),
+            whole_after_seconds=round(saved.seconds, 4),
+            manifest_sha256=saved.manifest_sha256,
+        )
+        self._waited = 0.0
+        self._remove_up_to(step, remover)
+
+    def _remove_up_to(self, newest: int, remover: Engine) -> None:
+        if not self._parts.world.is_main:
+            return
+        kept = self._parts.config.checkpointing
+        remove = partial(
+            remove_old_checkpoints,
+            self._parts.directory,
+            kept.keep_last,
+            newest=newest,
+            keep_every=kept.keep_every,
+        )
+        self._removing = remover.start(lambda: remover.do(remove))
+
+    def _tell_removed(self) -> None:
+        if self._removing is None:
+            return
+        removing, self._removing = self._removing, None
+        for old in removing.result():
+            keep = self._parts.config.checkpointing.keep_last
+            self._parts.event("checkpoint_removed", step=old, keep_last=keep)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            with self._parts.watchdog.slow_work():
+                yield
+        finally:
+            seconds = time.perf_counter() - start
+            self._waited += seconds
+            self._held_up += seconds
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Put a failure to save on record; the save under way is none any more."""
+        step = self._pending.step if self._pending else None
+        try:
+            yield
+        except (CheckpointError, TrainingFailedError) as error:
+            self._pending = None
+            if isinstance(error, CheckpointError):
+                with suppress(RecordError):
+                    self._parts.event("checkpoint_failed", step=step, reason=str(error))
+            raise

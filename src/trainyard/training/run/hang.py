@@ -1,0 +1,203 @@
+"""End a run that hangs: every process writes its stacks to `logs/`, then the run ends.
+
+    first to notice --> logs/hang-suspected --> all: logs/hang-rank-R.txt --> main: event, outcome --> exit 1
+
+The main thread may be stuck anywhere, even in a collective, and never return. So everything here runs in the
+watchdog's thread, and the process ends without a collective. The main process removes `logs/hang-suspected`
+when everything is recorded; that tells the others to exit. Ending may need the same thing that the main
+thread is stuck in, such as a terminal that accepts no output. So each part has a time limit of seconds.
+"""
+
+import faulthandler
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
+from trainyard.run.failure import Failure, Kind
+from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
+from trainyard.training.checkpoint.remedies import suggest_retry
+from trainyard.training.run.outcome import OutcomeRecorder
+from trainyard.training.run.run_context import RunContext
+from trainyard.training.runtime.peer_liveness import peers_watched
+from trainyard.training.runtime.watchdog import Standstill, compiling_is_slow
+from trainyard.training.runtime.world import collectives_wait_for_ever
+
+_logger = logging.getLogger(__name__)
+_GATHER_SECONDS = 5.0
+"""The main process waits this long for the stacks of the others."""
+_RECORD_SECONDS = 10.0
+"""The others wait this long for the main process."""
+_PART_SECONDS = 3.0
+"""Each part of the end may take this long; then the next part begins."""
+_END_SECONDS = 25.0
+"""The process exits after this time even if parts are not done; torchrun would kill it a little later."""
+_POLL_SECONDS = 0.05
+
+
+@contextmanager
+def ended_when_hung(
+    parts: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
+) -> Iterator[None]:
+    """End all processes of the run, each by `leave`, when the body hangs.
+
+    Collectives have no time limit meanwhile. Otherwise a collective would fail first with a message that
+    another process is gone, and there would be no stacks.
+    """
+    alarm = Alarm(parts, recorder, leave=leave)
+    parts.world.on_main(alarm.forget)
+    with ExitStack() as held:
+        held.enter_context(collectives_wait_for_ever())
+        if parts.config.compute.compile:
+            held.enter_context(compiling_is_slow(parts.watchdog))
+        lost = held.enter_context(peers_watched(parts.world))
+        held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called, lost=lost))
+        try:
+            yield
+        except StoppedError:
+            _leave_together(parts)
+            raise
+        _leave_together(parts)
+
+
+def _leave_together(parts: RunContext) -> None:
+    """Wait for all processes. One that exited earlier would look lost to the others, which still watch."""
+    with parts.watchdog.slow_work():
+        parts.world.wait()
+
+
+class Alarm:
+    """Ends a run that hangs."""
+
+    def __init__(self, parts: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]) -> None:
+        """`leave` takes the exit code, ends the process and does not return."""
+        self._parts, self._recorder, self._leave = parts, recorder, leave
+        self._logs = parts.directory.logs
+        self._sign = self._logs / "hang-suspected"
+
+    def forget(self) -> None:
+        """Remove `hang-suspected` of an earlier segment that was killed while it ended."""
+        self._sign.unlink(missing_ok=True)
+
+    def called(self) -> bool:
+        """Whether a process of the run has noticed a hang."""
+        return self._sign.exists()
+
+    def ring(self, still: Standstill) -> None:
+        """Write the stacks, record the hang, and end the process with exit code 1."""
+        last_resort = threading.Timer(_END_SECONDS, self._leave, (int(ExitCode.NO),))
+        last_resort.daemon = True
+        last_resort.start()
+        noticed: dict[str, Any] = {
+            "rank": self._parts.world.rank,
+            "seconds": round(still.seconds, 1),
+            "limit_seconds": round(still.limit, 1),
+            **({"lost": list(still.lost)} if still.lost else {}),
+        }
+        _in_time(lambda: self._call_the_others(noticed))
+        _in_time(lambda: self._leave_stacks(noticed))
+        _in_time(lambda: _leave_collectives(self._logs, self._parts.world.rank, self._parts.device))
+        if self._parts.world.is_main:
+            self._record(noticed)
+        else:
+            _wait(_RECORD_SECONDS, lambda: not self.called())
+        self._leave(int(ExitCode.NO))
+
+    def _call_the_others(self, noticed: dict[str, Any]) -> None:
+        """Write `hang-suspected`. If another process has written it, copy its facts into `noticed`."""
+        try:
+            if self.called():
+                noticed.update(json.loads(self._sign.read_bytes()))
+            else:
+                write_json_atomically(self._sign, noticed)
+        except (OSError, ValueError) as error:
+            _logger.warning("%s: %s", self._sign, error)
+
+    def _leave_stacks(self, noticed: dict[str, Any]) -> None:
+        """Write the stacks of all threads to the log; to stderr if the disk is full."""
+        rank = self._parts.world.rank
+        try:
+            with self._stacks(rank).open("a", encoding="utf-8") as file:
+                file.write(
+                    f"\n{time.strftime('%Y-%m-%dT%H:%M:%S%z')} rank {rank}, pid {os.getpid()}, after step "
+                    f"{self._parts.state.step}: a hang was suspected: {json.dumps(noticed)}\n"
+                )
+                file.flush()
+                faulthandler.dump_traceback(file)
+        except OSError:
+            faulthandler.dump_traceback(sys.stderr)
+
+    def _record(self, noticed: dict[str, Any]) -> None:
+        world, step = self._parts.world, self._parts.state.step
+        lost = noticed.get("lost", [])
+        _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size - len(lost))
+        files = [f"logs/{path.name}" for path in self._stacks_left()]
+        cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
+        mend = "docs/runbooks/recovery.md#hung says how to read them; once the cause is mended"
+        failure = Failure(Kind.HANG, step + 1, mend)
+        message = (
+            f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
+            f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
+            f"{suggest_retry(failure, self._parts.directory)}"
+        )
+        error = TrainingFailedError(message)
+        error.failure = failure
+        _in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
+        _in_time(lambda: self._recorder.record(error))
+        _in_time(self.forget)
+        _in_time(lambda: _logger.error("%s", message))
+
+    def _stacks(self, rank: int) -> Path:
+        return self._logs / f"hang-rank-{rank}.txt"
+
+    def _stacks_left(self) -> list[Path]:
+        """The stack files written since the hang was noticed, without those of earlier hangs."""
+        if not self._sign.exists():
+            return []
+        noticed = self._sign.stat().st_mtime_ns
+        paths = [self._stacks(rank) for rank in range(self._parts.world.size)]
+        return [path for path in paths if path.exists() and path.stat().st_mtime_ns >= noticed]
+
+
+def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
+    """Write the last collectives from PyTorch's flight recorder; `fr_trace` reads the file of NCCL."""
+    if not dist.is_initialized():
+        return
+    from torch._C import _distributed_c10d as c10d
+
+    recorders = {f"hang-gloo-rank-{rank}.json": "_dump_fr_trace_json"}
+    if device.type == "cuda":
+        recorders[f"hang-nccl-rank-{rank}"] = "_dump_nccl_trace"
+    for name, dump in recorders.items():
+        if hasattr(c10d, dump):
+            write_bytes_atomically(folder / name, getattr(c10d, dump)())
+
+
+def _in_time(part: Callable[[], None]) -> None:
+    """Run a part of the end in its own thread; return when it is done, has failed or takes too long."""
+
+    def work() -> None:
+        try:
+            part()
+        except (TrainyardError, OSError) as error:
+            _logger.warning("%s", error)
+
+    thread = threading.Thread(target=work, name="end", daemon=True)
+    thread.start()
+    thread.join(_PART_SECONDS)
+
+
+def _wait(seconds: float, until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,139 @@
+"""How a run ended, written into `run.json` whatever happened: done, stopped, failed or a bug.
+
+A process that is killed writes nothing; that `run.json` has no outcome is how such a run is known.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from trainyard.errors import ExitCode, RecordError, StoppedError, TrainingFailedError, TrainyardError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import failure_of
+from trainyard.run.identity import write_outcome
+from trainyard.run.records import append_event, read_rows
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.run.length import RunLength
+from trainyard.training.runtime.world import peers_expected
+
+_logger = logging.getLogger(__name__)
+
+
+class OutcomeRecorder:
+    """A context around the training: takes an old outcome out at the start, writes the new one at the end."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        state: TrainingState,
+        length: RunLength,
+        *,
+        tell: Callable[[Mapping[str, Any]], None],
+        is_main: bool = True,
+    ) -> None:
+        """Only the main process writes and tells; all processes gather a sharded state for its digests."""
+        self._tell = tell
+        self._is_main = is_main
+        self._directory = directory
+        self._state = state
+        self._length = length
+        self.sample: str | None = None
+        self.outcome: dict[str, Any] = {}
+
+    def __enter__(self) -> "OutcomeRecorder":
+        if self._is_main:
+            write_outcome(self._directory.run_file, None)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.record(error)
+
+    def record(self, error: BaseException | None) -> None:
+        """Write the outcome of a training that ended with `error`, or well.
+
+        The state of a stopped run is hashed only if that is quick: a large one would take the grace period.
+        In any case the SHA-256 of the checkpoint's manifest, which lists the digests of all files, names it.
+
+        Raises TrainingFailedError, which is the outcome then, when another process is gone before the digests
+        of a sharded state are made.
+        """
+        status, exit_code = _verdict(error)
+        reason = _reason(error)
+        facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}
+        if status == "failed" and error is not None:
+            facts["failure"] = failure_of(error).to_json()
+        self.outcome = {key: value for key, value in facts.items() if value is not None}
+        if status == "succeeded" or (status == "stopped" and self._state.is_quick_to_hash()):
+            try:
+                with peers_expected():
+                    self.outcome["state_sha256"] = self._state.digests(hashed=self._is_main)
+            except TrainingFailedError as lost:
+                self.record(lost)
+                raise
+        if status != "failed":
+            self.outcome |= self._newest_checkpoint()
+        if not self._is_main:
+            return
+        try:
+            event = "preempted" if status == "stopped" else "finished"
+            append_event(
+                self._directory.events_file, event, step=self._state.step, status=status, reason=reason
+            )
+            write_outcome(self._directory.run_file, self.outcome)
+        except (OSError, RecordError) as problem:
+            message = f"{self._directory.run_file}: the outcome could not be written ({problem})"
+            if error is None:
+                raise RecordError(message) from problem
+            _logger.warning("%s", message)
+        self._tell(self.outcome)
+
+    def _newest_checkpoint(self) -> dict[str, Any]:
+        """Which checkpoint the run ends with, by the hash of its manifest."""
+        path = self._directory.checkpoint(self._state.step) / MANIFEST_NAME
+        if not path.is_file():
+            return {}
+        return {"checkpoint": {"step": self._state.step, "manifest_sha256": sha256_of_file(path)}}
+
+    def _figures(self) -> dict[str, Any]:
+        rows = read_rows(self._directory.metrics_file)
+        losses = [row["loss"] for row in rows if "loss" in row]
+        rewards = [row["reward"] for row in rows if "reward" in row]
+        validated = [row for row in rows if "val_loss" in row]
+        last = validated[-1] if validated else {}
+        return {
+            "steps": self._state.step,
+            "first_loss": losses[0] if losses else None,
+            "final_loss": losses[-1] if losses else None,
+            "validation_loss": last.get("val_loss"),
+            "bits_per_byte": last.get("val_bits_per_byte"),
+            "first_reward": rewards[0] if rewards else None,
+            "final_reward": rewards[-1] if rewards else None,
+            "tokens": self._state.tokens_seen(self._length.tokens_per_step),
+            "seconds": round(self._state.seconds, 3),
+            "sample": self.sample,
+            "finished": time.time(),
+        }
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is None:
+        return "all steps done"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted twice, before it could save"
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _verdict(error: BaseException | None) -> tuple[str, int]:
+    if error is None:
+        return "succeeded", ExitCode.DONE
+    if isinstance(error, StoppedError):
+        return "stopped", ExitCode.STOPPED
+    if isinstance(error, TrainyardError):
+        return "failed", error.exit_code
+    return "failed", ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else ExitCode.BUG

@@ -1,0 +1,96 @@
+"""The objects that a segment of a run works with: configuration, state, devices, data, watchers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from trainyard.config.schema import Config
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Row, append_event
+from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.data.training_data import Batches
+from trainyard.training.model.parallel import Parallel
+from trainyard.training.run.length import RunLength
+from trainyard.training.run.profiling import StepProfile
+from trainyard.training.run.trackers import Tracker
+from trainyard.training.run.validation import Validation
+from trainyard.training.runtime.stop_signals import StopRequest
+from trainyard.training.runtime.watchdog import Watchdog
+from trainyard.training.runtime.world import World
+
+
+class Listener(Protocol):
+    """Shows the run to people while it trains."""
+
+    def on_row(self, row: Row) -> None: ...
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        """Show a recorded event, or `working`, which is only shown.
+
+        The field `what` of `working` names the current work; it is empty while the run trains steps.
+        """
+        ...
+
+
+def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:
+    """Show work other than the steps, such as "loading the model", because it may take long.
+
+    A plain log shows it only after `quiet_seconds`, if given.
+    """
+    patience = {} if quiet_seconds is None else {"quiet_seconds": quiet_seconds}
+    listener.on_event("working", {"what": what, **patience})
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The objects that the saves and records of a segment share in every recipe."""
+
+    config: Config
+    directory: RunDirectory
+    run_id: str
+    length: RunLength
+    fits: dict[str, Any]
+    """The values that a later configuration must have in order to resume."""
+    state: TrainingState
+    device: torch.device
+    world: World
+    trackers: Sequence[Tracker]
+    stop: StopRequest
+    listener: Listener
+    gpu_facts: Callable[[], dict[str, float]]
+    """Utilization and temperature as metrics; empty when unknown."""
+    watchdog: Watchdog
+    """Receives a beat for every sign of progress."""
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Record an event and show it. Only the main process does this."""
+        if not self.world.is_main:
+            return
+        append_event(self.directory.events_file, event, **fields)
+        self.listener.on_event(event, fields)
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Show `what` as the current work while the body runs."""
+        show_work(self.listener, what)
+        try:
+            yield
+        finally:
+            show_work(self.listener, "")
+
+
+@dataclass(frozen=True)
+class PretrainingContext(RunContext):
+    """A segment of pretraining; adds the objects that its steps work with."""
+
+    parallel: Parallel
+    """The state's model on the devices of the world."""
+    batches: Batches
+    validation: Validation | None
+    mfu: Callable[[float], float | None]
+    """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
+    profile: StepProfile
+    """Records the steps of which a trace was requested."""

@@ -1,0 +1,163 @@
+"""Open a segment of a run: its request, a check whether the run is already done, and its first records.
+
+This module writes the run's identity and configuration, and removes the records of steps that are trained
+again. `session` and `loop` train.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
+
+from trainyard.config.load import config_sha256, dump_yaml
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import history_of, read_run, write_identity
+from trainyard.run.records import append_event, keep_rows_up_to
+from trainyard.run.whole_files import sha256_of_file, write_bytes_atomically
+from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
+from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after
+from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.data.training_data import TrainingData
+from trainyard.training.run.length import RunLength
+
+
+def _no_peak(_name: str) -> float | None:
+    return None
+
+
+def _untold(_outcome: Mapping[str, Any]) -> None:
+    pass
+
+
+class DataOnRecord(Protocol):
+    """The facts about the data that `run.json` records, in every recipe."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    def pinned(self, config: Config) -> Config: ...
+
+
+Data_co = TypeVar("Data_co", bound=DataOnRecord, default=TrainingData, covariant=True)
+"""The type of the data; by default that of pretraining."""
+
+
+@dataclass(frozen=True)
+class Request(Generic[Data_co]):
+    """A request to train: the configuration, the data and the run directory."""
+
+    config: Config
+    directory: RunDirectory
+    data: Data_co
+    resume: str
+    """`none`, `auto` or a checkpoint's directory."""
+    run_id: str
+    """The identity of a new run; a resumed run keeps its own."""
+    provenance: Mapping[str, Any]
+    """Facts for `run.json` that only the caller knows: version, git, lock, CI, image."""
+    gpu_facts: Callable[[], dict[str, float]] = dict
+    """Returns GPU utilization and temperature; called at each logged step."""
+    flops_per_token: int | None = None
+    """The model's floating-point operations to train on one token; None leaves `mfu` out of the metrics."""
+    peak_flops: Callable[[str], float | None] = _no_peak
+    """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
+    profile: range = range(0)
+    """The steps, counted from 1, of which a profiler trace is written."""
+    on_outcome: Callable[[Mapping[str, Any]], None] = _untold
+    """The main process calls it with the outcome when that is recorded, however the run ended."""
+    leave: Callable[[int], None] = os._exit
+    """Ends a hanging process from another thread with the given exit code; does not return."""
+    digest_of: Callable[[Path], str] = sha256_of_file
+    """Returns the SHA-256 of a file of the checkpoint to resume from; some are computed in advance."""
+
+    def pinned(self) -> "Request[Data_co]":
+        """The request with the exact data in its configuration, which is recorded."""
+        return replace(self, config=self.data.pinned(self.config))
+
+
+def finished_before(
+    request: Request[Any], length: RunLength, point: ResumePoint | None
+) -> dict[str, Any] | None:
+    """The outcome of a run that has finished all requested steps and still has its last checkpoint.
+
+    Raises ConfigError when it finished them with another configuration, because "done" would then be wrong.
+    """
+    directory = request.directory
+    if point is None or point.step < length.steps or not directory.run_file.exists():
+        _require_steps_left(point, length)
+        return None
+    run = read_run(directory.run_file)
+    outcome: dict[str, Any] = run.get("outcome", {})
+    if outcome.get("status") != "succeeded" or outcome.get("steps") != point.step:
+        _require_steps_left(point, length)
+        return None
+    if run.get("config_sha256") != config_sha256(request.config):
+        raise ConfigError(
+            f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
+            "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+        )
+    return outcome
+
+
+def _require_steps_left(point: ResumePoint | None, length: RunLength) -> None:
+    if point is not None and point.step > length.steps:
+        raise ConfigError(
+            f"{point.path} is beyond the {length.steps} steps that were asked for. "
+            "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
+        )
+
+
+def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:
+    """Write `run.json` and `config.yaml`; a resumed run keeps its id and its time of creation."""
+    directory, config, data = request.directory, request.config, request.data
+    kept: dict[str, Any] = {}
+    if directory.run_file.exists():
+        before = read_run(directory.run_file)
+        names = ("created", "parent", "model") if point else ("created",)
+        kept = {key: before[key] for key in names if key in before}
+        kept["history"] = history_of(before, until=point.step if point else 0)
+        run_id = str(before["run_id"])
+    else:
+        run_id = request.run_id
+    if point and not belongs_to(directory, point.path):
+        checkpoint = str(point.path.absolute())
+        kept["parent"] = {"checkpoint": checkpoint, "manifest_sha256": point.manifest_sha256}
+    directory.create()
+    facts = {
+        **request.provenance,
+        "config_sha256": config_sha256(config),
+        "seed": config.training.seed,
+        "data": data.to_json(),
+        **found,
+        **kept,
+    }
+    write_identity(directory.run_file, run_id, facts)
+    write_bytes_atomically(directory.config_file, dump_yaml(config).encode())
+    return run_id
+
+
+def continue_records(directory: RunDirectory, state: TrainingState, point: ResumePoint | None) -> None:
+    remove_leftovers(directory)
+    for step in set_aside_after(directory, state.step):
+        append_event(
+            directory.events_file, "checkpoint_removed", step=step, reason="after the step resumed from"
+        )
+    dropped = keep_rows_up_to(directory.metrics_file, state.step)
+    if point is None:
+        append_event(directory.events_file, "started", step=0, dropped_rows=dropped or None)
+        return
+    append_event(
+        directory.events_file,
+        "resumed",
+        step=state.step,
+        checkpoint=str(point.path),
+        manifest_sha256=point.manifest_sha256,
+        dropped_rows=dropped or None,
+    )

@@ -1,0 +1,153 @@
+"""One optimizer step: forward and backward passes × accumulation, clipping, finite check, AdamW.
+
+    batch(step) -> this rank's sequences -> loss / all tokens -> gradients -> clip -> finite? -> weights
+
+It writes nothing. The loop completes and records the row that it returns.
+"""
+
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainyard.run.records import Row
+from trainyard.training.checkpoint.remedies import failed, not_finite
+from trainyard.training.data.batches import counted, share
+from trainyard.training.model.loss import summed_loss
+from trainyard.training.model.optimizer import learning_rate, set_learning_rate
+from trainyard.training.model.tensor_parallel import clip_gradients
+from trainyard.training.run.checkpoint_scheduler import Saver
+from trainyard.training.run.run_context import PretrainingContext
+from trainyard.training.runtime.stop_signals import children_shielded
+from trainyard.training.runtime.timing import step_clock
+from trainyard.training.runtime.world import peers_expected
+
+
+class TrainStep:
+    """The step from `state.step` to the next."""
+
+    def __init__(self, parts: PretrainingContext, saver: Saver) -> None:
+        self._parts = parts
+        self._saver = saver
+        self._state = parts.state
+        self._device = parts.device
+        self._clock = step_clock(parts.device)
+        bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
+        self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
+        # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
+        self._shield = children_shielded if parts.config.compute.compile else nullcontext
+
+    def warm_up_reducer(self) -> None:
+        """Run one dummy backward pass so that DDP's buckets are final before the first real step.
+
+        Otherwise a resumed run sums gradients in another order than an uninterrupted one.
+        """
+        if not self._parts.parallel.settles:
+            return
+        config = self._parts.config
+        shape = (config.training.batch_size, config.data.sequence_length + 1)
+        with self._shield(), peers_expected():
+            tokens = torch.zeros(shape, dtype=torch.int64, device=self._device)
+            loss = self._loss(tokens)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._state.optimizer.zero_grad(set_to_none=True)
+
+    def run(self) -> Row:
+        """Train one step.
+
+        Raises TrainingFailedError when the loss or the gradient norm is not finite; the weights are then
+        unchanged.
+        """
+        self._clock.begin()
+        with self._shield(), peers_expected():
+            loss = self._forward_backward()
+            grad_norm = self._clip()
+        self._require_finite(loss, grad_norm)
+        config, optimizer = self._parts.config.training, self._state.optimizer
+        rate = learning_rate(self._state.step, self._parts.length.steps, config)
+        set_learning_rate(optimizer, rate)
+        self._saver.staged()
+        if self._parts.parallel.compressed:
+            self._parts.parallel.compressed.commit()
+        with peers_expected():
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self._clock.lap("optimizer")
+        self._state.step += 1
+        self._state.data_position = self._parts.batches.position(self._state.step)
+        return {
+            "step": self._state.step,
+            "epoch": self._parts.length.epoch_of(self._state.step - 1),
+            "loss": loss,
+            "learning_rate": rate,
+            "grad_norm": grad_norm,
+            **self._clock.read(),
+        }
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Compute the logits of validation tokens in the same way as in training."""
+        self._parts.watchdog.beat()
+        with self._shield(), self._autocast:
+            logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
+        return logits
+
+    def _forward_backward(self) -> float:
+        """Compute the gradients of the mean loss over all targets of the step.
+
+        They do not depend on the number of forward passes that the step is divided into.
+        """
+        parallel, groups = self._parts.parallel, self._parts.parallel.share
+        batch = self._batch()
+        tokens = max(1, counted(batch))
+        size = self._parts.config.training.batch_size
+        own = share(batch, size=size, rank=groups.rank, of=groups.size)
+        total = torch.zeros((), device=self._device)
+        self._clock.lap("data")
+        for number, sequences in enumerate(own, start=1):
+            with parallel.accumulating(last=number == len(own)):
+                loss = self._loss(torch.from_numpy(sequences).to(self._device)) / tokens
+                self._clock.lap("forward")
+                (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+            self._parts.watchdog.beat()
+            self._clock.lap("backward")
+        if parallel.compressed:
+            parallel.compressed.exchange()
+        mean = groups.total(total.item())
+        self._clock.lap("backward")
+        return mean
+
+    def _batch(self) -> np.ndarray:
+        """The global batch of the step. A stream may wait for the network, so it counts as slow work."""
+        batches = self._parts.batches
+        with self._parts.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
+            return batches.batch(self._state.step)
+
+    def _loss(self, sequences: Tensor) -> Tensor:
+        """The summed loss of `[batch, seq + 1]` tokens.
+
+        The logits are passed on as a temporary, so that no name keeps them alive in the backward pass.
+        """
+        with self._autocast:
+            logits = self._parts.parallel.forward(sequences[:, :-1])
+        return summed_loss(logits, sequences[:, 1:])
+
+    def _clip(self) -> float:
+        limit = self._parts.config.training.max_grad_norm or math.inf
+        return clip_gradients(self._state.model, limit).item()
+
+    def _require_finite(self, loss: float, grad_norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            return
+        self._saver.warm_up_reducer()
+        step = self._state.step
+        what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
+        directory = self._parts.directory
+        raise failed(
+            f"Step {step + 1}: {what} is not finite in {self._parts.length.place_of(step)}. "
+            "The weights were not changed by it.",
+            not_finite(step + 1, self._parts.config, directory),
+            directory,
+        )

@@ -1,0 +1,67 @@
+"""Compute validation loss and bits per byte over a fixed set of batches."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainyard.training.data.batches import counted
+from trainyard.training.model.loss import summed_loss
+from trainyard.training.runtime.world import DataShare
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """The result of one validation."""
+
+    loss: float
+    """The mean cross-entropy in nats per token."""
+    bits_per_byte: float | None
+    """None when the bytes of the tokens are not known."""
+
+
+class Validation:
+    """A fixed set of batches, each `[batch, seq + 1]` token ids."""
+
+    def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
+        """`text_bytes` returns the number of text bytes of target tokens, 0 when it is not known."""
+        self._batches = [torch.from_numpy(batch) for batch in batches]
+        self._tokens = max(1, sum(counted(batch) for batch in batches))
+        self._bytes = sum(_bytes_asked_for(batch, text_bytes) for batch in batches)
+
+    @torch.no_grad()
+    def run(
+        self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], share: DataShare
+    ) -> ValidationResult | None:
+        """Return the result, or None when a stop was requested meanwhile; the resumed run validates again.
+
+        `forward` takes token ids `[batch, seq]` and returns logits `[batch, seq, vocab]`. The processes share
+        the batches. A process without a batch in the last round runs one that does not count, because every
+        process must take part in the collectives.
+        """
+        total = 0.0
+        for first in range(0, len(self._batches), share.size):
+            if stop_reason():
+                return None
+            index = first + share.rank
+            batch = self._batches[min(index, len(self._batches) - 1)]
+            logits = forward(batch[:, :-1])
+            if index < len(self._batches):
+                total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
+        return self._result(share.total(total))
+
+    def _result(self, total: float) -> ValidationResult:
+        bits = total / math.log(2) / self._bytes if self._bytes else None
+        return ValidationResult(total / self._tokens, bits)
+
+
+def _bytes_asked_for(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
+    """The bytes of the targets that count, without the first token of each further document in a sample."""
+    targets = batch[:, 1:]
+    if not (targets < 0).any():
+        return text_bytes(targets)
+    documents = (part for row in targets for part in np.split(row, np.flatnonzero(row < 0)))
+    return sum(text_bytes(part[part >= 0]) for part in documents if (part >= 0).any())

@@ -1,0 +1,216 @@
+"""Choose the device of a run, make it deterministic, and describe it for `run.json`.
+
+`machine.preflight` judges whether the machine is good enough.
+"""
+
+import ctypes
+import os
+import platform
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import deterministic
+
+from trainyard.config.schema import ComputeConfig, Config
+from trainyard.errors import ConfigError
+from trainyard.run.commands import script_command
+
+_LARGEST_KEPT = (1 << 31) - 1
+"""In bytes, the largest `int`. Larger blocks are still mapped and returned one by one."""
+_NEVER = -1
+_HEAP_GROWTH = 64 << 20
+"""The bytes by which the heap grows beyond the request."""
+# mallopt(3); the numbers are those of glibc's malloc.h.
+_HEAP_SETTINGS = {
+    "M_MMAP_THRESHOLD": (-3, _LARGEST_KEPT),
+    "M_TRIM_THRESHOLD": (-1, _NEVER),
+    "M_TOP_PAD": (-2, _HEAP_GROWTH),
+}
+
+_PEAK_SIZE = 1024
+_PEAK_SECONDS = 0.1
+_PEAK_ROUNDS = 3
+_PEAK_MEASUREMENTS = 5
+"""The largest number of measurements; a machine that needs more is too busy for a meaningful peak."""
+
+_SSE = "x86-64-v2"
+
+
+def prepare_device(config: Config) -> torch.device:
+    """Choose the device; set threads, determinism and seeds. Raises ConfigError if it does not exist."""
+    _set_determinism(config.compute)
+    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(config.compute.threads or max(1, (os.cpu_count() or 1) // neighbours))
+    device = _own_device(config.model.device, neighbours)
+    name = str(device)
+    # Every process of a machine checks for all of them, so that none waits for one without a GPU.
+    if device.type == "cuda" and max(device.index or 0, neighbours - 1) >= torch.cuda.device_count():
+        asked = f"{name} was asked for" if neighbours == 1 else f"{neighbours} processes want one each"
+        raise ConfigError(
+            f"model.device: {asked}, but torch {torch.__version__} sees "
+            f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
+            f"{script_command('check_environment.py')} to see why. Nothing was started."
+        )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if device.type == "cpu":
+        keep_memory()
+    bits = config.kernel_optimization.simd_bits
+    if bits is not None and config.compute.compile and device.type == "cpu":
+        set_vector_width(bits)
+    seed_everything(config.training.seed)
+    return device
+
+
+def _own_device(name: str, neighbours: int) -> torch.device:
+    """The device that `name` means for this process. Each process of a machine gets its own GPU."""
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (neighbours > 1 or device.index is None):
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device
+
+
+def _set_determinism(config: ComputeConfig) -> None:
+    if config.compile:
+        torch.use_deterministic_algorithms(config.deterministic)
+    else:  # the same, without importing the compiler, which takes a third as long as importing torch
+        torch.set_deterministic_debug_mode("error" if config.deterministic else "default")
+    torch.backends.cudnn.benchmark = not config.deterministic
+    # Filling new memory takes time and is not needed: our kernels write memory before they read it.
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = False) -> dict[str, Any]:
+    """The `hardware` of `run.json`; for `compiled` kernels on a CPU also their vector width."""
+    facts: dict[str, Any] = {
+        "device": str(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "world_size": world_size,
+        # The number of processes on this machine; null when torchrun does not give it.
+        "local_world_size": _local_world_size(world_size),
+        "platform": platform.platform(),
+    }
+    if compiled and device.type == "cpu":
+        facts["simd_bits"] = vector_width()
+    if device.type == "cuda":
+        facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    return facts
+
+
+def _local_world_size(world_size: int) -> int | None:
+    if world_size == 1:
+        return 1
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(here) if here.isdecimal() else None
+
+
+def memory_facts(device: torch.device) -> dict[str, int]:
+    """Memory figures in bytes for a row of metrics.
+
+    For a GPU: the memory in use by all programs, the total, and torch's own peak. Without a GPU: the peak
+    main memory of the process.
+    """
+    if device.type != "cuda":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"memory_peak_bytes": peak if sys.platform == "darwin" else peak * 1024}
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "gpu_memory_bytes": total - free,
+        "gpu_memory_total_bytes": total,
+        "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated(device),
+    }
+
+
+def seed_everything(seed: int) -> None:
+    """Seed every generator a model or a library may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def keep_memory() -> bool:
+    """Make glibc keep freed memory; return whether it does. Other C libraries are left unchanged."""
+    if "CS_GNU_LIBC_VERSION" not in os.confstr_names or not os.confstr("CS_GNU_LIBC_VERSION"):
+        return False
+    library = ctypes.CDLL(None)
+    done = [library.mallopt(number, value) for number, value in _HEAP_SETTINGS.values()]
+    return all(done)
+
+
+class Peak:
+    """The peak FLOP/s of all devices of a run."""
+
+    def __init__(self, known: float | None, measure: Callable[[], float] | None = None) -> None:
+        """`measure` estimates a peak that is not `known`. Without it, an unknown peak stays unknown."""
+        self._flops, self._measure = known, measure
+        self._left = _PEAK_MEASUREMENTS
+
+    def share(self, flops: float) -> float | None:
+        """`flops` (FLOP/s) as a share of the peak, at most 1; None when it is not known."""
+        while self._measure is not None and self._left and (self._flops is None or flops > self._flops):
+            self._left -= 1
+            self._flops = max(self._flops or 0.0, self._measure())
+        return flops / self._flops if self._flops and flops <= self._flops else None
+
+
+def cpu_peak_flops(dtype: torch.dtype) -> float:
+    """Measure the FLOP/s of the fastest of several square matrix products in `dtype`, with torch's threads.
+
+    It takes a tenth of a second, or longer if one product does. It draws no random numbers.
+    """
+    left, right = (
+        torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=dtype),
+        torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=dtype),
+    )
+    product = left @ right  # the first product prepares threads and kernels
+    fastest, rounds, start = float("inf"), 0, time.perf_counter()
+    while rounds < _PEAK_ROUNDS or time.perf_counter() - start < _PEAK_SECONDS:
+        before = time.perf_counter()
+        torch.mm(left, right, out=product)
+        fastest, rounds = min(fastest, time.perf_counter() - before), rounds + 1
+    return float(2 * _PEAK_SIZE**3 / fastest)
+
+
+def set_vector_width(bits: int) -> None:
+    """Compile kernels for vectors of `bits`. Raises ConfigError when the CPU or the compiler has none."""
+    from torch._inductor import config
+
+    here = widths_here()
+    if bits not in here:
+        known = ", ".join(map(str, here)) or "none"
+        raise ConfigError(
+            f"kernel_optimization.simd_bits: {bits} was asked for, but kernels compiled here have vectors of "
+            f"{known} bits. Set one of these, or null for the widest. Nothing was started."
+        )
+    config.cpp.simdlen = bits
+    if bits == 128 and _on_x86():
+        config.cpp.march = _SSE
+
+
+def widths_here() -> list[int]:
+    """The vector widths in bits for which kernels can be compiled on this machine."""
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    explicit = {isa.bit_width() for isa in valid_vec_isa_list()}
+    return sorted(explicit | ({128} if _on_x86() else set()))
+
+
+def vector_width() -> int:
+    """The vector width in bits for which kernels are currently compiled."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    return pick_vec_isa().bit_width() or 128
+
+
+def _on_x86() -> bool:
+    return platform.machine() in ("x86_64", "AMD64")

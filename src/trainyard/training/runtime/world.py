@@ -1,0 +1,241 @@
+"""The processes of one run: the rank of this process, and the collectives for agreements between steps.
+
+A world of size one needs no process group and uses the same calls. Control messages have their own gloo
+group, so that their collectives never interleave with those of training.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from trainyard.config.mesh import require_strategy
+from trainyard.errors import TrainingFailedError, TrainyardError
+from trainyard.run.failure import PROCESS_LOST, Failure, Kind
+from trainyard.training.runtime.rendezvous import no_long_wait
+
+Result = TypeVar("Result")
+_START_SECONDS = 300
+_CONTROL_SECONDS = 1800
+_FOR_EVER_DAYS = 365
+
+
+@dataclass(frozen=True)
+class World:
+    """The rank of this process and the size of the world."""
+
+    rank: int
+    size: int
+    local_rank: int
+    control: "dist.ProcessGroup | None"
+    """The gloo group for control messages; None in a world of size one."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the records of which there is one per run."""
+        return self.rank == 0
+
+    def first_reason(self, reason: str | None) -> str | None:
+        """The reason of the lowest rank that has one; None when no rank has one."""
+        if self.size == 1:
+            return reason
+        flag = torch.tensor([self.size if reason is None else self.rank])
+        self._reduce(flag, dist.ReduceOp.MIN)
+        holder = int(flag.item())
+        return None if holder == self.size else self.broadcast(reason, source=holder)
+
+    def all(self, flag: bool) -> bool:
+        """Whether `flag` is true on all processes."""
+        if self.size == 1:
+            return flag
+        least = torch.tensor([int(flag)])
+        self._reduce(least, dist.ReduceOp.MIN)
+        return bool(least.item())
+
+    def total(self, value: float) -> float:
+        """The sum of `value` over all processes, in float64 and in order of rank."""
+        if self.size == 1:
+            return value
+        values = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
+        with peers_expected():
+            dist.all_gather(values, torch.tensor([value], dtype=torch.float64), group=self.control)
+        return sum(float(item) for item in values)
+
+    def broadcast(self, value: Any, *, source: int = 0) -> Any:
+        """`value` as the process `source` has it."""
+        if self.size == 1:
+            return value
+        box = [value]
+        with peers_expected():
+            dist.broadcast_object_list(box, src=source, group=self.control)
+        return box[0]
+
+    def on_main(self, work: Callable[[], Result]) -> Result:
+        """Run `work` on the main process and return its result on every process.
+
+        A TrainyardError or OSError of `work` is raised on every process.
+        """
+        if self.size == 1:
+            return work()
+        error: Exception | None = None
+        result: Result | None = None
+        if self.is_main:
+            try:
+                result = work()
+            except (TrainyardError, OSError) as failure:
+                error = failure
+        error, result = self.broadcast((error, result))
+        if error is not None:
+            raise error
+        return cast(Result, result)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in order of rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with peers_expected():
+            dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def wait(self) -> None:
+        """Wait until all processes have called this."""
+        if self.size > 1:
+            with peers_expected():
+                dist.barrier(group=self.control)
+
+    def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
+        with peers_expected():
+            dist.all_reduce(tensor, op=operation, group=self.control)
+
+
+@dataclass(frozen=True)
+class DataShare:
+    """This process's share of the sequences. Processes of one group get the same share.
+
+    A group is a range of neighbouring ranks.
+    """
+
+    world: World
+    processes: int = 1
+    """The number of processes per group."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this group."""
+        return self.world.rank // self.processes
+
+    @property
+    def size(self) -> int:
+        """The number of groups. Each group has different sequences."""
+        return self.world.size // self.processes
+
+    def total(self, value: float) -> float:
+        """The sum of `value` over all groups; each group counts once."""
+        counts = self.world.rank % self.processes == 0
+        return self.world.total(value if counts else 0.0)
+
+
+ALONE = World(rank=0, size=1, local_rank=0, control=None)
+
+
+@contextmanager
+def joined(
+    device: str,
+    strategy: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    told_to_end: Callable[[], bool] = lambda: False,
+) -> Iterator[World]:
+    """Join the world that torchrun's variables describe, and leave it at the end.
+
+    Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
+    gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
+    takes one. A collective of training waits at most five minutes, except within `collectives_wait_for_ever`.
+    A process that was told to end (`told_to_end`) stops waiting for the others.
+    """
+    size = int(environment.get("WORLD_SIZE", "1"))
+    require_strategy(strategy, size)
+    if size == 1 and strategy in ("single", "ddp"):
+        yield ALONE
+        return
+    backend = "cuda:nccl,cpu:gloo" if device == "cuda" else "gloo"
+    limit = timedelta(seconds=_START_SECONDS)
+    if size == 1:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
+        world = ALONE
+    else:
+        with _others_expected(), no_long_wait(told_to_end):
+            dist.init_process_group(backend, timeout=limit)
+            world = _world(environment)
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _others_expected() -> Iterator[None]:
+    """Replace the network library's error with one that says that other processes did not join."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise TrainingFailedError(
+            f"The processes of this run did not all come together within {_START_SECONDS} s "
+            f"({str(error).splitlines()[0]}).\nThe message of one that failed stands further up. Over "
+            "several machines, see that all reach the rendezvous endpoint. Nothing was started."
+        ) from error
+
+
+def _world(environment: Mapping[str, str]) -> World:
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
+    return World(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), control)
+
+
+@contextmanager
+def collectives_wait_for_ever() -> Iterator[None]:
+    """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
+
+    The death of a process is still noticed: its connections close, and torchrun ends the other processes.
+    """
+    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
+    try:
+        yield
+    finally:
+        _limit_collectives(timedelta(seconds=_CONTROL_SECONDS))
+
+
+def _limit_collectives(limit: timedelta) -> None:
+    """Set the time limit of every group, including those of device meshes.
+
+    PyTorch has no public function for this; torchtitan uses this private one.
+    """
+    if dist.is_initialized():
+        for group in list(dist.distributed_c10d._world.pg_map):
+            dist.distributed_c10d._set_pg_timeout(limit, group)
+
+
+@contextmanager
+def peers_expected() -> Iterator[None]:
+    """Replace the network library's error with one that says that another process was lost."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not dist.is_initialized() or not any(
+            sign in text for sign in ("closed by peer", "Connection reset", "Timed out", "Broken pipe")
+        ):
+            raise
+        cause = text.splitlines()[0]
+        lost = TrainingFailedError(
+            f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
+            "Its own message stands further up. Go on with --resume auto once its cause is mended."
+        )
+        lost.failure = Failure(Kind.PROCESS_LOST, mend=PROCESS_LOST)
+        raise lost from error

@@ -1,0 +1,340 @@
+"""Signed manifests: what is signed, what is named when it does not hold, and that the key is never seen."""
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from trainyard.artifacts.record.signature import check_signature
+from trainyard.artifacts.restore.restore import plan_restore, restore
+from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.store.layout import signature_key
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.following import Patience, follow_run
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.errors import ConfigError, VerificationError
+from trainyard.gateways.local_store.folder import LocalStore
+from trainyard.gateways.signing import KEY, KEY_FILE, METHOD, PASSWORD, KeyVerifier, signer_from
+from trainyard.run.identity import write_outcome
+from trainyard.run.whole_files import sha256_of_file
+
+MANIFEST = "manifests/run-1-manifest.json"
+
+
+class Pair:
+    """A private key as a secret holds it, and the file with its public half."""
+
+    def __init__(self, path: Path, curve: ec.EllipticCurve) -> None:
+        key = ec.generate_private_key(curve)
+        self.secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"pass"))
+        self.locked = locked.decode()
+        self.public = path
+        path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path / "key.pub", ec.SECP256R1())
+
+
+@pytest.fixture
+def signed(store: Store, pair: Pair, make_run: Any) -> Any:
+    """A run that is stored and signed as number 1."""
+    run = make_run()
+    report = sync_run(store, run, 1, signer=signer_from({KEY: pair.secret}))
+    assert report.signature_key.startswith("signatures/run-1/")
+    return run
+
+
+def problems(store: Store, public: Path) -> tuple[str, ...]:
+    return check_signature(store, 1, KeyVerifier(public)).problems
+
+
+def test_a_signed_run_holds_with_the_public_key_alone(signed: Any, store: Store, pair: Pair) -> None:
+    verdict = check_signature(store, 1, KeyVerifier(pair.public))
+    assert (verdict.ok, verdict.checked) == (True, True)
+    assert verdict.text() == f"{MANIFEST} and every object that it lists are signed"
+    assert check_signature(store, 1, None).text() == f"{MANIFEST} is signed; give --public-key to check it"
+
+
+def test_a_restore_that_demands_a_signature_gets_it_or_nothing(
+    signed: Any, store: Store, pair: Pair, tmp_path: Path, make_run: Any
+) -> None:
+    verifier = KeyVerifier(pair.public)
+    assert restore(store, Selection(1), tmp_path / "back", verifier=verifier).steps == (100, 200)
+    sync_run(store, make_run("other"), 2)
+    for attempt in (restore, plan_restore):
+        with pytest.raises(VerificationError, match=r"manifests/run-2-manifest\.json: not signed as it is"):
+            attempt(store, Selection(2), tmp_path / "none", verifier=verifier)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_store_that_gives_one_manifest_to_use_and_another_to_check_is_noticed(
+    signed: Any, folder: Path, pair: Pair, tmp_path: Path
+) -> None:
+    """The first answer is forged, the later ones are what was signed."""
+
+    class TwoFaced(LocalStore):
+        reads = 0
+
+        def read_chunks(self, key: str, **rest: Any) -> Any:
+            content = b"".join(super().read_chunks(key, **rest))
+            if key == MANIFEST:
+                self.reads += 1
+                content = content.replace(b"3f2c1ab", b"evil1ab") if self.reads == 1 else content
+            yield content
+
+    with pytest.raises(VerificationError, match="signs another manifest than the one read before"):
+        restore(TwoFaced(folder), Selection(1), tmp_path / "back", verifier=KeyVerifier(pair.public))
+
+
+def test_a_copy_of_the_store_holds_with_model_signings_own_tool(
+    signed: Any, store: Store, folder: Path, pair: Pair
+) -> None:
+    from model_signing import verifying
+
+    signature = folder / signature_key(1, sha256_of_file(folder / MANIFEST))
+    tool: Any = verifying.Config
+    tool = tool().use_elliptic_key_verifier(public_key=pair.public).set_ignore_unsigned_files(True)
+    tool.verify(folder, signature)
+    (folder / "run-1/checkpoint-200/__0_0.distcp").write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"run-1/checkpoint-200/__0_0\.distcp"):
+        tool.verify(folder, signature)
+
+
+def test_a_run_without_a_signature_is_unsigned_and_fails_only_where_one_is_demanded(
+    store: Store, pair: Pair, make_run: Any
+) -> None:
+    sync_run(store, make_run(), 1)
+    verdict = check_signature(store, 1, None)
+    assert (verdict.ok, verdict.text()) == (True, f"{MANIFEST} is not signed")
+    assert problems(store, pair.public) == (f"{MANIFEST}: not signed as it is; no signature is stored",)
+
+
+def test_another_key_is_named(signed: Any, store: Store, tmp_path: Path) -> None:
+    other = Pair(tmp_path / "other.pub", ec.SECP256R1())
+    assert problems(store, other.public)[0].endswith(
+        f"was made with another key than the one of {other.public}"
+    )
+
+
+def test_a_changed_manifest_is_named(signed: Any, store: Store, folder: Path, pair: Pair) -> None:
+    value = json.loads((folder / MANIFEST).read_bytes())
+    value["outcome"] = {"status": "succeeded"}
+    (folder / MANIFEST).write_text(json.dumps(value))
+    assert problems(store, pair.public) == (
+        f"{MANIFEST}: not signed as it is; it was changed after it was signed, or put by somebody else",
+    )
+
+
+def signature_of(folder: Path) -> Path:
+    return folder / signature_key(1, sha256_of_file(folder / MANIFEST))
+
+
+def test_a_signature_of_something_else_is_named(
+    signed: Any, store: Store, folder: Path, pair: Pair, make_run: Any
+) -> None:
+    other = sync_run(store, make_run("other"), 2, signer=signer_from({KEY: pair.secret}))
+    shutil.copy(folder / other.signature_key, signature_of(folder))
+    assert (
+        "is the signature of other bytes: manifests/run-1-manifest.json, " in problems(store, pair.public)[0]
+    )
+    assert problems(store, pair.public)[0].endswith("more")
+
+
+def damage_payload(bundle: Any) -> None:
+    bundle["dsseEnvelope"]["payload"] = "e30="
+
+
+def damage_signature(bundle: Any) -> None:
+    bundle["dsseEnvelope"]["signatures"][0]["sig"] = "MEUCIQ=="
+
+
+def drop_envelope(bundle: Any) -> None:
+    del bundle["dsseEnvelope"]
+
+
+@pytest.mark.parametrize("damage", [damage_payload, damage_signature, drop_envelope])
+def test_a_damaged_signature_is_named(
+    signed: Any, store: Store, folder: Path, pair: Pair, damage: Callable[[Any], None]
+) -> None:
+    path = signature_of(folder)
+    bundle = json.loads(path.read_bytes())
+    damage(bundle)
+    path.write_text(json.dumps(bundle))
+    assert len(problems(store, pair.public)) == 1
+    path.write_text("{")
+    assert "is no readable signature" in problems(store, pair.public)[0]
+
+
+def test_a_run_that_was_stored_unsigned_is_signed_by_the_next_sync(
+    store: Store, pair: Pair, make_run: Any
+) -> None:
+    run = make_run()
+    sync_run(store, run, 1)
+    report = sync_run(store, run, 1, signer=signer_from({KEY: pair.secret}))
+    assert (report.sent, report.manifest_key) == (0, MANIFEST)
+    assert problems(store, pair.public) == ()
+
+
+def test_every_manifest_of_a_followed_run_is_signed(
+    store: Store, folder: Path, pair: Pair, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.artifacts.upload.following._SETTLE_SECONDS", 0.2)
+    run, stop = make_run(), threading.Event()
+    stop.set()
+    signer = signer_from({KEY: pair.secret})
+    follow_run(store, run, 1, stop=stop, patience=Patience(poll_seconds=0.01), signer=signer)
+    assert problems(store, pair.public) == ()
+    write_outcome(run.run_file, {"status": "succeeded"})
+    follow_run(store, run, 1, stop=stop, patience=Patience(poll_seconds=0.01), signer=signer)
+    assert problems(store, pair.public) == ()
+    manifests = {sha256_of_file(path) for path in (folder / "manifests").iterdir()}
+    assert {p.name.partition(".")[0] for p in (folder / "signatures/run-1").iterdir()} == manifests
+
+
+def test_a_key_may_be_in_a_file_locked_and_on_another_curve(
+    tmp_path: Path, store: Store, make_run: Any
+) -> None:
+    pair = Pair(tmp_path / "key.pub", ec.SECP384R1())
+    (tmp_path / "key.pem").write_text(pair.locked)
+    signer = signer_from({KEY_FILE: str(tmp_path / "key.pem"), PASSWORD: "pass"})
+    sync_run(store, make_run(), 1, signer=signer)
+    assert problems(store, pair.public) == ()
+
+
+def test_without_a_key_there_is_no_signer() -> None:
+    assert signer_from({}) is None
+    assert signer_from({KEY: "", KEY_FILE: "", METHOD: ""}) is None
+
+
+def test_the_key_is_in_no_message_and_in_no_log(
+    store: Store, folder: Path, pair: Pair, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    sync_run(store, make_run(), 1, signer=signer_from({KEY: pair.secret}))
+    line = pair.secret.splitlines()[1]
+    assert line not in caplog.text
+    assert not any(line.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    for broken in (pair.secret[:80], pair.locked, "", "no key"):
+        if broken:
+            with pytest.raises(
+                ConfigError, match=f"^{KEY}: is (no private key in PEM|an encrypted)"
+            ) as refused:
+                signer_from({KEY: broken})
+            assert line[:20] not in str(refused.value)
+
+
+def test_keys_that_cannot_be_used_are_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    public = tmp_path / "rsa.pub"
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    with pytest.raises(ConfigError, match="is no private key"):
+        signer_from({KEY: pem})
+    with pytest.raises(ConfigError, match="is no public key"):
+        KeyVerifier(public)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        KeyVerifier(tmp_path / "none")
+    with pytest.raises(ConfigError, match=f"{KEY_FILE}: the key cannot be read"):
+        signer_from({KEY_FILE: str(tmp_path / "none")})
+
+
+def pem_of(key: Any, **how: Any) -> str:
+    asked = {"encoding": Encoding.PEM, "format": PrivateFormat.PKCS8, "encryption_algorithm": NoEncryption()}
+    return str(key.private_bytes(**asked | how).decode())
+
+
+ELLIPTIC = ec.generate_private_key(ec.SECP256R1())
+LOCKED = {"encryption_algorithm": BestAvailableEncryption(b"pass")}
+USABLE = {
+    "PKCS8": pem_of(ELLIPTIC),
+    "SEC1": pem_of(ELLIPTIC, format=PrivateFormat.TraditionalOpenSSL),
+    "CRLF": pem_of(ELLIPTIC).replace("\n", "\r\n"),
+    "indented": "".join(f"  {line}\n" for line in pem_of(ELLIPTIC).splitlines()),
+    "blank lines around": f"\n\n{pem_of(ELLIPTIC)}\n\n",
+    "P-521": pem_of(ec.generate_private_key(ec.SECP521R1())),
+}
+MISTAKES = {
+    "a public key": (
+        ELLIPTIC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
+        "is a public key",
+    ),
+    "a certificate": ("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "is a certificate"),
+    "OpenSSH": (pem_of(ELLIPTIC, format=PrivateFormat.OpenSSH), "OpenSSH's own form"),
+    "locked": (pem_of(ELLIPTIC, **LOCKED), f"encrypted private key, and {PASSWORD} is not set"),
+    "locked in SEC1": (
+        pem_of(ELLIPTIC, format=PrivateFormat.TraditionalOpenSSL, **LOCKED),
+        f"encrypted private key, and {PASSWORD} is not set",
+    ),
+    "a path": ("/home/ada/keys/signing", f"A path goes into {KEY_FILE}"),
+    "a file's name": ("signing.pem", f"A path goes into {KEY_FILE}"),
+    "lines in one": (pem_of(ELLIPTIC).replace("\n", "\\n"), "a backslash and an n"),
+    "another kind": (pem_of(ed25519.Ed25519PrivateKey.generate()), "on the curve P-256"),
+    "another curve": (pem_of(ec.generate_private_key(ec.SECP256K1())), "on the curve P-256"),
+    "half of it": (pem_of(ELLIPTIC)[:120], "is no private key"),
+    "a word": ("secret", "is no private key"),
+    "blank": (" \n", "is no private key"),
+    "no text": ("\udcff", "is no private key"),
+}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_a_key_in_any_usual_form_signs(tmp_path: Path, name: str) -> None:
+    (tmp_path / "key").write_bytes(USABLE[name].encode())
+    for environment in ({KEY: USABLE[name]}, {KEY_FILE: str(tmp_path / "key")}):
+        signer = signer_from(environment)
+        assert signer is not None
+        assert b"dsseEnvelope" in signer.sign("run-1", {"a": "0" * 64})
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_no_key_is_told_by_its_mistake_and_never_shown(tmp_path: Path, name: str) -> None:
+    text, mistake = MISTAKES[name]
+    (tmp_path / "key").write_bytes(text.encode(errors="surrogateescape"))
+    lines = [
+        line for line in text.replace("\\n", "\n").splitlines() if len(line) > 20 and "-----" not in line
+    ]
+    for variable, value in ((KEY, text), (KEY_FILE, str(tmp_path / "key"))):
+        with pytest.raises(ConfigError, match=f"^{variable}: ") as refused:
+            signer_from({variable: value})
+        assert mistake in str(refused.value)
+        assert not [line for line in lines if line in str(refused.value)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(USABLE["PKCS8"], "is set"), (MISTAKES["locked"][0], "decrypt it")]
+)
+def test_a_password_that_does_not_fit_is_named(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{PASSWORD} .*{said}"):
+        signer_from({KEY: text, PASSWORD: "mistyped"})
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("", "no regular file"), ("none", "the key cannot be read"), ("a\0b", "the key cannot be read")],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, file: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{KEY_FILE}: .*{said}"):
+        signer_from({KEY_FILE: f"{tmp_path}/{file}"})
+
+
+def test_keyless_signing_is_asked_for_and_needs_a_token() -> None:
+    with pytest.raises(ConfigError, match="there is no OIDC token"):
+        signer_from({METHOD: "keyless"})
+    with pytest.raises(ConfigError, match="'magic' is not known"):
+        signer_from({METHOD: "magic"})

@@ -1,0 +1,39 @@
+"""What a store holds, at a glance: whole runs, broken ones, prices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.inventory import list_runs, price_for, table
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.comparison import Depth
+
+
+def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[..., Any], store: Store) -> None:
+    sync_run(store, make_run("one"), 1)
+    sync_run(store, make_run("two", steps=(300,)), 2)
+    one, two = list_runs(store, [1, 2], price=1000.0, depth=Depth.FULL)
+    assert one.ok
+    assert two.ok
+    text = table([one, two])
+    assert "run-1" in text or "1" in text.split()
+    assert "300" in text
+    assert [len(run.to_json()["checkpoints"]) for run in (one, two)] == [2, 1]
+
+
+def test_a_run_that_lost_an_object_is_named_and_not_ok(make_run: Callable[..., Any], store: Store) -> None:
+    sync_run(store, make_run("one"), 1)
+    lost = next(found.key for found in store.list_objects("run-1/") if "checkpoint-200" in found.key)
+    store.delete(lost)
+    (listed,) = list_runs(store, [1], price=None, depth=None)
+    assert not listed.ok
+    assert any(lost in problem for problem in listed.problems)
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "price"), [("file:///x", None, None), ("s3://b", None, 0.023), ("s3://b", 0.5, 0.5)]
+)
+def test_a_price_is_assumed_of_s3_only(url: str, given: float | None, price: float | None) -> None:
+    assert price_for(url, given) == price

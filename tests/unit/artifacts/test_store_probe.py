@@ -1,0 +1,209 @@
+"""Whether a folder can be a store: every way that a file system refuses it, on real file systems."""
+
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from trainyard.artifacts.store.layout import READINESS
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store_probe import Probe, probe_store, standing_of
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.gateways import open_store
+
+
+def probed(path: Path) -> Probe:
+    return probe_store(open_store(f"file://{quote(str(path))}"), "token")
+
+
+@pytest.mark.parametrize(
+    "name", ["store", "with space", "100%", "#?&;", "ö 试", "'\"$(x)", "a\nb", "file:", "%41", "-rf", "..."]
+)
+def test_a_folder_of_any_name_is_ready_and_left_empty(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "missing" / "parents" / name
+    assert probed(folder) == Probe((), ())
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+    assert probed(folder) == Probe((), ())
+
+
+def test_with_nothing_to_write_the_folder_is_not_even_made(tmp_path: Path) -> None:
+    assert probe_store(open_store(f"file://{tmp_path}/store"), None) == Probe((), ())
+    assert list(tmp_path.iterdir()) == []
+
+
+def a_file(path: Path) -> Path:
+    path.write_text("a file")
+    return path
+
+
+def below_a_file(path: Path) -> Path:
+    return a_file(path) / "store"
+
+
+def a_dangling_link(path: Path) -> Path:
+    path.symlink_to(path.parent / "nowhere" / "at all")
+    return path
+
+
+def a_link_to_itself(path: Path) -> Path:
+    path.symlink_to(path)
+    return path
+
+
+def a_folder_under_its_name(path: Path) -> Path:
+    (path / READINESS).mkdir(parents=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    "broken", [a_file, below_a_file, a_dangling_link, a_link_to_itself, a_folder_under_its_name]
+)
+def test_what_is_no_folder_is_refused_by_name(tmp_path: Path, broken: Callable[[Path], Path]) -> None:
+    folder = broken(tmp_path / "store")
+    before = sorted(tmp_path.rglob("*"))
+    found = probed(folder)
+    assert len(found.problems) == 1
+    assert str(tmp_path) in found.problems[0]
+    assert [p for p in sorted(tmp_path.rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own in `folder`; skips where this user may not mount one."""
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(line, capture_output=True, timeout=20)
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    if done.returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True, timeout=20)
+
+
+def test_a_file_system_that_is_read_only_is_refused(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "ro,size=64k") as disk:
+        for folder in (disk, disk / "store"):
+            (problem,) = probed(folder).problems
+            assert problem.startswith(f"The store cannot use {folder}")
+            assert "Read-only file system" in problem
+
+
+def test_a_file_system_that_is_full_is_refused_and_nothing_is_left_on_it(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        assert probed(disk / "store") == Probe((), ())
+        with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        (problem,) = probed(disk / "store").problems
+        assert "No space left on device (0 bytes free)" in problem
+        assert [path.name for path in disk.rglob("*") if path.is_file()] == ["fill"]
+
+
+def test_a_limit_of_file_sizes_is_refused(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        (problem,) = probed(tmp_path / "store").problems
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.strerror(errno.EFBIG) in problem
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may do everything, so that its tests look at folders as another user."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o500, 0o600])
+def test_a_folder_that_this_user_may_not_use_is_refused(mode: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        folder = Path(name) / "store"
+        with as_nobody():
+            if os.geteuid() != Path(name).stat().st_uid:
+                (problem, *_) = probed(folder).problems
+                assert "Permission denied" in problem
+        folder.mkdir()
+        if os.geteuid() == 0:
+            os.chown(folder, 65534, 65534)
+        folder.chmod(mode)
+        with as_nobody():
+            found = probed(folder)
+        folder.chmod(0o700)
+        assert found.problems
+        assert all("Permission denied" in problem for problem in found.problems)
+        assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "store", "/store", "file:store", "file://store", "file:///a%00b", "s3:/b", "gs://b", "s3://B_"],
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_store(url)
+
+
+def test_a_store_that_loses_or_changes_what_it_is_given_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is a real one, and what is read from it goes through hands that we have bound."""
+    monkeypatch.setattr("trainyard.artifacts.store_probe._LONGEST_PAUSE", 0)
+    for given, state in ((None, "is not there"), (b"{", "has other bytes"), (b"", "has other bytes")):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "read_object", lambda _store, _key, given=given: given)
+            (problem,) = probe_store(store, "token").problems
+        assert state in problem or "none that a check has written" in problem
+        store.delete(READINESS)
+
+
+def test_what_may_not_be_deleted_is_a_note(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_store: Store, _key: str) -> None:
+        raise ServiceError("refused")
+
+    monkeypatch.setattr(type(store), "delete", refuse)
+    for token in ("first", "second"):
+        found = probe_store(store, token)
+        assert found.problems == ()
+        assert READINESS in found.notes[0]
+    assert [each.key for each in store.list_objects("")] == [READINESS]
+
+
+@pytest.mark.parametrize("wanted", [None, 1, 2, 7])
+@pytest.mark.parametrize("claims", [{}, {1: "other"}, {1: "mine"}, {1: "other", 3: "mine"}, {2: ""}])
+def test_whose_a_number_is(store: Store, wanted: int | None, claims: dict[int, str]) -> None:
+    for number, run_id in claims.items():
+        content = f'{{"run_id": "{run_id}"}}' if run_id else "torn"
+        store.put_new(f"run-{number}/identity.json", content.encode(), metadata={})
+    found = standing_of(store, "mine", wanted, may_be_stored=True)
+    next_free = max(claims, default=0) + 1
+    if wanted is None:
+        had = next((number for number, run_id in claims.items() if run_id == "mine"), None)
+        assert (found.number, found.owner) == ((had, "mine") if had else (next_free, None))
+    else:
+        assert (found.number, found.owner) == (wanted, claims.get(wanted))
+        assert found.free == (None if found.owner in (None, "mine") else next_free)
+    unread = standing_of(store, "mine", None, may_be_stored=False)
+    assert (unread.number, unread.owner) == (next_free, None)
+    if claims:
+        assert {each.key for each in store.list_objects("")} == {f"run-{n}/identity.json" for n in claims}

@@ -1,0 +1,406 @@
+"""What a sync puts into a store, what it leaves out, and what it says."""
+
+import errno
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.record.sync_report import SyncReport, size_text
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
+from trainyard.errors import ConfigError, ExitCode, RecordError, RunConflictError, ServiceError
+from trainyard.gateways.local_store.folder import LocalObject, LocalStore, LocalUpload
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_outcome
+
+
+def keys(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def manifest(folder: Path, name: str = "run-1-manifest.json") -> Any:
+    return json.loads((folder / "manifests" / name).read_bytes())
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_everything_of_a_run_is_stored_where_the_layout_says(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    (run.logs / "rank").mkdir()
+    (run.logs / "rank" / "0.log").write_text("step 1")
+    report = sync_run(store, run, None)
+    files = ("__0_0.distcp", ".metadata", "manifest.json")
+    records = ("identity.json", "run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "logs/rank/0.log")
+    assert keys(folder) == {
+        *(f"run-1/checkpoint-{step}/{name}" for step in (100, 200) for name in files),
+        *(f"run-1/{name}" for name in records),
+        "metrics/metrics-1.json",
+        "manifests/run-1-manifest.json",
+    }
+    assert (report.sent, report.skipped, report.problems) == (12, 0, ())
+
+
+def test_the_manifest_lists_every_object_and_where_the_run_came_from(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    write_outcome(run.run_file, {"status": "succeeded", "steps": 200})
+    sync_run(store, run, 4)
+    value = manifest(folder, "run-4-manifest.json")
+    assert {entry["key"] for entry in value["objects"]} == keys(folder) - {"manifests/run-4-manifest.json"}
+    assert (value["run_id"], value["run_number"]) == ("run-run", 4)
+    assert value["provenance"]["git"]["commit"].startswith("3f2c1ab")
+    assert "outcome" not in value["provenance"]
+    assert value["outcome"] == {"status": "succeeded", "steps": 200}
+    for entry in value["objects"]:
+        assert entry["size"] == (folder / entry["key"]).stat().st_size
+        assert entry["store_checksum"]["type"] == "FULL_OBJECT"
+
+
+def test_the_metrics_become_one_document(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    with run.metrics_file.open("a") as file:
+        file.write('{"step": 300, "lo')  # the line a crash cut off
+    sync_run(store, run, 1)
+    value = json.loads((folder / "metrics" / "metrics-1.json").read_bytes())
+    assert (value["run_id"], value["run_number"]) == ("run-run", 1)
+    assert [row["step"] for row in value["rows"]] == [100, 200]
+
+
+def test_a_second_sync_sends_nothing(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    before = {key: (folder / key).stat().st_mtime_ns for key in keys(folder)}
+    report = sync_run(store, run, None)
+    assert (report.sent, report.skipped) == (0, 11)
+    assert "unchanged, nothing sent" in report.summary()
+    assert {key: (folder / key).stat().st_mtime_ns for key in keys(folder)} == before
+
+
+def test_a_changed_outcome_is_a_new_manifest(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    write_outcome(run.run_file, {"status": "succeeded"})
+    assert sync_run(store, run, None).manifest_key == "manifests/run-1-manifest-2.json"
+    assert manifest(folder, "run-1-manifest-2.json")["supersedes"]["key"] == "manifests/run-1-manifest.json"
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove", "truncate", "cut the manifest", "escape"])
+def test_a_checkpoint_that_is_not_whole_is_named_and_the_others_go(
+    damage: str, store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    data = run.checkpoint(200) / "__0_0.distcp"
+    listing = run.checkpoint(200) / "manifest.json"
+    if damage == "flip":
+        flip(data)
+    elif damage == "remove":
+        data.unlink()
+    elif damage == "truncate":
+        data.write_bytes(data.read_bytes()[:-1])
+    elif damage == "cut the manifest":
+        listing.write_bytes(listing.read_bytes()[:-20])
+    else:
+        listing.write_text(listing.read_text().replace("__0_0.distcp", "../../run.json"))
+    report = sync_run(store, run, None)
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("checkpoint-200 was not uploaded: ")
+    assert "step-00000200" in report.problems[0]
+    assert not any("checkpoint-200" in key for key in keys(folder))
+    assert any("checkpoint-100" in key for key in keys(folder))
+    assert "run-1/run.json" in keys(folder)
+
+
+def test_a_save_that_was_never_completed_is_no_checkpoint(store: Store, folder: Path, make_run: Any) -> None:
+    run = make_run()
+    (run.checkpoint(200) / "manifest.json").unlink()
+    report = sync_run(store, run, None)
+    assert report.problems == ()
+    assert len(report.notes) == 1
+    assert "never completed" in report.notes[0]
+    assert not any("checkpoint-200" in key for key in keys(folder))
+
+
+def test_a_checkpoint_damaged_after_it_was_stored_stays_as_it_was_stored(store: Store, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    flip(run.checkpoint(200) / "__0_0.distcp")
+    report = sync_run(store, run, None)
+    assert report.problems[0].startswith("checkpoint-200 was not uploaded")
+    assert verify_run(store, 1, depth=Depth.FULL).ok
+
+
+def test_what_retention_removed_here_stays_in_the_manifest(store: Store, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    shutil.rmtree(run.checkpoint(100))
+    assert sync_run(store, run, None).sent == 0
+    make_run(steps=(300,))
+    report = sync_run(store, run, None)
+    assert report.objects == 15
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    shutil.rmtree(run.checkpoint(100))
+    (folder / "run-1/checkpoint-100/.metadata").unlink()
+    report = sync_run(store, run, None)
+    assert report.problems == (
+        "run-1/checkpoint-100/.metadata: "
+        "stored before, and now neither on this machine nor whole in the store",
+    )
+    assert not verify_run(store, 1, depth=Depth.LISTING).ok
+
+
+def test_what_a_sync_that_was_cut_short_left_is_accounted_for(
+    store: Store, folder: Path, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    (folder / "manifests/run-1-manifest.json").unlink()
+    shutil.rmtree(run.checkpoint(100))
+    sync_run(store, run, None)
+    assert len(manifest(folder)["leftovers"]) == 3
+    assert "run-1/checkpoint-100/.metadata: sent by a sync that was cut short" in caplog.text
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+    (folder / "run-1/checkpoint-100/planted").write_text("x")
+    assert not verify_run(store, 1, depth=Depth.FULL).ok
+
+
+class SilentStore(LocalStore):
+    """Computes no checksums, as some S3-compatible stores do."""
+
+    def describe(self, key: str) -> LocalObject | None:
+        found = super().describe(key)
+        return LocalObject(found.key, found.size) if found else None
+
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str], claim: object = None) -> Any:
+        return SilentUpload(super().stage(path, key, metadata=metadata, claim=claim))
+
+
+class SilentUpload:
+    def __init__(self, upload: LocalUpload) -> None:
+        self.sha256, self.size, self.abort = upload.sha256, upload.size, upload.abort
+        self._upload = upload
+
+    def commit(self) -> LocalObject:
+        stored = self._upload.commit()
+        if stored.key in DAMAGED_ON_THE_WAY:
+            flip(self._upload.target)
+        return LocalObject(stored.key, stored.size)
+
+
+DAMAGED_ON_THE_WAY = ("run-2/checkpoint-200/.metadata",)
+
+
+def test_a_store_without_checksums_is_read_back(folder: Path, make_run: Any) -> None:
+    silent = SilentStore(folder)
+    run = make_run()
+    assert sync_run(silent, run, 1).problems == ()
+    assert verify_run(silent, 1, depth=Depth.LISTING).ok
+    flip(folder / "run-1/checkpoint-200/__0_0.distcp")
+    found = verify_run(silent, 1, depth=Depth.LISTING).problems
+    assert len(found) == 1
+    assert found[0].startswith("run-1/checkpoint-200/__0_0.distcp: SHA-256")
+
+
+def test_bytes_that_change_on_the_way_are_noticed_without_checksums(folder: Path, make_run: Any) -> None:
+    report = sync_run(SilentStore(folder), make_run(), 2)
+    assert len(report.problems) == 1
+    assert "run-2/checkpoint-200/.metadata: read back with SHA-256" in report.problems[0]
+
+
+class ForgeableStore(LocalStore):
+    """Computes a checksum that any bytes can be made to have, as CRC64NVME is."""
+
+    encrypted_as_asked = True
+
+    def describe(self, key: str) -> LocalObject | None:
+        found = super().describe(key)
+        if found is None:
+            return None
+        forgeable = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "forged"}
+        etag = found.checksum["value"]
+        return LocalObject(key, found.size, etag, forgeable, encrypted_as_asked=self.encrypted_as_asked)
+
+    def list_objects(self, prefix: str) -> Iterator[LocalObject]:
+        for found in super().list_objects(prefix):
+            described = self.describe(found.key)
+            assert described is not None
+            yield LocalObject(found.key, found.size, described.etag)
+
+    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
+        return str(checksum["value"]) == "forged"
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_an_object_replaced_behind_our_back_is_not_known_by_a_checksum_that_can_be_forged(
+    has_manifest: bool, folder: Path, make_run: Any
+) -> None:
+    store, run = ForgeableStore(folder), make_run()
+    sync_run(store, run, 1)
+    if not has_manifest:
+        (folder / "manifests/run-1-manifest.json").unlink()
+    flip(folder / "run-1/checkpoint-200/__0_0.distcp")
+    assert sync_run(store, run, 1).sent == 1
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_what_a_sync_left_without_a_manifest_is_read_back_and_not_sent_again(
+    folder: Path, make_run: Any
+) -> None:
+    store, run = ForgeableStore(folder), make_run()
+    sync_run(store, run, 1)
+    (folder / "manifests/run-1-manifest.json").unlink()
+    assert sync_run(store, run, 1).sent == 0
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_what_no_manifest_lists_and_is_encrypted_in_another_way_is_sent_again(
+    folder: Path, make_run: Any
+) -> None:
+    store, run = ForgeableStore(folder), make_run()
+    sent = sync_run(store, run, 1).sent
+    (folder / "manifests/run-1-manifest.json").unlink()
+    store.encrypted_as_asked = False
+    assert sync_run(store, run, 1).sent == sent
+
+
+def test_a_run_without_a_checkpoint_stores_its_records(store: Store, folder: Path, make_run: Any) -> None:
+    report = sync_run(store, make_run(steps=()), None)
+    assert report.problems == ()
+    assert "run-1/run.json" in keys(folder)
+
+
+def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: Path, make_run: Any) -> None:
+    sync_run(store, make_run(), 3)
+    before = keys(folder)
+    with pytest.raises(RunConflictError) as refused:
+        sync_run(store, make_run("other"), 3)
+    assert "belongs to run run-run; this is run run-other" in str(refused.value)
+    assert "--run-number 4" in str(refused.value)
+    assert keys(folder) == before
+
+
+def test_a_refusal_says_where_everything_is_and_how_to_go_on(tmp_path: Path, make_run: Any) -> None:
+    from trainyard.gateways import open_store
+
+    (tmp_path / "file").write_text("not a folder")
+    run: RunDirectory = make_run()
+    with pytest.raises(ServiceError) as refused:
+        sync_run(open_store((tmp_path / "file").as_uri()), run, 1)
+    cause, where, way_on = str(refused.value).splitlines()
+    assert f"{tmp_path}/file is a file and no folder" in cause
+    assert str(run.path) in where
+    assert f"--run-dir {run.path} --store file://{tmp_path}/file --run-number 1 --once" in way_on
+
+
+def test_a_full_disk_under_the_copies_of_the_records_is_named_and_nothing_is_marked_complete(
+    store: Store, folder: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", full)
+        with pytest.raises(
+            RecordError, match=r"No space left on device .* free in .* Make room, or set TMPDIR"
+        ) as error:
+            sync_run(store, run, None)
+    assert error.value.exit_code == ExitCode.NO
+    assert f"Nothing is lost: checkpoints and records are in {run.path}" in str(error.value)
+    assert "--run-number 1" in str(error.value)
+    assert not verify_run(store, 1, depth=Depth.LISTING).ok
+    assert sync_run(store, run, None).problems == ()
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
+
+
+def test_another_error_of_a_disk_is_left_as_it_is(
+    store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(shutil, "copyfileobj", forbidden)
+    with pytest.raises(PermissionError):
+        sync_run(store, make_run(), None)
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from trainyard.artifacts.upload.sync import sync_run
+    from trainyard.gateways.local_store import stored_files as files, folder as store
+    from trainyard.run.directory import RunDirectory
+
+    left = int(sys.argv[3])
+    def or_die(function):
+        def call(*arguments, **named):
+            global left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+        return call
+
+    store.sync_file = or_die(store.sync_file)
+    store.sync_directory = or_die(store.sync_directory)
+    store.copy_file = or_die(store.copy_file)
+    store.digest_of = or_die(store.digest_of)
+    sync_run(store.LocalStore(Path(sys.argv[1])), RunDirectory(Path(sys.argv[2])), 1)
+"""
+
+
+def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
+    store: Store, folder: Path, make_run: Any
+) -> None:
+    """By SIGKILL, before one of its steps on the disk; the last of them are those of the manifest."""
+    run, died, kills = make_run(), -signal.SIGKILL, 0
+    while died:
+        line = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(run.path), str(5 * kills)]
+        died = subprocess.run(line, timeout=60, check=False).returncode
+        found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
+        assert found.ok or found.manifest_key not in {o.key for o in store.list_objects("")}, found.problems
+        assert died in (0, -signal.SIGKILL)
+        kills += died != 0
+    assert kills >= 4
+    assert found.ok
+
+
+def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no run directory"):
+        sync_run(store, RunDirectory(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(812, "812 bytes"), (1500, "1.5 kB"), (43_100_000, "43 MB"), (8_800_000_000, "8.8 GB"), (26e9, "26 GB")],
+)
+def test_sizes_have_no_more_digits_than_they_deserve(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_the_summary_says_what_went_now() -> None:
+    report = SyncReport("file:///s", "r", 1, "m", 12, 43_000_000, 0.41, 6, 6, (), ())
+    assert report.summary() == "6 of 12 files, 43 MB → file:///s/run-1 in 0.4 s"

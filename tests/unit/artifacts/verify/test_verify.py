@@ -1,0 +1,284 @@
+"""Verification of a stored run: every way of being wrong is named."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
+from trainyard.errors import ServiceError, TrainyardError
+from trainyard.gateways.local_store.folder import LocalObject, LocalStore
+from trainyard.run.directory import RunDirectory
+
+DATA = "run-1/checkpoint-200/__0_0.distcp"
+OTHER = "run-1/checkpoint-100/__0_0.distcp"
+MANIFEST = "manifests/run-1-manifest.json"
+
+
+@pytest.fixture
+def run(store: Store, make_run: Any) -> RunDirectory:
+    directory: RunDirectory = make_run()
+    sync_run(store, directory, 1)
+    return directory
+
+
+def problems(store: Store, run: RunDirectory | None = None) -> tuple[str, ...]:
+    return verify_run(store, 1, depth=Depth.LISTING, run_directory=run).problems
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+def test_what_was_stored_verifies(store: Store, run: RunDirectory, depth: Depth) -> None:
+    found = verify_run(store, 1, depth=depth, run_directory=run)
+    assert found.ok
+    assert (found.objects_verified, found.objects_total) == (12, 12)
+    assert found.bytes_total == sum(o.size for o in store.list_objects("")) - _size(store, MANIFEST)
+    assert (found.run_id, found.manifest_key) == ("run-run", MANIFEST)
+    assert found.to_json()["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("removed", "wrong"),
+    [
+        (False, "replaced while it was verified: somebody else writes to the store"),
+        (True, "removed while it was verified"),
+    ],
+)
+def test_an_object_that_is_swapped_between_two_looks_at_it_is_named(
+    folder: Path, run: RunDirectory, removed: bool, wrong: str
+) -> None:
+    class Swapped(LocalStore):
+        def describe(self, key: str) -> LocalObject | None:
+            found = super().describe(key)
+            if key == DATA:
+                other = folder / "other"
+                other.write_bytes((folder / DATA).read_bytes())
+                other.replace(folder / DATA)
+                if removed:
+                    (folder / DATA).unlink()
+            return found
+
+    assert verify_run(Swapped(folder), 1, depth=Depth.FULL).problems == (f"{DATA}: {wrong}",)
+
+
+def _size(store: Store, key: str) -> int:
+    found = store.describe(key)
+    assert found is not None
+    return found.size
+
+
+def test_a_flipped_byte(store: Store, run: RunDirectory, folder: Path) -> None:
+    content = bytearray((folder / DATA).read_bytes())
+    content[7] ^= 1
+    (folder / DATA).write_bytes(content)
+    assert [p.partition(":")[0] for p in problems(store)] == [DATA]
+
+
+def test_a_truncated_object(store: Store, run: RunDirectory, folder: Path) -> None:
+    (folder / DATA).write_bytes((folder / DATA).read_bytes()[:-1])
+    assert problems(store) == (f"{DATA}: 4,999 bytes in the store, the manifest says 5,000",)
+
+
+def test_a_missing_and_an_extra_object(store: Store, run: RunDirectory, folder: Path) -> None:
+    (folder / DATA).rename(folder / "run-1/checkpoint-200/renamed")
+    assert problems(store) == (
+        "run-1/checkpoint-200/renamed: extra, the manifest does not list it",
+        f"{DATA}: missing in the store",
+    )
+
+
+def test_missing_metrics(store: Store, run: RunDirectory, folder: Path) -> None:
+    (folder / "metrics/metrics-1.json").unlink()
+    assert problems(store) == ("metrics/metrics-1.json: missing in the store",)
+
+
+def test_two_swapped_objects(store: Store, run: RunDirectory, folder: Path) -> None:
+    content = (folder / DATA).read_bytes()
+    (folder / DATA).write_bytes((folder / OTHER).read_bytes())
+    (folder / OTHER).write_bytes(content)
+    assert {p.partition(":")[0] for p in problems(store)} == {DATA, OTHER}
+
+
+def test_a_missing_manifest_vouches_for_nothing(store: Store, run: RunDirectory, folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    found = verify_run(store, 1, depth=Depth.LISTING)
+    assert (found.objects_total, found.run_id) == (0, "")
+    assert found.problems == (f"{MANIFEST}: missing; nothing vouches for run 1",)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"schema": 9}'])
+def test_a_manifest_that_is_none(store: Store, run: RunDirectory, folder: Path, content: bytes) -> None:
+    (folder / MANIFEST).write_bytes(content)
+    assert problems(store)[0].startswith(f"{MANIFEST}:")
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_manifest_of_another_number(store: Store, run: RunDirectory, folder: Path) -> None:
+    edit(folder / MANIFEST, run_number=2)
+    assert f"{MANIFEST}: is the manifest of run number 2" in problems(store)
+
+
+def test_a_manifest_of_another_run(store: Store, run: RunDirectory, folder: Path) -> None:
+    edit(folder / MANIFEST, run_id="someone")
+    assert f"{MANIFEST}: of run someone, but the number belongs to run-run" in problems(store)
+
+
+def test_a_manifest_with_another_provenance_than_the_stored_run(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    edit(folder / MANIFEST, provenance={"run_id": "run-run", "git": {"commit": "forged"}})
+    assert problems(store) == ("run-1: the manifest's provenance is not that of the stored run.json",)
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[]", "where an object belongs"),
+        (b'["run_id"]', "where an object belongs"),
+        (b"null", "where an object belongs"),
+        (b"7", "where an object belongs"),
+        (b"", "not readable as JSON"),
+        (b'{"run_id": "run-r', "not readable as JSON"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b"[" * 100_000, "not readable as JSON"),
+        (b"{}", "provenance is not that of the stored run.json"),
+        (b'{"outcome": 3}', "provenance is not that of the stored run.json"),
+    ],
+)
+def test_a_stored_record_that_is_none_is_named(
+    store: Store, run: RunDirectory, folder: Path, depth: Depth, content: bytes, words: str
+) -> None:
+    (folder / "run-1/run.json").write_bytes(content)
+    found = verify_run(store, 1, depth=depth, run_directory=run)
+    assert not found.ok
+    assert any(words in problem for problem in found.problems)
+
+
+def test_a_record_that_the_manifest_lists_as_it_is_can_be_none_too(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    """Digests that agree do not make a list the record of a run."""
+    run.run_file.write_text("[]")
+    content = run.run_file.read_bytes()
+    (folder / "run-1/run.json").write_bytes(content)
+    objects = json.loads((folder / MANIFEST).read_text())["objects"]
+    entry = next(entry for entry in objects if entry["key"] == "run-1/run.json")
+    entry |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "checksum": None}
+    edit(folder / MANIFEST, objects=objects)
+    assert any("where an object belongs" in problem for problem in problems(store))
+
+
+def test_a_manifest_that_lists_an_object_twice(store: Store, run: RunDirectory, folder: Path) -> None:
+    objects = json.loads((folder / MANIFEST).read_text())["objects"]
+    edit(folder / MANIFEST, objects=[*objects, objects[0]])
+    assert f"{MANIFEST}: lists an object twice" in problems(store)
+
+
+def test_a_manifest_whose_digest_is_none(store: Store, run: RunDirectory, folder: Path) -> None:
+    edit(folder / MANIFEST, objects=[{"key": "run-1/a", "size": 1, "sha256": "abc0"}])
+    assert "abc0' is not a digest" in problems(store)[0]
+
+
+def test_a_manifest_that_points_outside_the_store(store: Store, run: RunDirectory, folder: Path) -> None:
+    objects = json.loads((folder / MANIFEST).read_text())["objects"]
+    edit(folder / MANIFEST, objects=[*objects, {"key": "../../etc/passwd", "size": 1, "sha256": "0" * 64}])
+    assert "../../etc/passwd: missing in the store" in problems(store)
+
+
+def test_a_chain_whose_first_manifest_was_changed(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    make_run(steps=(300,))
+    sync_run(store, run, 1)
+    assert problems(store, run) == ()
+    edit(folder / MANIFEST, created=0.0)
+    second = "manifests/run-1-manifest-2.json"
+    assert problems(store) == (f"{second}: does not name {MANIFEST} as its predecessor",)
+
+
+def test_a_chain_whose_first_manifest_is_gone(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    make_run(steps=(300,))
+    sync_run(store, run, 1)
+    (folder / MANIFEST).unlink()
+    second = "manifests/run-1-manifest-2.json"
+    assert problems(store) == (f"{second}: {MANIFEST}, which comes before it, is missing",)
+
+
+def test_a_run_without_a_checkpoint_is_not_proven(store: Store, make_run: Any) -> None:
+    sync_run(store, make_run("bare", steps=()), 1)
+    assert problems(store) == ("run-1: the manifest lists no checkpoint",)
+
+
+def test_a_checkpoint_that_is_only_on_disk(store: Store, run: RunDirectory, make_run: Any) -> None:
+    make_run(steps=(300,))
+    found = problems(store, run)
+    assert found[0] == "checkpoint-300: on disk, but not in the store; sync again"
+    assert any("metrics.jsonl: " in problem and "on disk" in problem for problem in found)
+
+
+def test_a_byte_flipped_on_disk(store: Store, run: RunDirectory) -> None:
+    path = run.checkpoint(200) / ".metadata"
+    path.write_bytes(os.urandom(100))
+    assert problems(store) == ()
+    assert len(problems(store, run)) == 1
+    assert "checkpoint-200/.metadata: SHA-256" in problems(store, run)[0]
+
+
+def test_a_checkpoint_that_is_no_longer_on_disk_is_no_problem(store: Store, run: RunDirectory) -> None:
+    shutil.rmtree(run.checkpoint(100))
+    assert problems(store, run) == ()
+
+
+def test_the_directory_of_another_run_is_an_error(store: Store, run: RunDirectory, make_run: Any) -> None:
+    with pytest.raises(TrainyardError, match=r"is run run-other; run-1 in file://.* is run run-run"):
+        verify_run(store, 1, depth=Depth.LISTING, run_directory=make_run("other"))
+
+
+def test_a_store_that_is_not_there_is_refused(store: Store) -> None:
+    with pytest.raises(ServiceError, match="does not exist"):
+        verify_run(store, 1, depth=Depth.FULL)
+
+
+def test_local_checkpoints_are_read_whole(run: RunDirectory) -> None:
+    assert verify_directory(run).steps == (100, 200)
+    (run.checkpoint(200) / ".metadata").write_bytes(os.urandom(100))
+    found = verify_directory(run)
+    assert (found.ok, found.steps, len(found.problems)) == (False, (100,), 1)
+
+
+def test_no_whole_checkpoint_is_a_problem(make_run: Any) -> None:
+    found = verify_directory(make_run(steps=()))
+    assert found.problems[0].endswith("no whole checkpoint")
+    assert found.to_json()["ok"] is False
+
+
+def test_a_seed_draws_the_same_sample_again_and_says_no_more_than_it_saw(folder: Path, make_run: Any) -> None:
+    """A store whose checksums lie: only reading tells, and a sample sees what it draws."""
+
+    class Lying(LocalStore):
+        told: LocalObject | None = None
+
+        def describe(self, key: str) -> LocalObject | None:
+            return self.told if self.told and key == OTHER else super().describe(key)
+
+    store, run = Lying(folder), make_run(steps=tuple(range(100, 1100, 100)))
+    sync_run(store, run, 1)
+    store.told = store.describe(OTHER)
+    (folder / OTHER).write_bytes(os.urandom(5000))
+    assert verify_run(store, 1, depth=Depth.LISTING).ok
+    assert not verify_run(store, 1, depth=Depth.FULL).ok
+    verdicts = {seed: verify_run(store, 1, depth=Depth.SAMPLE, seed=seed).ok for seed in range(12)}
+    assert set(verdicts.values()) == {True, False}
+    assert verdicts == {seed: verify_run(store, 1, depth=Depth.SAMPLE, seed=seed).ok for seed in range(12)}
+    assert verify_run(store, 1, depth=Depth.SAMPLE, seed=3).depth_text() == "sample, seed 3"

@@ -1,0 +1,154 @@
+"""Each type of a command line, over values that are right, wrong and hostile."""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.command import arguments
+
+NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
+    arguments.whole: (0, 10**18 - 1),
+    arguments.positive: (1, 10**18 - 1),
+    arguments.processes: (1, 1024),
+    arguments.amount: (0, 1e308),
+    arguments.rate: (0.001, 1e6),
+    arguments.share: (5e-324, 1),
+    arguments.seconds: (5e-324, 86400),
+    arguments.pause: (0, 86400),
+    arguments.duration: (5e-324, 36500 * 86400),
+}
+"""A type -> the least and the most that it may give."""
+NEVER = (
+    "",
+    " ",
+    "inf",
+    "-inf",
+    "nan",
+    "1e400",
+    "-1",
+    "+1",
+    "१२",
+    "٣",
+    "0x10",
+    "1_000",
+    "7 ",
+    " 7",
+    "9" * 5000,
+)
+"""Wrong as a number of any kind."""
+every_number = pytest.mark.parametrize("read", NUMBERS, ids=lambda read: read.__name__)
+
+
+def refusal(read: Callable[[str], object], value: str) -> str:
+    with pytest.raises(argparse.ArgumentTypeError) as refused:
+        read(value)
+    return str(refused.value)
+
+
+@every_number
+@pytest.mark.parametrize("value", NEVER, ids=lambda value: repr(value[:10]))
+def test_what_is_no_plain_number_is_refused_in_short_words(read: Callable[[str], float], value: str) -> None:
+    for text in (value, f"{value}s"):
+        said = refusal(read, text)
+        assert arguments.shown(text) in said
+        assert len(said) < 250
+
+
+@given(st.text(alphabet="0123456789.eE+-_ infa٣smhd", max_size=40))
+def test_a_number_is_within_its_bounds_or_refused(value: str) -> None:
+    for read, (least, most) in NUMBERS.items():
+        try:
+            found = read(value)
+        except argparse.ArgumentTypeError:
+            continue
+        assert least <= found <= most, (read, value)
+        assert math.isfinite(found)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (arguments.whole, "0", 0),
+        (arguments.positive, "12", 12),
+        (arguments.positive, "9" * 18, 10**18 - 1),
+        (arguments.amount, "0.0125", 0.0125),
+        (arguments.amount, "1e9", 1e9),
+        (arguments.share, ".4", 0.4),
+        (arguments.share, "1", 1),
+        (arguments.seconds, "0.5", 0.5),
+        (arguments.seconds, "30.", 30),
+        (arguments.pause, "0", 0),
+        (arguments.rate, "200", 200),
+        (arguments.duration, "8h", 28800),
+        (arguments.duration, "25m", 1500),
+        (arguments.duration, "90s", 90),
+        (arguments.duration, "1.5h", 5400),
+        (arguments.duration, "30d", 2592000),
+    ],
+)
+def test_a_number_is_what_it_says(read: Callable[[str], float], text: str, value: float) -> None:
+    assert read(text) == value
+
+
+@pytest.mark.parametrize("text", ["8", "h", "8w", "8H", "0s", "1e3s", "8 hours", "36501d"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    assert "is not a duration such as 8h, 25m or 90s" in refusal(arguments.duration, text)
+
+
+@pytest.mark.parametrize(("text", "chosen"), [("10", [10]), ("10-12", [10, 11, 12]), ("1-1", [1])])
+def test_steps_are_one_or_a_range_with_both_ends(text: str, chosen: list[int]) -> None:
+    assert list(arguments.steps(text)) == chosen
+
+
+@pytest.mark.parametrize("text", ["0", "0-3", "5-4", "-3", "3-", "a", "1-2-3", "1.5", "10:12", *NEVER])
+def test_what_are_no_steps_is_refused_with_an_example(text: str) -> None:
+    assert "such as 10 or 10-12" in refusal(arguments.steps, text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("7", 7), ("newest", None), ("9" * 5000, None), ("٣", None)])
+def test_a_step_is_told_from_a_name(text: str, number: int | None) -> None:
+    assert arguments.step(text) == number
+
+
+def test_a_step_or_newest_is_one_of_the_two() -> None:
+    assert (arguments.step_or_newest("12"), arguments.step_or_newest("newest")) == (12, None)
+    assert "neither a step nor newest" in refusal(arguments.step_or_newest, "latest")
+
+
+@pytest.mark.parametrize(
+    "name", ["run", "a folder, moved", "é" * 127, "\udcff", "/".join(["d" * 200] * 20), "/", ".", "../x"]
+)
+def test_a_path_may_have_any_name_that_a_file_can_have(name: str) -> None:
+    assert arguments.path(name) == Path(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "the path is empty; write . for the working directory"),
+        ("a" * 256, "a name of 256 bytes; a file's name has at most 255"),
+        ("runs/" + "é" * 128 + "/run.json", "a name of 256 bytes"),
+        ("d/" * 2500, "a path of 5,000 bytes; at most 4,095 can be opened"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_refused(name: str, why: str) -> None:
+    said = refusal(arguments.path, name)
+    assert why in said
+    assert len(said) < 250
+
+
+def test_a_text_is_utf_8() -> None:
+    assert arguments.text("naïve 🙂") == "naïve 🙂"
+    assert "is not UTF-8" in refusal(arguments.text, "caf\udce9")
+
+
+def test_long_words_of_a_message_are_cut_and_the_others_stay() -> None:
+    said = arguments.with_short_words(f"file:///{'a' * 5000}: not a store; write\ns3://bucket", 1000)
+    assert said.startswith("file:///aaa")
+    assert said.endswith("aaa… (5,009 letters) not a store; write\ns3://bucket")
+    assert len(said) < 200

@@ -1,0 +1,387 @@
+"""What scripts share: exit codes, durations, the time that a job of CI has been going, one line a phase."""
+
+import errno
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard import errors
+from trainyard.command import handler
+from trainyard.command.handler import exit_code_of
+from trainyard.command.time_limits import job_seconds
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+
+FRAME = """
+import sys
+from trainyard import errors
+from trainyard.command import arguments, handler, output, parser, signals, time_limits
+def main():
+    {body}
+sys.exit(handler.exit_code_of(main))
+"""
+SAY_NO = "print('no'); return 1"
+FULL = Path("/dev/full")
+LARGE = "sys.stdout.write('x' * 1_000_000)"
+
+
+def program(body: str) -> list[str]:
+    return [sys.executable, "-c", FRAME.format(body=body)]
+
+
+def run(body: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run as a process whose output is buffered, as it is wherever PYTHONUNBUFFERED is not set."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    settings: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": environment,
+    } | options
+    done: subprocess.CompletedProcess[str] = subprocess.run(program(body), text=True, timeout=240, **settings)
+    return done
+
+
+def piped_to_nobody(body: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run with a stdout whose reader has gone before anything is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return run(body, stdout=writer, **options)
+    finally:
+        os.close(writer)
+
+
+def test_a_job_has_been_going_since_its_noted_start() -> None:
+    assert 60 <= job_seconds({"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60)}) < 65
+
+
+@pytest.mark.parametrize("environment", [{}, {"TRAINYARD_JOB_STARTED": ""}])
+def test_outside_a_job_no_time_is_taken_off(environment: dict[str, str]) -> None:
+    assert job_seconds(environment) == 0
+
+
+def test_a_start_in_the_future_does_not_lengthen_a_deadline() -> None:
+    assert job_seconds({"TRAINYARD_JOB_STARTED": str(time.time() + 3600)}) == 0
+
+
+@pytest.mark.parametrize("started", ["yesterday", "-5", "nan", "inf", "1e9", "1700000000 "])
+def test_what_is_no_time_is_refused_by_name(started: str) -> None:
+    with pytest.raises(ConfigError, match=r"TRAINYARD_JOB_STARTED: .* date \+%s"):
+        job_seconds({"TRAINYARD_JOB_STARTED": started})
+
+
+CODES = {
+    TrainyardError: 1,
+    errors.ConfigError: 2,
+    errors.DataError: 2,
+    errors.IncompatibleCheckpointError: 2,
+    errors.CheckFailedError: 1,
+    errors.TrainingFailedError: 1,
+    errors.DamagedFileError: 1,
+    errors.CheckpointError: 1,
+    errors.RecordError: 1,
+    errors.VerificationError: 1,
+    errors.ObjectChangedError: 1,
+    errors.RunConflictError: 1,
+    errors.ServiceError: 4,
+    errors.ServiceTroubleError: 4,
+    errors.PermissionRefusedError: 4,
+    errors.WaitTimeoutError: 5,
+    errors.StoppedError: 75,
+}
+
+
+def test_every_class_of_error_has_its_exit_code_on_record_here() -> None:
+    classes = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, TrainyardError)
+    }
+    assert classes == CODES.keys()
+
+
+@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda value: getattr(value, "__name__", None))
+def test_an_error_ends_with_its_code_and_its_message_alone(
+    kind: type[TrainyardError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> int:
+        raise kind("runs/a: what happened; what to do")
+
+    assert exit_code_of(main) == code
+    assert capsys.readouterr() == ("", "runs/a: what happened; what to do\n")
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_the_code_that_main_gives_is_the_code_of_the_process(code: ExitCode) -> None:
+    assert exit_code_of(lambda: code) == code
+
+
+def test_a_bug_is_no_answer_and_shows_its_traceback() -> None:
+    done = run("return {}['step']")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.endswith("KeyError: 'step'\n")
+
+
+def test_an_interrupt_ends_with_130_without_a_traceback() -> None:
+    done = run("raise KeyboardInterrupt")
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize("body", [SAY_NO, "print('x'); return 75", "print('x'); return 0"])
+def test_an_answer_holds_when_nobody_reads_it(body: str) -> None:
+    done = piped_to_nobody(body)
+    assert (done.returncode, done.stderr) == (int(body[-2:]), "")
+
+
+def test_an_error_keeps_its_code_when_nobody_reads_the_output_before_it() -> None:
+    done = piped_to_nobody("print('x'); raise errors.ServiceError('The store is down.')")
+    assert (done.returncode, done.stderr) == (4, "The store is down.\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "variables"),
+    [(f"{LARGE}; return 0", {}), ("print('x'); return 0", {"PYTHONUNBUFFERED": "1"})],
+    ids=["large", "unbuffered"],
+)
+def test_a_main_that_was_cut_short_by_its_reader_is_not_done(body: str, variables: dict[str, str]) -> None:
+    done = piped_to_nobody(body, env=os.environ | variables)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("Cut short: ")
+
+
+def test_a_reader_that_stops_early_does_not_turn_a_no_into_done() -> None:
+    with subprocess.Popen(
+        program("print('first', flush=True); sys.stdin.read(1); print('no'); return 1"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        process.stdout.close()
+        process.communicate(b"x", timeout=240)
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("raise errors.ConfigError('wrong')", 2),
+        ("return {}['step']", 3),
+        ("raise KeyboardInterrupt", 130),
+        ("sys.stderr.write('x'); return 1", 1),
+    ],
+)
+def test_a_code_holds_when_nobody_reads_the_message(body: str, code: int) -> None:
+    assert piped_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("['--help']", 0), ("['--log-level', 'loud']", 2)], ids=["help", "wrong usage"]
+)
+def test_what_argparse_says_to_nobody_keeps_its_code(arguments: str, code: int) -> None:
+    body = f"return parser.script_parser('Does nothing.').parse_args({arguments})"
+    assert piped_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(("given", "code"), [(0, 1), (75, 75)])
+def test_an_answer_that_did_not_fit_on_the_disk_is_not_done(given: int, code: int) -> None:
+    with FULL.open("w") as full:
+        done = run(f"print('x'); return {given}", stdout=full)
+    assert done.returncode == code
+    assert "The output could not be written: [Errno 28]" in done.stderr
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("body", "variables"),
+    [(LARGE, {}), (SAY_NO, {"PYTHONUNBUFFERED": "1"})],
+    ids=["more than the buffer holds", "unbuffered"],
+)
+def test_a_disk_that_fills_up_in_the_middle_is_a_no_without_a_traceback(
+    body: str, variables: dict[str, str]
+) -> None:
+    with FULL.open("w") as full:
+        done = run(body, stdout=full, env=os.environ | variables)
+    assert done.returncode == 1
+    assert "The output could not be written: [Errno 28]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_end_at_once_waits_for_no_stream_that_another_thread_is_stuck_in() -> None:
+    reader, writer = os.pipe()
+    # The main thread fills the pipe that nobody reads, and holds the lock of the stream.
+    body = (
+        "import threading, time"
+        "\n    def end():"
+        "\n        time.sleep(0.2)"
+        "\n        handler.end_at_once(lambda: print('left', flush=True) or 1)"
+        "\n    handler._FLUSH_SECONDS = 0.5"
+        "\n    threading.Thread(target=end).start()"
+        "\n    sys.stderr.write('x' * 1_000_000)"
+    )
+    done = run(body, stderr=writer)
+    os.close(writer)
+    os.close(reader)
+    assert (done.returncode, done.stdout) == (1, "left\n")
+
+
+def test_a_signal_that_comes_where_exceptions_are_ignored_ends_the_program_all_the_same() -> None:
+    body = (
+        "import signal, time"
+        "\n    class Last:"
+        "\n        def __del__(self): signal.raise_signal(signal.SIGTERM)"
+        "\n    signals.end_at_signals()"
+        "\n    Last()"
+        "\n    time.sleep(60)"
+        "\n    return 0"
+    )
+    done = run(body)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize(("silently", "said"), [(False, "Interrupted.\n"), (True, "")])
+def test_a_signal_that_was_swallowed_is_known(silently: bool, said: str) -> None:
+    body = (
+        "import signal"
+        f"\n    told = signals.end_at_signals(silently={silently})"
+        "\n    assert told() is None"
+        "\n    try: signal.raise_signal(signal.SIGTERM)"
+        "\n    except: pass"
+        "\n    print(told(), flush=True)"
+        "\n    signal.raise_signal(signal.SIGINT)"
+    )
+    done = run(body)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "SIGTERM\n", said)
+
+
+def test_a_script_without_a_stdout_still_answers() -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *program("return 1")]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+ANNOUNCE = "output.configure_logging('info'); output.announce('stored', '5 of 5', {status!r}); return 0"
+
+
+def on_a_terminal(body: str, **variables: str) -> str:
+    """What is written to a real terminal."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")} | variables
+    main, terminal = pty.openpty()
+    try:
+        run(body, stderr=terminal, env=environment, check=True)
+    finally:
+        os.close(terminal)
+    shown = b""
+    try:
+        while piece := os.read(main, 4096):
+            shown += piece
+    except OSError:
+        pass  # Linux says so when the last writer of a terminal has closed it
+    finally:
+        os.close(main)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(("status", "colour"), [("ok", 32), ("degraded", 33), ("failed", 31)])
+def test_a_terminal_gets_an_aligned_line_with_a_coloured_verdict(status: str, colour: int) -> None:
+    shown = on_a_terminal(ANNOUNCE.format(status=status))
+    assert shown == f"  stored        {'5 of 5':<{62 - len(status)}} \x1b[{colour}m{status}\x1b[0m\r\n"
+
+
+def test_no_color_takes_the_colour_and_leaves_the_verdict() -> None:
+    shown = on_a_terminal(ANNOUNCE.format(status="failed"), NO_COLOR="1")
+    assert shown == f"  stored        {'5 of 5':<56} failed\r\n"
+
+
+def test_without_a_verdict_a_line_ends_with_its_text() -> None:
+    assert on_a_terminal(ANNOUNCE.format(status="")) == "  stored        5 of 5\r\n"
+
+
+def test_a_terminal_of_ci_gets_log_lines() -> None:
+    shown = on_a_terminal(ANNOUNCE.format(status="ok"), CI="true")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d INFO  stored: 5 of 5 \[ok\]\r\n", shown)
+
+
+@pytest.mark.parametrize(("status", "end"), [("ok", " [ok]"), ("", "")])
+def test_a_log_gets_plain_lines_without_colours(status: str, end: str) -> None:
+    done = run(ANNOUNCE.format(status=status))
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d INFO  stored: 5 of 5{re.escape(end)}\n", done.stderr)
+    assert done.stdout == ""
+
+
+def test_names_of_levels_keep_messages_below_each_other() -> None:
+    log = "output.configure_logging('debug'); log = handler._logger"
+    done = run(f"{log}; log.debug('a'); log.warning('a'); log.error('a'); log.critical('a'); return 0")
+    assert [line[9:] for line in done.stderr.splitlines()] == ["DEBUG a", "WARN  a", "ERROR a", "FATAL a"]
+
+
+def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys\n"
+        "from trainyard.command import arguments, handler, output, parser, signals, time_limits\n"
+        "event = signals.stand_back(pathlib.Path('behind'))\n"
+        "print('begun', flush=True)\n"
+        "event.wait(60)\n"
+        "print('ended', file=sys.stderr)\n"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    number = int((tmp_path / "behind").read_text())
+    assert os.getsid(number) == number != os.getsid(0)
+    if (group := Path(f"/proc/{number}/autogroup")).is_file() and group.read_text():
+        assert group.read_text().endswith("nice 19\n")
+    log, end = tmp_path / "behind.log", time.monotonic() + 60
+    while "begun" not in log.read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(number, signal.SIGTERM)
+    while "ended\n" not in log.read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert log.read_text() == "begun\nended\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENAMETOOLONG, 2), (errno.EISDIR, 2), (errno.EACCES, 1), (errno.EIO, 1)]
+)
+def test_a_file_that_the_machine_refuses_is_named_and_no_bug(
+    capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    def main() -> int:
+        raise OSError(number, os.strerror(number), "the file")
+
+    assert handler.exit_code_of(main) == code
+    assert capsys.readouterr().err == f"the file: {os.strerror(number)}\n"
+
+
+SAY = "import sys; from trainyard.command import handler, output; sys.exit(handler.exit_code_of(lambda: {}))"
+
+
+@pytest.mark.parametrize("closed", ["", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_the_answer_holds_with_streams_that_were_closed(closed: str) -> None:
+    program = SAY.format("output.announce('a', '→') or print('×') or sys.stderr.write('x') and 1")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -c "$0" {closed}', program],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso8859-9", "utf-8"])
+def test_the_answer_holds_where_a_character_cannot_be_written(encoding: str) -> None:
+    program = SAY.format("print('→ × \\udcff') or 1")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, env=environment, timeout=60
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == b""

@@ -1,0 +1,270 @@
+"""Finished lines and the live line: by rule over widths and kinds of terminal, on real pseudo-terminals."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+
+import pytest
+
+from trainyard.command.terminal import INDENT, finished_lines
+
+NOTHING: Mapping[str, str] = {}
+WIDTHS = (40, 80, 120)
+STATUSES = ("", "ok", "degraded", "failed")
+COMMAND = ".venv/bin/python scripts/train.py --config runs/20261121-023331-11ac/config.yaml"
+TEXTS = {
+    "short": "5 of 5",
+    "nothing": "",
+    "summary": "400 steps, 1.6 M tokens in 4:23 · loss 5.61 → 1.54 · validation 2.31 bits/byte",
+    "environment": "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 73 GB free",
+    "path": f"14 files, 20 MB → file:///home/{'some-body/' * 14}trainyard-store/run-3 in 0.1 s",
+    "proof": "commit 9fd65d1 (clean), lock c75b…, config 9961…, data 8605…, seed 42",
+    "code": "    if not isinstance(name,  str):",
+}
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_finished_line_fits_and_shows_its_verdict_first(name: str, status: str, columns: int) -> None:
+    text = TEXTS[name]
+    first, *others = finished_lines("training", text, status, cells=columns - 1)
+    assert all(len(line) < columns for line in (first, *others))
+    assert first.startswith("  training")
+    assert first.endswith(status)
+    assert all(line.startswith(" " * INDENT) and line.strip() for line in others)
+    told = " ".join([first.removesuffix(status)[INDENT:].strip(), *(line.strip() for line in others)])
+    room = columns - 1 - INDENT - (len(status) + 1 if status else 0)
+    if max(map(len, text.split()), default=0) <= room:
+        assert told.split() == text.split()
+    else:
+        assert told.count("…") == text.count("…") + 1
+        assert name != "path" or told.endswith("/run-3 in 0.1 s")
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("text", [COMMAND, f"{COMMAND}  (same digest: fda9…)", "runs/x/report/index.html"])
+def test_what_people_copy_is_neither_broken_nor_shortened(text: str, status: str, columns: int) -> None:
+    command, _, remark = text.partition("  ")
+    lines = finished_lines("again", text, status, cells=columns - 1, copied=True)
+    assert lines[0].startswith("  again")
+    assert lines[0].endswith(f" {status}".rstrip())
+    assert any(command in line for line in lines)
+    assert all(len(line) < columns or line == f"    {command}" for line in lines)
+    assert not remark or remark in lines[-1]
+
+
+def test_a_wide_terminal_keeps_the_table_that_people_know() -> None:
+    assert finished_lines("stored", "5 of 5", "ok", cells=300) == [f"  stored        {'5 of 5':<78} ok"]
+
+
+PROGRAM = """
+import logging, os, sys, time
+from trainyard.command import arguments, handler, output, parser, signals, time_limits, terminal
+from trainyard.report.terminal.phase import PhaseDisplay
+output.configure_logging("info")
+display = PhaseDisplay("data")
+display.begin("reading a path that is longer than narrow terminals are", 4_800_000_000)
+{body}
+output.announce("data", "Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation", "ok")
+"""
+SHOWS = """
+with terminal.shown(display):
+    for _ in range(4):
+        time.sleep(0.3)
+        display.advance(600_000_000)
+        logging.getLogger("trainyard.x").warning("a line " + "that is long " * 12 + "end")
+        sys.stderr.write("half a ")
+        sys.stderr.write("line\\n")
+"""
+
+
+class Screen:
+    """The lines that a terminal shows after what was written, and the widest that was ever drawn."""
+
+    def __init__(self, written: str) -> None:
+        self.rows, self.row, self.widest = [""], 0, 0
+        for part in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", written):
+            self._take(part)
+
+    def _take(self, part: str) -> None:
+        if part == "\n":
+            self.row += 1
+            self.rows += [""] * (self.row + 1 - len(self.rows))
+        elif part == "\x1b[2K":
+            self.rows[self.row] = ""
+        elif part == "\x1b[1A":
+            self.row -= 1
+        elif part[0] not in "\x1b\r":
+            self.rows[self.row] += part
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.rows if line]
+
+
+def on_a_terminal(
+    body: str, columns: int, *, end: signal.Signals | None = None, variables: Mapping[str, str] = NOTHING
+) -> tuple[str, int]:
+    """What a process writes to a terminal of `columns` cells, and its status; `end` ends it in the middle."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    hidden = ("CI", "NO_COLOR", "COLUMNS", "TERM")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    line = [sys.executable, "-c", PROGRAM.format(body=body)]
+    environment |= {"TERM": "xterm-256color", **variables}
+    with subprocess.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        written = b""
+        with contextlib.suppress(OSError):  # Linux says so when the last writer has closed it
+            while piece := os.read(ours, 1 << 16):
+                written += piece
+                if end is not None and b"reading" in written:
+                    process.send_signal(end)
+                    end = None
+        os.close(ours)
+        return written.decode(), process.wait(60)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_live_line_leaves_only_what_was_written_and_the_final_line(columns: int) -> None:
+    written, status = on_a_terminal(SHOWS, columns)
+    assert status == 0
+    drawn = [piece for piece in re.split(r"\r|\n", ESCAPE.sub("", written)) if " data  " in piece]
+    live = [line for line in drawn if "reading" in line]
+    assert len(set(live)) >= 4
+    assert all(len(line) < columns for line in drawn)
+    lines = Screen(written).lines
+    warned = [line for line in lines if "WARN" in line]
+    assert [line.endswith("that is long end") for line in warned] == [True] * 4
+    assert [line for line in lines if line == "half a line"] == ["half a line"] * 4
+    rest = [line for line in lines if line not in warned and line != "half a line"]
+    assert rest[0].startswith("  data          Python 3.11")
+    assert ESCAPE.sub("", rest[0]).rstrip().endswith("ok")
+    assert not any("reading" in line for line in lines)
+    assert "\x1b[?25" not in written, "the cursor is left alone"
+
+
+@pytest.mark.parametrize(
+    ("variables", "escapes", "live"),
+    [
+        ({}, True, True),
+        ({"NO_COLOR": "1"}, False, True),
+        ({"TERM": "dumb"}, False, False),
+        ({"CI": "true"}, False, False),
+    ],
+    ids=["plain", "NO_COLOR", "dumb", "CI"],
+)
+def test_what_a_terminal_cannot_or_shall_not_do_is_left_out(
+    variables: dict[str, str], escapes: bool, live: bool
+) -> None:
+    written, _ = on_a_terminal(SHOWS, 80, variables=variables)
+    assert ("\x1b[32mok" in written) == escapes
+    assert ("\r\x1b[2K" in written) == live
+    assert live or ("\x1b" not in written and "\r" not in written.replace("\r\n", ""))
+    said = "INFO  data: Python" if "CI" in variables else "  data          Python"
+    assert said in written
+
+
+def test_a_log_gets_plain_lines_that_are_never_cut() -> None:
+    line = [sys.executable, "-c", PROGRAM.format(body=SHOWS)]
+    environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"COLUMNS": "40"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    assert "\x1b" not in done.stderr
+    assert "\r" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("10.9 MB train, 1.2 MB validation [ok]")
+
+
+def test_what_draws_is_imported_only_for_a_terminal() -> None:
+    body = "with terminal.shown(display): pass\nprint('there', 'rich' in sys.modules)"
+    line = [sys.executable, "-c", PROGRAM.format(body=body)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "there False\n"
+    assert "there True" in on_a_terminal(body, 80)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_a_terminal_that_can_be_used(number: signal.Signals) -> None:
+    body = "signals.end_at_signals()\ndef main():\n    with terminal.shown(display): time.sleep(60)\n"
+    written, status = on_a_terminal(f"{body}sys.exit(handler.exit_code_of(main))", 80, end=number)
+    assert "\x1b[?25" not in written
+    if number == signal.SIGKILL:
+        assert status == -number
+    else:
+        assert status == 130
+        assert Screen(written).lines == ["Interrupted."]
+
+
+def test_a_signal_that_logs_in_the_middle_of_an_advance_waits_for_no_lock() -> None:
+    body = """
+import signal
+told = []
+def tell(*_):
+    logging.getLogger("trainyard.x").warning("told")
+    told.append(1)
+    signal.setitimer(signal.ITIMER_REAL, 0.001 if len(told) < 50 else 0)
+signal.signal(signal.SIGALRM, tell)
+with terminal.shown(display):
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    while len(told) < 50:
+        display.advance(1)
+"""
+    written, status = on_a_terminal(body, 80)
+    assert status == 0
+    assert written.count("WARN  told") == 50
+
+
+def test_what_others_draw_by_themselves_and_what_goes_to_stdout_does_not_garble() -> None:
+    body = """
+with terminal.shown(display):
+    for share in range(0, 101, 10):
+        sys.stderr.write(f"\\rloading {share}%")
+    sys.stderr.write("\\n")
+    print('{"a": 1}')
+    time.sleep(0.3)
+    sys.stderr.write("no end")
+"""
+    lines = Screen(on_a_terminal(body, 80)[0]).lines
+    assert lines[:2] == ["loading 100%", '{"a": 1}']
+    assert lines[2].startswith("no end  data ")
+    assert len(lines) == 4
+
+
+def test_a_fork_writes_beside_the_live_line_and_waits_for_no_lock() -> None:
+    body = """
+with terminal.shown(display):
+    if not os.fork():
+        sys.stderr.write("a child\\n")
+        sys.stderr.flush()
+        os._exit(0)
+    os.wait()
+"""
+    written, status = on_a_terminal(body, 80)
+    assert status == 0
+    assert "a child" in written
+
+
+def test_a_terminal_that_takes_nothing_does_not_hold_up_the_work() -> None:
+    """Somebody pressed Ctrl-S: the thread that draws is stuck, and the work goes on to its end."""
+    ours, theirs = pty.openpty()
+    body = "with terminal.shown(display): time.sleep(1)\nprint('done', flush=True)\nos._exit(0)"
+    line = [sys.executable, "-c", PROGRAM.format(body=body)]
+    environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"TERM": "xterm"}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+        os.read(ours, 1)
+        termios.tcflow(theirs, termios.TCOOFF)
+        assert process.stdout is not None
+        assert process.stdout.read() == b"done\n"
+        termios.tcflow(theirs, termios.TCOON)
+    os.close(ours)
+    os.close(theirs)

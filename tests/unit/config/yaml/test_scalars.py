@@ -1,0 +1,126 @@
+"""Plain words of YAML, read by the core schema of YAML 1.2."""
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+
+from trainyard.config.yaml.scalars import MAX_DIGITS, CoreLoader, dumped, plain_value, value_of
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5e-5", 5e-5),
+        ("1E3", 1000.0),
+        ("5.", 5.0),
+        (".5", 0.5),
+        ("-1.5e+2", -150.0),
+        ("012", 12),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("+7", 7),
+        ("-0", 0),
+        (".inf", math.inf),
+        ("-.INF", -math.inf),
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+    ],
+)
+def test_numbers_truth_and_null_are_recognised(text: str, value: Any) -> None:
+    found = plain_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_not_a_number_is_recognised() -> None:
+    assert math.isnan(plain_value(".NaN"))
+
+
+YAML_1_1 = "yes no on off y Yes 1:30 190:20:30 2026-01-01 1_000 0b101"
+NEARLY = "1e 0o8 0xg nUll tRue inf nan +.nan - e5"
+
+
+@pytest.mark.parametrize("text", [*YAML_1_1.split(), *NEARLY.split()])
+def test_what_only_yaml_1_1_takes_for_something_else_is_text(text: str) -> None:
+    assert plain_value(text) == text
+
+
+def test_quotes_and_block_scalars_make_text() -> None:
+    node: Any = yaml.compose("[\"5\", 'true', !!str 5]", Loader=CoreLoader)
+    assert [value_of(item.tag, item.value) for item in node.value] == ["5", "true", "5"]
+
+
+def test_an_explicit_tag_is_honoured_when_the_word_fits_it() -> None:
+    assert value_of("tag:yaml.org,2002:float", "5") == 5.0
+    with pytest.raises(ValueError, match="not a value of the tag !!int"):
+        value_of("tag:yaml.org,2002:int", "five")
+
+
+@pytest.mark.parametrize(
+    "tag", ["!env", "tag:yaml.org,2002:python/object:os.system", "tag:yaml.org,2002:binary"]
+)
+def test_other_tags_are_refused(tag: str) -> None:
+    with pytest.raises(ValueError, match="is not read here"):
+        value_of(tag, "x")
+
+
+def test_a_number_too_long_to_convert_is_refused_by_its_length() -> None:
+    with pytest.raises(ValueError, match="a number of 10,000 characters"):
+        plain_value("9" * 10_000)
+    assert plain_value("9" * MAX_DIGITS) == 10**MAX_DIGITS - 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5e-5",
+        "1e3",
+        "012",
+        "08",
+        "0o7",
+        "yes",
+        "on",
+        "~",
+        "",
+        "null",
+        "1:30",
+        "2026-01-01",
+        ".inf",
+        ".nan",
+        "=",
+        "<<",
+        "a: b",
+        "# x",
+        "- x",
+        "tab\there",
+        "line\nbreak",
+        "trailing ",
+        "é…\u2028",
+        "\u202e",
+        "'\"",
+        "[a",
+        "%x",
+        "\x07",
+    ],
+)
+def test_text_that_looks_like_something_else_is_dumped_so_that_every_reader_sees_text(text: str) -> None:
+    out = dumped({"key": text})
+    assert yaml.safe_load(out) == {"key": text}
+    node: Any = yaml.compose(out, Loader=CoreLoader)
+    value = node.value[0][1]
+    assert value_of(value.tag, value.value) == text
+
+
+@pytest.mark.parametrize("value", [5e-5, 1e22, 1e-8, 0.1, 1.0, -0.0, 3, True, None, 2**70])
+def test_numbers_are_dumped_so_that_every_reader_sees_the_same_number(value: Any) -> None:
+    out = dumped({"key": value})
+    assert yaml.safe_load(out) == {"key": value}
+    node: Any = yaml.compose(out, Loader=CoreLoader)
+    read = value_of(node.value[0][1].tag, node.value[0][1].value)
+    assert read == value
+    assert type(read) is type(value)

@@ -1,0 +1,200 @@
+"""Facts about this machine from the standard library."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+
+import pytest
+
+from trainyard.gateways.local_machine import (
+    file_system_of,
+    free_bytes,
+    has_nvidia_driver,
+    installed_torch,
+    installed_versions,
+    main_memory,
+    memory_bytes,
+    missing_for_compiling,
+    size_of,
+)
+
+
+def test_installed_versions_are_keyed_by_canonical_name() -> None:
+    versions = installed_versions()
+    assert versions["torch"] == metadata.version("torch")
+    assert versions["slack-sdk"] == metadata.version("slack_sdk")
+
+
+def test_free_space_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp_path: Path) -> None:
+    wanted = shutil.disk_usage(tmp_path).free
+    assert abs(free_bytes(tmp_path / "not" / "yet") - wanted) < 1_000_000_000
+
+
+def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a").write_bytes(b"x" * 10)
+    (tmp_path / "deep" / "b").write_bytes(b"x" * 5)
+    assert size_of(tmp_path) == 15
+    assert size_of(tmp_path / "a") == 10
+    assert size_of(tmp_path / "missing") == 0
+
+
+LINUX_CXX = "clang++" if sys.platform == "darwin" else "g++"
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "there", "asked", "missing"),
+    [
+        (True, "gcc", None, ()),
+        (True, "clang", None, ()),
+        (True, LINUX_CXX, None, ("gcc or clang",)),
+        (False, LINUX_CXX, None, ()),
+        (False, "gcc", None, (LINUX_CXX,)),
+        (True, "gcc", "icx", ("icx",)),
+        (False, "mine", "mine", ()),
+    ],
+)
+def test_a_compiler_is_searched_for_as_torch_does(
+    tmp_path: Path, on_gpu: bool, there: str, asked: str | None, missing: tuple[str, ...]
+) -> None:
+    (tmp_path / there).write_text("#!/bin/sh\n")
+    (tmp_path / there).chmod(0o755)
+    environment = {"PATH": str(tmp_path)} | ({} if asked is None else {"CC": asked, "CXX": asked})
+    found = missing_for_compiling(on_gpu=on_gpu, environment=environment)
+    assert tuple(name for name in found if "headers" not in name) == missing
+
+
+def test_a_python_without_headers_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    [*_, headers] = missing_for_compiling(on_gpu=True)
+    assert headers == f"Python's headers ({tmp_path / 'Python.h'})"
+    (tmp_path / "Python.h").touch()
+    assert not [name for name in missing_for_compiling(on_gpu=True) if "headers" in name]
+
+
+GB = 10**9
+NO_LIMIT = 9223372036854771712
+"""The value of a cgroup version 1 limit that is not set."""
+LINES = {1: "4:memory:{path}\n3:cpuset:/x\n0::/\n", 2: "0::{path}\n"}
+
+
+def meminfo(root: Path, *, total: int, available: int, swap: int = 0) -> None:
+    (root / "proc" / "self").mkdir(parents=True)
+    lines = (("MemTotal", total), ("MemAvailable", available), ("SwapFree", swap))
+    text = "".join(f"{name}:{size // 1024:>12} kB\n" for name, size in lines)
+    (root / "proc" / "meminfo").write_text(f"{text}HugePages_Total: 0\nDirectMap\n")
+
+
+def group(root: Path, path: str, version: int, **numbers: int | str) -> None:
+    """A control group: `limit`, `usage`, `caches`, `swap_max`, `swap_used`."""
+    folder = root / "sys/fs/cgroup" / ("memory" if version == 1 else "") / path.strip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    limit, usage, prefix = "memory.max", "memory.current", ""
+    if version == 1:
+        limit, usage, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+    (folder / limit).write_text(f"{numbers.get('limit', NO_LIMIT if version == 1 else 'max')}\n")
+    (folder / usage).write_text(f"{numbers.get('usage', 0)}\n")
+    half = int(numbers.get("caches", 0)) // 2
+    stat = f"anon 5\n{prefix}inactive_file {half}\n{prefix}active_file {half}\n"
+    (folder / "memory.stat").write_text(stat)
+    if version == 2:
+        (folder / "memory.swap.max").write_text(f"{numbers.get('swap_max', 'max')}\n")
+        (folder / "memory.swap.current").write_text(f"{numbers.get('swap_used', 0)}\n")
+
+
+def test_a_machine_without_control_groups_has_the_kernels_figures(tmp_path: Path) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
+    found = main_memory(tmp_path)
+    assert found.total_bytes == pytest.approx(64 * GB, abs=1024)
+    assert found.available_bytes == pytest.approx(50 * GB, abs=1024)
+    assert found.swap_bytes == pytest.approx(8 * GB, abs=1024)
+
+
+def test_without_proc_all_memory_counts_as_available(tmp_path: Path) -> None:
+    found = main_memory(tmp_path)
+    everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (found.total_bytes, found.available_bytes, found.swap_bytes) == (everything, everything, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("own", ["/", "/docker/abc", "/a/b/c"])
+@pytest.mark.parametrize("limited", ["/", "/docker/abc", "/a", "/a/b/c", "/elsewhere"])
+@pytest.mark.parametrize("limit", [4 * GB, 400 * GB, None])
+def test_any_group_up_to_the_root_can_have_the_tightest_limit(
+    tmp_path: Path, version: int, own: str, limited: str, limit: int | None
+) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB)
+    (tmp_path / "proc/self/cgroup").write_text(LINES[version].format(path=own))
+    for path in (own, "/"):
+        group(tmp_path, path, version)
+    more = {} if limit is None else {"limit": limit}
+    group(tmp_path, limited, version, usage=3 * GB, caches=2 * GB, **more)
+    found = main_memory(tmp_path)
+    inside = PurePosixPath(limited) in (PurePosixPath(own), *PurePosixPath(own).parents)
+    binds = inside and limit == 4 * GB
+    assert found.total_bytes == pytest.approx(4 * GB if binds else 64 * GB, abs=1024)
+    assert found.available_bytes == pytest.approx(3 * GB if binds else 50 * GB, abs=1024)
+
+
+def test_inside_a_container_the_path_in_proc_may_be_the_hosts(tmp_path: Path) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/docker/of-the-host\n")
+    group(tmp_path, "/", 1, limit=2 * GB, usage=5 * GB)
+    found = main_memory(tmp_path)
+    assert (found.total_bytes, found.available_bytes) == (2 * GB, 0)
+
+
+@pytest.mark.parametrize(("most", "used", "free"), [("max", 0, 8 * GB), (3 * GB, GB, 2 * GB), (0, 0, 0)])
+def test_swap_is_limited_by_the_control_group(tmp_path: Path, most: int | str, used: int, free: int) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    group(tmp_path, "/", 2, limit=4 * GB, swap_max=most, swap_used=used)
+    assert main_memory(tmp_path).swap_bytes == pytest.approx(free, abs=1024)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "0", "0:", "0::", "::::", "1:memory", "\ufffd\n\n"])
+def test_malformed_files_of_the_kernel_are_ignored(tmp_path: Path, text: str) -> None:
+    meminfo(tmp_path, total=64 * GB, available=50 * GB)
+    (tmp_path / "proc/self/cgroup").write_text(text)
+    assert main_memory(tmp_path).total_bytes == pytest.approx(64 * GB, abs=1024)
+
+
+def test_this_machine_has_memory() -> None:
+    found = main_memory()
+    assert 0 < found.available_bytes <= found.total_bytes
+    assert memory_bytes() == found.total_bytes
+
+
+def test_paths_on_one_file_system_have_one_number(tmp_path: Path) -> None:
+    assert file_system_of(tmp_path / "not" / "yet") == file_system_of(tmp_path) == tmp_path.stat().st_dev
+
+
+@pytest.mark.parametrize("name", ["nvidiactl", "nvidia0", "dxg", "null"])
+def test_a_driver_is_found_by_its_device(tmp_path: Path, name: str) -> None:
+    assert not has_nvidia_driver(tmp_path)
+    (tmp_path / name).touch()
+    assert has_nvidia_driver(tmp_path) is (name != "null")
+
+
+def test_the_version_of_torch_is_read_without_importing_it() -> None:
+    code = (
+        "import sys; from trainyard.gateways.local_machine import installed_torch; found = installed_torch();"
+        "assert 'torch' not in sys.modules; import torch;"
+        "assert found == (torch.__version__.partition('+')[0], torch.version.cuda), found"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_torch_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert installed_torch() == (None, None)
+    broken = SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: broken)
+    assert installed_torch() == (None, None)

@@ -1,0 +1,55 @@
+"""Reading a lock and comparing it with what is installed."""
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.machine.package_lock import Pin, differences, read_pins
+
+HASH = "a" * 64
+LOCK = f"""\
+# input-sha256: 00
+Absl_Py==2.5.1 \\
+    --hash=sha256:{HASH} \\
+    --hash=sha256:{"b" * 64}
+    # via tensorboard
+triton==3.7.0 ; platform_machine == 'x86_64' and sys_platform == 'linux' \\
+    --hash=sha256:{HASH}
+    # via
+    #   torch
+bare==1.0
+"""
+
+
+def test_pins_carry_name_version_marker_and_hashes() -> None:
+    assert read_pins(LOCK) == (
+        Pin("absl-py", "2.5.1", None, (HASH, "b" * 64)),
+        Pin("triton", "3.7.0", "platform_machine == 'x86_64' and sys_platform == 'linux'", (HASH,)),
+        Pin("bare", "1.0", None, ()),
+    )
+
+
+def test_a_marker_is_evaluated_for_the_given_environment() -> None:
+    triton = read_pins(LOCK)[1]
+    assert triton.applies({"platform_machine": "x86_64", "sys_platform": "linux"})
+    assert not triton.applies({"platform_machine": "arm64", "sys_platform": "darwin"})
+
+
+@pytest.mark.parametrize(
+    "line", ["torch>=2.13", "torch", "torch @ https://example.org/torch.whl", "torch==2.* x"]
+)
+def test_a_requirement_that_is_not_pinned_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError, match="not pinned"):
+        read_pins(line)
+
+
+def test_options_and_comments_are_not_pins() -> None:
+    assert read_pins("--index-url https://example.org\n# a comment\n") == ()
+
+
+def test_an_environment_equal_to_the_lock_has_no_differences() -> None:
+    assert differences(read_pins("a==1\nb==2\n"), {"a": "1", "b": "2", "extra": "9"}) == ()
+
+
+def test_wrong_and_missing_packages_are_named_with_both_versions() -> None:
+    pins = read_pins("zz==1\na==1\nb==2 ; sys_platform == 'never'\n")
+    assert differences(pins, {"zz": "3"}) == ("a 1 missing", "zz 3 instead of 1")

@@ -1,0 +1,418 @@
+"""The judgement of given facts: no test asks a driver, torch or a disk."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.machine.preflight import (
+    Finding,
+    Gpu,
+    MachineFacts,
+    Memory,
+    PreflightVerdict,
+    Room,
+    disk_bytes_needed,
+    gigabytes,
+    gpu_bytes_needed,
+    judge,
+    store_bytes_needed,
+    worst,
+)
+from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown, summary
+
+GB = 10**9
+TINYLLAMA = ArchitectureConfig(
+    vocab_size=32000,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_layers=22,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+)
+CPU_BOX = MachineFacts(
+    python="3.11.7",
+    torch="2.13.0",
+    torch_cuda="13.0",
+    torch_gpu_bytes=(),
+    gpus=(),
+    gpu_trouble=None,
+    disk="runs",
+    disk_free_bytes=71 * GB,
+    data_bytes=100_000_000,
+    lock_differences=(),
+)
+GPU_BOX = replace(
+    CPU_BOX,
+    gpus=(Gpu("NVIDIA H100 80GB HBM3", "580.65.06"),),
+    torch_gpu_bytes=(80 * GB,),
+    disk_free_bytes=900 * GB,
+)
+
+
+def config(device: str = "auto", shape: ArchitectureConfig | None = None, **training: Any) -> Config:
+    return Config.model_validate(
+        {
+            "model": {
+                "name": "a-model",
+                "device": device,
+                "architecture": (shape or ArchitectureConfig()).model_dump(),
+            },
+            "training": {"max_steps": 10, "warmup_steps": 0, **training},
+        }
+    )
+
+
+def finding(findings: tuple[Finding, ...], check: str) -> Finding:
+    return next(f for f in findings if f.check == check)
+
+
+def failed(findings: tuple[Finding, ...]) -> list[str]:
+    return [f.check for f in findings if f.verdict == PreflightVerdict.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("device", "facts"),
+    [
+        ("auto", CPU_BOX),
+        ("cpu", CPU_BOX),
+        ("cpu", GPU_BOX),
+        ("auto", GPU_BOX),
+        ("cuda", GPU_BOX),
+        ("cuda:0", GPU_BOX),
+    ],
+)
+def test_a_machine_that_fits_passes_every_check(device: str, facts: MachineFacts) -> None:
+    findings = judge(config(device), facts)
+    assert worst(findings) == PreflightVerdict.OK
+    assert {f.fix for f in findings} == {None}
+
+
+def test_the_large_model_fits_a_large_gpu() -> None:
+    assert worst(judge(config("cuda:0", TINYLLAMA), GPU_BOX)) == PreflightVerdict.OK
+
+
+@pytest.mark.parametrize("python", ["3.10.14", "3.14.0", "2.7.18", "4.0.0"])
+def test_a_python_outside_the_lock_is_refused(python: str) -> None:
+    findings = judge(config(), replace(CPU_BOX, python=python))
+    assert failed(findings) == ["python"]
+    assert python in finding(findings, "python").found
+    assert "3.11 to 3.13" in finding(findings, "python").found
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.9", "3.13.1+"])
+def test_a_python_of_the_lock_is_accepted(python: str) -> None:
+    assert worst(judge(config(), replace(CPU_BOX, python=python))) == PreflightVerdict.OK
+
+
+def test_packages_that_differ_from_the_lock_are_named_and_counted() -> None:
+    wrong = tuple(f"package-{i} 1.0 instead of 2.0" for i in range(7))
+    packages = finding(judge(config(), replace(CPU_BOX, lock_differences=wrong)), "packages")
+    assert packages.verdict == PreflightVerdict.FAILED
+    assert "package-4 1.0 instead of 2.0 and 2 more" in packages.found
+    assert packages.fix == "install the lock again: make install"
+
+
+def test_torch_that_cannot_be_imported_is_refused() -> None:
+    findings = judge(config("cpu"), replace(CPU_BOX, torch=None, torch_cuda=None))
+    assert failed(findings) == ["torch"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
+def test_a_missing_gpu_is_refused_when_the_configuration_asks_for_one(device: str) -> None:
+    findings = judge(config(device), CPU_BOX)
+    assert failed(findings) == ["gpu"]
+    gpu = finding(findings, "gpu")
+    assert f"model.device is {device}" in gpu.found
+    assert gpu.fix is not None
+    assert "--set model.device=cpu" in gpu.fix
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "needed"),
+    [
+        ("535.183.01", "13.0", 580),
+        ("579.99", "13.1", 580),
+        ("470.82.01", "12.6", 525),
+        ("418.87.00", "11.8", 450),
+    ],
+)
+def test_a_driver_too_old_for_the_cuda_build_is_refused(driver: str, cuda: str, needed: int) -> None:
+    facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda, torch_gpu_bytes=())
+    gpu = finding(judge(config("cuda:0"), facts), "gpu")
+    assert gpu.verdict == PreflightVerdict.FAILED
+    assert f"driver {driver} is too old for torch 2.13.0, built for CUDA {cuda}" in gpu.found
+    assert gpu.fix == f"install NVIDIA driver {needed} or newer"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"), [("580.65.06", "13.0"), ("525.60.13", "12.9"), ("610.1", "13.0"), ("1.0", "99.0")]
+)
+def test_a_driver_of_the_cuda_family_or_newer_is_accepted(driver: str, cuda: str) -> None:
+    facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda)
+    assert failed(judge(config("cuda:0"), facts)) == []
+
+
+def test_a_crashed_gpu_is_refused_in_the_words_of_the_driver() -> None:
+    trouble = 'nvidia-smi answered "ERR!, 580.65.06, 81559, 34"'
+    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, gpus=(), gpu_trouble=trouble)), "gpu")
+    assert (gpu.verdict, gpu.found) == (PreflightVerdict.FAILED, trouble)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"gpu_trouble": "nvidia-smi failed (exit code 9): no driver", "gpus": ()},
+        {"gpus": (Gpu("NVIDIA A10G", "470.1"),)},
+        {"torch_cuda": None},
+        {},
+    ],
+)
+def test_with_auto_an_unusable_gpu_is_reported_but_the_cpu_may_train(broken: dict[str, Any]) -> None:
+    findings = judge(config("auto"), replace(GPU_BOX, torch_gpu_bytes=(), **broken))
+    assert finding(findings, "gpu").verdict == PreflightVerdict.DEGRADED
+    assert worst(findings) == PreflightVerdict.DEGRADED
+
+
+def test_a_broken_gpu_does_not_matter_on_the_cpu() -> None:
+    assert worst(judge(config("cpu"), replace(GPU_BOX, gpu_trouble="ERR!"))) == PreflightVerdict.OK
+
+
+def test_a_cpu_build_of_torch_is_refused_on_a_gpu_machine() -> None:
+    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, torch_cuda=None, torch_gpu_bytes=())), "gpu")
+    assert gpu.found == "torch 2.13.0 is a build for the CPU only"
+
+
+def test_a_gpu_that_torch_cannot_open_is_refused() -> None:
+    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, torch_gpu_bytes=())), "gpu")
+    assert gpu.verdict == PreflightVerdict.FAILED
+    assert "CUDA_VISIBLE_DEVICES" in str(gpu.fix)
+
+
+def test_a_device_beyond_the_last_gpu_is_refused() -> None:
+    gpu = finding(judge(config("cuda:1"), GPU_BOX), "gpu")
+    assert gpu.found == "model.device is cuda:1, but torch finds 1 GPU(s)"
+    assert gpu.fix == "--set model.device=cuda:0"
+
+
+def test_too_little_gpu_memory_is_refused_with_both_figures() -> None:
+    memory = finding(
+        judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, torch_gpu_bytes=(16 * GB,))), "gpu memory"
+    )
+    assert memory.verdict == PreflightVerdict.FAILED
+    assert memory.found.startswith("16 GB, but a-model needs at least 20 GB (1,100 M parameters, batch 4)")
+
+
+def test_the_memory_of_the_chosen_gpu_counts() -> None:
+    two = replace(GPU_BOX, torch_gpu_bytes=(1 * GB, 80 * GB))
+    assert failed(judge(config("cuda:0", TINYLLAMA), two)) == ["gpu memory"]
+    assert failed(judge(config("cuda:1", TINYLLAMA), two)) == []
+
+
+def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
+    small = config(shape=ArchitectureConfig(), batch_size=2)
+    half = small.model_copy(update={"model": small.model.model_copy(update={"dtype": "bfloat16"})})
+    parameters, logits = count_parameters(ArchitectureConfig()).total, 2 * 2048 * 256
+    assert gpu_bytes_needed(small) == 16 * parameters + 8 * logits
+    assert gpu_bytes_needed(half) == 16 * parameters + 4 * logits
+
+
+def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
+    findings = judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
+    assert failed(findings) == ["disk"]
+    assert finding(findings, "disk").found.startswith(
+        "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
+    )
+
+
+def test_the_need_for_disk_counts_one_more_checkpoint_than_are_kept() -> None:
+    assert disk_bytes_needed(config(), 1000) == 6 * 12 * count_parameters(ArchitectureConfig()).total + 1000
+
+
+def test_permanent_checkpoints_need_space_too() -> None:
+    checkpoint = 12 * count_parameters(ArchitectureConfig()).total
+    more = config().model_copy(
+        update={
+            "training": config().training.model_copy(update={"max_steps": 5000}),
+            "checkpointing": config().checkpointing.model_copy(update={"keep_every": 2000}),
+        }
+    )
+    assert disk_bytes_needed(more, 1000) == (6 + 2) * checkpoint + 1000
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    facts = replace(
+        CPU_BOX,
+        python="3.10.1",
+        lock_differences=("torch 2.0 instead of 2.13.0",),
+        torch=None,
+        disk_free_bytes=0,
+    )
+    findings = judge(config("cuda:0"), facts)
+    assert failed(findings) == ["python", "packages", "torch", "gpu", "disk"]
+    text = refusal(findings)
+    assert text.count("  fix: ") == 5
+    assert text.endswith("5 checks failed. Nothing was started.")
+
+
+def test_a_message_has_the_failed_checks_in_one_line() -> None:
+    findings = judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC"))
+    line = refusal_line(findings)
+    assert "gpu: ERR! | 34 C" in line
+    assert "\n" not in line
+    assert refusal_line(judge(config("cpu"), CPU_BOX)) == ""
+
+
+def test_a_refusal_as_markdown_is_a_table_that_no_text_can_break() -> None:
+    text = refusal_markdown(judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC")))
+    assert text.splitlines() == [
+        "### ❌ Not started: gpu",
+        "",
+        "| check | found | fix |",
+        "|---|---|---|",
+        "| gpu | ERR! \\| 34 C | reset the GPU or restart the machine; "
+        "take the runner out of service if it comes back |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "line"),
+    [
+        ("auto", CPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free"),
+        ("cuda:0", CPU_BOX, "Python 3.11.7, torch 2.13.0, no usable GPU, 71 GB free"),
+        ("cpu", GPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 900 GB free"),
+        (
+            "auto",
+            GPU_BOX,
+            "Python 3.11.7, torch 2.13.0, 1 × NVIDIA H100 80GB HBM3 (driver 580.65.06), 900 GB free",
+        ),
+        ("auto", replace(GPU_BOX, gpus=()), "Python 3.11.7, torch 2.13.0, 1 GPU(s), 900 GB free"),
+        (
+            "cpu",
+            replace(CPU_BOX, torch=None, disk_free_bytes=10**8),
+            "Python 3.11.7, no torch, no GPU (training on CPU), 0.1 GB free",
+        ),
+    ],
+)
+def test_the_summary_is_one_line(device: str, facts: MachineFacts, line: str) -> None:
+    assert summary(config(device), facts) == line
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("missing", [(), ("gcc or clang",), ("g++", "Python's headers (/x/Python.h)")])
+def test_a_compiler_is_required_only_if_the_configuration_compiles(
+    compiles: bool, missing: tuple[str, ...]
+) -> None:
+    given = config("cuda:0", TINYLLAMA)
+    given = given.model_copy(update={"compute": given.compute.model_copy(update={"compile": compiles})})
+    findings = judge(given, replace(GPU_BOX, missing_for_compiling=missing))
+    assert (worst(findings) == PreflightVerdict.FAILED) is (compiles and bool(missing))
+    if compiles and missing:
+        compiler = finding(findings, "compiler")
+        assert all(name in compiler.found for name in missing)
+        assert "--set compute.compile=false" in str(compiler.fix)
+
+
+def memory(available: int, **more: Any) -> Memory:
+    given = {"total": 64 * GB, "swap": 0, "needed": 10 * GB, "reserve": 2 * GB, "largest_batch_size": 3}
+    return Memory(**given | {"available": available} | more)
+
+
+@pytest.mark.parametrize(
+    ("available", "swap", "verdict"),
+    [
+        (64 * GB, 0, PreflightVerdict.OK),
+        (12 * GB, 0, PreflightVerdict.OK),
+        (12 * GB - 1, 0, PreflightVerdict.DEGRADED),
+        (9 * GB, 0, PreflightVerdict.DEGRADED),
+        (9 * GB - 1, 0, PreflightVerdict.FAILED),
+        (0, 0, PreflightVerdict.FAILED),
+        (4 * GB, 5 * GB, PreflightVerdict.DEGRADED),
+        (4 * GB, 4 * GB, PreflightVerdict.FAILED),
+        (11 * GB, 64 * GB, PreflightVerdict.DEGRADED),
+    ],
+)
+def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdict: PreflightVerdict) -> None:
+    """It is refused if memory and swap lack more than the tolerance; swap can never make it ok."""
+    facts = replace(CPU_BOX, memory=memory(available, swap=swap))
+    found = finding(judge(config("cpu", batch_size=8), facts), "memory")
+    assert found.verdict is verdict
+    assert gigabytes(available) in found.found
+    if verdict is not PreflightVerdict.OK:
+        assert found.fix is not None
+        assert "--set training.batch_size=3 is the largest that fits" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "fix"),
+    [
+        (0, "sync", "a smaller model.architecture"),
+        (None, "sync", "a smaller model.architecture"),
+        (None, "async", "--set checkpointing.mode=sync"),
+        (8, "sync", "end other programs"),
+        (2, "sync", "--set training.batch_size=2 "),
+    ],
+)
+def test_the_fix_for_too_little_memory(size: int | None, mode: str, fix: str) -> None:
+    facts = replace(CPU_BOX, memory=memory(0, largest_batch_size=size))
+    asked = config("cpu", batch_size=8)
+    saving = asked.checkpointing.model_copy(update={"mode": mode})
+    found = finding(judge(asked.model_copy(update={"checkpointing": saving}), facts), "memory")
+    assert found.fix is not None
+    assert fix in found.fix
+    assert ("batch_size=" in found.fix) is (size == 2)
+
+
+def test_unknown_memory_is_not_judged() -> None:
+    assert "memory" not in [found.check for found in judge(config("cpu"), CPU_BOX)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("store", [0, 40 * GB, 71 * GB, 72 * GB])
+def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, store: int) -> None:
+    own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
+    room = Room("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
+    other = Room("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
+    findings = judge(config(), replace(CPU_BOX, rooms=(room, other)))
+    disks = [found for found in findings if found.check == "disk"]
+    assert len(disks) == (1 if together else 3)
+    fits = own + store + 40 * GB <= 71 * GB if together else store <= 71 * GB
+    assert (worst(findings) == PreflightVerdict.OK) is fits
+    if not fits:
+        (bad,) = (found for found in disks if found.verdict == PreflightVerdict.FAILED)
+        assert ("/srv/store" in bad.found) is True
+
+
+@pytest.mark.parametrize(
+    ("steps", "save", "last", "every", "kept"),
+    [
+        (400, 100, 2, None, 2),
+        (400, 100, 9, None, 4),
+        (450, 100, 9, None, 5),
+        (10, 100, 5, None, 1),
+        (400, 100, 2, 200, 4),
+        (1000, 100, 2, 200, 7),
+        (None, 100, 5, None, 1),
+    ],
+)
+def test_a_store_needs_space_for_the_checkpoints_that_a_run_keeps(
+    steps: int | None, save: int, last: int, every: int | None, kept: int
+) -> None:
+    asked = config()
+    saving = asked.checkpointing.model_copy(
+        update={"save_steps": save, "keep_last": last, "keep_every": every}
+    )
+    length = asked.training.model_copy(update={"max_steps": steps})
+    changed = asked.model_copy(update={"checkpointing": saving, "training": length})
+    one = 12 * count_parameters(asked.model.architecture).total
+    assert store_bytes_needed(changed) == kept * one
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0.0 GB"), (999, "0.0 MB"), (9_400_000, "9.4 MB"), (94_000_000, "94 MB"), (GB, "1.0 GB")],
+)
+def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
+    assert gigabytes(size) == text

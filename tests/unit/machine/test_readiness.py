@@ -1,0 +1,108 @@
+"""Findings from given answers of the store, the key and the role; no test asks them."""
+
+from dataclasses import replace
+
+import pytest
+
+from trainyard.machine.preflight import PreflightVerdict, worst
+from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown
+from trainyard.machine.readiness import Answers, hanging, judge_readiness, store_line
+
+READY = Answers("s3://ml-runs/phase2", "gh-1", "scripts/check_readiness.py --store", number=4)
+WRONG = {
+    "store": replace(READY, problems=("The bucket ml-runs does not exist.",)),
+    "run number": replace(READY, owner="gh-2", free=5),
+    "signing": replace(READY, signing="x", signing_problem="TRAINYARD_SIGNING_KEY: is a public key."),
+    "role": replace(READY, role="arn:aws:iam::1:role/x", role_is_assumed=False, asked=False, number=None),
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "checks"),
+    [
+        (READY, ["store", "run number"]),
+        (replace(READY, owner="gh-1"), ["store", "run number"]),
+        (replace(READY, notes=("stays",)), ["store", "run number"]),
+        (replace(READY, signing="the key can be used"), ["store", "run number", "signing"]),
+        (replace(READY, role="arn:aws:iam::1:role/x"), ["role", "store", "run number"]),
+    ],
+)
+def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[str]) -> None:
+    findings = judge_readiness(answers)
+    assert [found.check for found in findings] == checks
+    assert worst(findings) == PreflightVerdict.OK
+    assert {found.fix for found in findings} == {None}
+
+
+def test_a_store_is_called_writable_only_after_a_write() -> None:
+    read = replace(READY, written=False)
+    assert "writable" not in store_line(read)
+    assert "written to" not in str(judge_readiness(read))
+
+
+@pytest.mark.parametrize("check", WRONG)
+def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
+    findings = judge_readiness(WRONG[check])
+    (bad,) = (found for found in findings if found.verdict != PreflightVerdict.OK)
+    assert (bad.check, bad.verdict) == (check, PreflightVerdict.FAILED)
+    assert bad.fix
+    for text in (refusal(findings), refusal_line(findings), refusal_markdown(findings)):
+        assert check in text
+
+
+@pytest.mark.parametrize(
+    ("url", "is_address", "asks"),
+    [
+        ("foo", False, "s3://BUCKET/PREFIX"),
+        ("s3:/b", False, "s3://BUCKET/PREFIX"),
+        ("file://tmp/x", False, "file:///FOLDER"),
+        ("file:///proc/none", True, "file:///FOLDER"),
+        ("s3://b/it is", True, "'s3://b/it is'"),
+    ],
+)
+def test_the_fix_asks_the_same_store_only_where_that_can_help(url: str, is_address: bool, asks: str) -> None:
+    answers = replace(READY, url=url, is_address=is_address, problems=("wrong",))
+    (bad,) = (found for found in judge_readiness(answers) if found.check == "store")
+    assert str(bad.fix).endswith(f": {READY.again} {asks}")
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    everything = replace(
+        WRONG["store"], owner="", free=5, signing_problem="no key", role="arn", role_is_assumed=False
+    )
+    text = refusal(judge_readiness(everything))
+    for check in WRONG:
+        assert f"{check}: " in text
+    assert "4 checks failed. Nothing was started." in text
+    assert "belongs to run (unreadable record)" in text
+
+
+def test_an_unreachable_sigstore_is_reported_but_refuses_nothing() -> None:
+    away = replace(READY, signing_problem="Sigstore: no answer", signing_is_away=True)
+    assert worst(judge_readiness(away)) == PreflightVerdict.DEGRADED
+
+
+def test_a_store_that_was_not_asked_has_no_finding() -> None:
+    assert [found.check for found in judge_readiness(WRONG["role"])] == ["role"]
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://b/p", "file:///srv/store", f"file:///{'x/' * 60}trainyard-store", f"s3://b/{'p' * 200}"]
+)
+def test_the_line_keeps_its_length_and_the_end_of_the_address(url: str) -> None:
+    line = store_line(replace(READY, url=url))
+    assert len(line) <= 78
+    assert line.startswith(f"{url.partition(':')[0]}://")
+    assert line.partition(" ")[0].endswith(url[-10:])
+    assert line.endswith(" writable, run 4 is free")
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "named"),
+    [("s3://b", "http://h:1", True), ("s3://b", None, False), ("file:///x", "http://h:1", False)],
+)
+def test_a_store_that_does_not_answer_is_named(url: str, endpoint: str | None, named: bool) -> None:
+    text = hanging(url, 20.0, endpoint)
+    assert text.startswith(url)
+    assert "within 20 seconds" in text
+    assert ("http://h:1" in text) is named

@@ -1,0 +1,649 @@
+"""The proof: which parts hold, and above all what must never count as proof."""
+
+import copy
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, prove
+from trainyard.run.identity import origin_of
+
+STEPS = 600
+PLACE = ProofPlace("runs/a", "file:///store", 7)
+STARTED: dict[str, Any] = {"event": "started", "step": 0}
+SAVED: dict[str, Any] = {"event": "checkpoint_saved", "step": STEPS, "manifest_sha256": "c4ec" + "0" * 60}
+FINISHED: dict[str, Any] = {"event": "finished", "step": STEPS, "status": "succeeded"}
+EVENTS = [STARTED, SAVED, FINISHED]
+HANG: dict[str, Any] = {"event": "hang_suspected", "step": 9}
+FAILED: dict[str, Any] = {"event": "finished", "step": 9, "status": "failed"}
+RESUMED: dict[str, Any] = {"event": "resumed", "step": 5, "manifest_sha256": "ab" * 32}
+SETTINGS: dict[str, Any] = {
+    "training": {"max_steps": STEPS, "epochs": None, "seed": 42, "validation_steps": 300},
+    "data": {"sequence_length": 256},
+    "monitoring": {"log_steps": 100},
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    objects_total: Any = 6
+    objects_verified: Any = 6
+    problems: tuple[str, ...] = ()
+    run_id: Any = "run-a"
+    ok: Any = True
+    leftovers: tuple[str, ...] = ()
+    records: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stored:
+    manifest_sha256: str = SAVED["manifest_sha256"]
+    run_id: str = "run-a"
+    step: int = STEPS
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    verification: Verdict | None = Verdict()
+    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
+    checkpoints: Mapping[int, Stored] = field(default_factory=lambda: {STEPS: Stored()})
+    trouble: str | None = None
+    taken: bool = False
+    damaged: tuple[Path, ...] = ()
+    on_disk: Mapping[int, str] = field(default_factory=lambda: {STEPS: SAVED["manifest_sha256"]})
+
+
+def proven_run() -> dict[str, Any]:
+    return {
+        "run_id": "run-a",
+        "config_sha256": "77d0" + "0" * 60,
+        "lock_sha256": "91be" + "0" * 60,
+        "seed": 42,
+        "git": {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"},
+        "data": {"fingerprint": "e01c" + "0" * 60},
+        "hardware": {"world_size": 1},
+        "plan": {"steps": STEPS},
+        "outcome": {
+            "status": "succeeded",
+            "exit_code": 0,
+            "steps": STEPS,
+            "first_loss": 5.0 / 100,
+            "final_loss": 5.0 / STEPS,
+            "state_sha256": {"model": "5a0e" + "0" * 60, "optimizer": "0e5a" + "0" * 60},
+            "checkpoint": {"step": STEPS, "manifest_sha256": SAVED["manifest_sha256"]},
+        },
+    }
+
+
+def whole_rows(last: int = STEPS) -> list[dict[str, Any]]:
+    return [{"step": step, "loss": 5.0 / step} for step in range(100, last + 1, 100)]
+
+
+def judge(
+    run: dict[str, Any] | None = None,
+    rows: list[Any] | None = None,
+    events: list[dict[str, Any] | None] | None = None,
+    found: Found = Found(),
+    settings: dict[str, Any] | None = None,
+) -> Proof:
+    return prove(
+        proven_run() if run is None else run,
+        whole_rows() if rows is None else rows,
+        EVENTS if events is None else events,
+        found,
+        place=PLACE,
+        configuration=Configuration(settings=SETTINGS if settings is None else settings),
+    )
+
+
+def part(proof: Proof, name: str) -> Part:
+    return next(p for p in proof.parts if p.name == name)
+
+
+def changed(*path: str, to: Any) -> dict[str, Any]:
+    run = copy.deepcopy(proven_run())
+    inner = run
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return run
+
+
+def test_a_whole_run_is_proven_with_its_evidence() -> None:
+    proof = judge()
+    assert proof.proven
+    assert [(p.name, p.evidence, p.next_step) for p in proof.parts] == [
+        ("trained", "600 of 600 steps, every loss finite, no retries", None),
+        ("network", "one process: no network was used", None),
+        ("stored", "6 of 6 objects: SHA-256 equal on disk, in the store and in the manifest", None),
+        ("repeatable", "commit 3f2c1ab (clean), lock 91be…, config 77d0…, data e01c…, seed 42", None),
+    ]
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from leaves(inner, (*path, key))
+        else:
+            yield (*path, key)
+
+
+NEEDED = [path for path in leaves(proven_run()) if path[-1] != "branch"]
+
+
+@pytest.mark.parametrize("path", NEEDED, ids=".".join)
+@pytest.mark.parametrize("wrong", ["absent", None, True, "", "600", [], math.nan, {}, -1], ids=repr)
+def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], wrong: Any) -> None:
+    run = changed(*path, to=wrong)
+    if wrong == "absent":
+        inner = run
+        for key in path[:-1]:
+            inner = inner[key]
+        del inner[path[-1]]
+    assert not judge(run).proven
+
+
+@pytest.mark.parametrize("section", ["git", "data", "hardware", "plan", "outcome"])
+@pytest.mark.parametrize("wrong", [None, "x", [], {}, 3])
+def test_no_section_may_be_missing(section: str, wrong: Any) -> None:
+    assert not judge(changed(section, to=wrong)).proven
+
+
+def test_an_empty_run_proves_nothing() -> None:
+    proof = prove({}, [], [], Found(None, checkpoints={}))
+    assert not proven_names(proof)
+    assert not proof.proven
+
+
+def proven_names(proof: Proof) -> list[str]:
+    return [p.name for p in proof.parts if p.holds]
+
+
+AGAIN = "scripts/train.py --config runs/a/config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "no row with a step and a loss"),
+        (whole_rows(500), "the last loss on record is of step 500"),
+        (whole_rows(700), "a row of step 700, and 600 steps were asked for"),
+        ([*whole_rows(), {"step": 600, "loss": 1.0}], "a row of step 600 after that of step 600"),
+        ([*whole_rows(), {"loss": 1.0}], "a row whose step is 'not on record'"),
+        ([{"step": 3, "loss": math.nan}, *whole_rows()], "loss is nan at step 3"),
+        ([{"step": 3, "loss": math.inf}, *whole_rows()], "loss is inf at step 3"),
+        ([{"step": 3, "loss": None}, *whole_rows()], "loss is None at step 3"),
+        ([{"step": 3, "loss": "1.0"}, *whole_rows()], "loss is '1.0' at step 3"),
+        ([{"step": 3, "loss": True}, *whole_rows()], "loss is True at step 3"),
+        ([{"step": 3, "loss": 10**400}, *whole_rows()], "at step 3"),
+        ([{"step": 100, "loss": 1.0, "grad_norm": math.nan}], "grad_norm is nan at step 100"),
+        ([{"step": 100, "loss": 1.0, "val_loss": math.nan}], "val_loss is nan at step 100"),
+        ([{"step": "600", "loss": 1.0}], "a row whose step is '600'"),
+        ([{"step": 100, "val_loss": 1.0}], "the row of step 100 has no loss"),
+        ([whole_rows()[0], None, *whole_rows()[1:]], "a line that cannot be read after step 100"),
+        ([None, *whole_rows()], "a line that cannot be read at the beginning"),
+        (whole_rows()[1:], "no row of step 100, which was to be logged; the next is of 200"),
+        (
+            whole_rows()[:2] + whole_rows()[3:],
+            "no row of step 300, which was to be logged; the next is of 400",
+        ),
+        ([whole_rows()[0], {"step": 150, "loss": 1.0}], "a row of step 150, which was not to be logged"),
+        (list(reversed(whole_rows())), "no row of step 100"),
+        ([{"step": 0, "loss": 1.0}, *whole_rows()], "a row of step 0, before the run's first one"),
+    ],
+)
+def test_the_rows_must_confirm_the_outcome(rows: list[Any], words: str) -> None:
+    trained = part(judge(rows=rows), "trained")
+    assert not trained.holds
+    assert words in trained.evidence
+    assert trained.next_step == AGAIN
+
+
+def validated_run() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    run = changed("data", "validation_tokens", to=257)
+    run["outcome"] |= {"validation_loss": 2.0, "bits_per_byte": 3.0}
+    rows = [
+        row | ({"val_loss": 2.0, "val_bits_per_byte": 3.0} if row["step"] % 300 == 0 else {})
+        for row in whole_rows()
+    ]
+    return run, rows
+
+
+def test_each_due_validation_must_be_recorded() -> None:
+    run, rows = validated_run()
+    assert judge(run, rows).proven
+    del rows[2]["val_loss"]
+    assert "step 300 has no validation loss" in part(judge(run, rows), "trained").evidence
+    assert "step 300 has no validation loss" in part(judge(run, whole_rows()), "trained").evidence
+
+
+def test_validations_may_have_rows_between_the_logged_steps() -> None:
+    run, rows = validated_run()
+    settings = copy.deepcopy(SETTINGS)
+    settings["training"]["validation_steps"] = 250
+    for step in (250, 500, 600):
+        rows = [row for row in rows if row["step"] != step]
+        rows.append({"step": step, "loss": 5.0 / step, "val_loss": 2.0, "val_bits_per_byte": 3.0})
+    rows.sort(key=lambda row: int(row["step"]))
+    assert judge(run, rows, settings=settings).proven
+    assert not judge(run, rows).proven
+
+
+@pytest.mark.parametrize("figure", ["first_loss", "final_loss", "validation_loss", "bits_per_byte"])
+def test_the_figures_of_the_outcome_must_equal_those_of_the_rows(figure: str) -> None:
+    run, rows = validated_run()
+    run["outcome"][figure] += 0.001
+    evidence = part(judge(run, rows), "trained").evidence
+    assert f"the outcome's {figure.replace('_', ' ')} is " in evidence
+    assert ", that of the rows " in evidence
+
+
+def test_without_a_known_cadence_the_steps_only_have_to_increase() -> None:
+    assert judge(rows=[*whole_rows()[:3], *whole_rows()[5:]], settings={}).proven
+    assert not judge(rows=[*whole_rows()[3:], *whole_rows()[:3]], settings={}).proven
+
+
+def test_rows_under_an_earlier_configuration_may_follow_another_cadence() -> None:
+    run = proven_run()
+    run["history"] = [{"until": 250, "config_sha256": "f" * 64}]
+    early = [{"step": step, "loss": 5.0 / 100} for step in (50, 250)]
+    assert part(judge(run, [*early, *whole_rows()[2:]]), "trained").holds
+    assert not part(judge(run, [*early, *whole_rows()[3:]]), "trained").holds
+
+
+def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
+    run, rows = proven_run(), whole_rows()[2:]
+    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
+    run["outcome"]["first_loss"] = rows[0]["loss"]
+    begun: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    proof = judge(run, rows, [begun, SAVED, FINISHED])
+    assert proof.proven
+    assert part(proof, "trained").evidence.endswith("no retries")
+    assert "no row of step 300" in part(judge(run, rows[1:], [begun, FINISHED]), "trained").evidence
+    del run["parent"]
+    assert (
+        "not from the checkpoint in run.json's parent"
+        in part(judge(run, rows, [begun, FINISHED]), "trained").evidence
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"max_steps": 1000}, "run.json plans 600 steps, config.yaml asks for 1,000"),
+        ({"max_steps": 500}, "asks for 500"),
+        ({"epochs": 2}, "config.yaml asks for 80"),
+        ({"max_steps": None, "epochs": 16}, "asks for 640"),
+    ],
+)
+def test_the_plan_must_agree_with_the_configuration(asked: dict[str, Any], words: str) -> None:
+    run, settings = changed("plan", "steps_per_epoch", to=40), copy.deepcopy(SETTINGS)
+    settings["training"] |= asked
+    assert words in part(judge(run, settings=settings), "trained").evidence
+    settings["training"] |= {"max_steps": None, "epochs": 15}
+    assert judge(run, settings=settings).proven
+    del run["plan"]["steps_per_epoch"]
+    assert not judge(run, settings=settings).proven
+
+
+def test_a_seed_that_differs_from_the_configuration_is_noticed() -> None:
+    repeatable = part(judge(changed("seed", to=7)), "repeatable")
+    assert repeatable.evidence == "run.json says seed 7, config.yaml says 42"
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([], "no record of events"),
+        ([STARTED, None, FINISHED], "line 2 of events.jsonl cannot be read"),
+        ([SAVED, FINISHED], "does not say that the run started"),
+        ([STARTED, SAVED], "does not say that the run finished"),
+        ([STARTED, FINISHED | {"status": "failed"}], "the last event says failed at step 600"),
+        ([STARTED, {"event": "finished", "step": STEPS}], "the last event says finished at step 600"),
+        ([STARTED, FINISHED, {"event": "preempted", "status": "stopped"}], "the last event says stopped"),
+        ([STARTED, FINISHED | {"step": 500}], "it finished at step 500"),
+        ([STARTED, HANG, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, FAILED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, SAVED, RESUMED, SAVED, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, HANG, FAILED, RESUMED, HANG, FINISHED], "a hang was suspected at step 9"),
+        ([STARTED, FINISHED, {"event": "failed", "step": 600}], "after it finished, the run failed"),
+        ([STARTED, FINISHED, {"event": "resumed", "step": 500}], "the run was resumed at step 500"),
+        ([STARTED, FINISHED, STARTED], "the run started again at step 0"),
+    ],
+)
+def test_the_events_must_confirm_the_outcome(events: list[Any], words: str) -> None:
+    trained = part(judge(events=events), "trained")
+    assert not trained.holds
+    assert words in trained.evidence
+    assert trained.next_step == AGAIN
+
+
+def test_a_run_that_was_resumed_after_a_hang_is_proven() -> None:
+    proof = judge(events=[STARTED, HANG, FAILED, RESUMED, SAVED, FINISHED])
+    assert proof.proven
+    assert "1 retry (resumed after step 5)" in part(proof, "trained").evidence
+
+
+@pytest.mark.parametrize(
+    "digests", [None, {}, {"model": "5a0e" + "0" * 60}, {"model": "x", "optimizer": "y"}]
+)
+def test_without_digests_of_its_final_state_nothing_can_be_compared(digests: Any) -> None:
+    repeatable = part(judge(changed("outcome", "state_sha256", to=digests)), "repeatable")
+    assert repeatable.evidence == "not on record: digests of the final state"
+
+
+def test_a_stopped_run_shows_where_it_stopped_and_the_resume_command() -> None:
+    outcome = {
+        "status": "stopped",
+        "exit_code": 75,
+        "steps": 340,
+        "reason": "deadline of 8h",
+        "final_loss": 2.0,
+    }
+    trained = part(judge(changed("outcome", to=outcome), rows=whole_rows(300)), "trained")
+    assert not trained.holds
+    assert trained.evidence == "stopped at step 340 of 600: deadline of 8h"
+    assert "--resume auto" in str(trained.next_step)
+
+
+def test_the_reason_of_a_stop_is_not_repeated() -> None:
+    reason = "Stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 is whole."
+    outcome = {"status": "stopped", "exit_code": 75, "steps": 340, "reason": reason}
+    assert part(judge(changed("outcome", to=outcome)), "trained").evidence == (
+        "stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 is whole."
+    )
+
+
+def test_a_failed_run_gives_its_reason() -> None:
+    outcome = {"status": "failed", "exit_code": 1, "steps": 12, "reason": "loss is nan at step 13"}
+    assert part(judge(changed("outcome", to=outcome)), "trained").evidence == (
+        "failed at step 12 of 600: loss is nan at step 13"
+    )
+
+
+def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
+    run = proven_run()
+    del run["outcome"]
+    assert part(judge(run, rows=whole_rows(300)), "trained").evidence == (
+        "no outcome on record, so the run was cut off; the last row is step 300"
+    )
+
+
+def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
+    run = changed("outcome", "validation_loss", to=math.inf)
+    assert "validation loss is inf" in part(judge(run), "trained").evidence
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([340], "1 retry (resumed after step 340)"),
+        ([340, 400], "2 retries (resumed after step 340, 400)"),
+        ([1, 2, 3, 4], "4 retries (resumed after step 1, 2, 3, …)"),
+        ([None], "1 retry"),
+    ],
+)
+def test_retries_are_counted_from_the_events(steps: list[int | None], words: str) -> None:
+    events = [{"event": "resumed", "step": step} for step in steps]
+    trained = part(judge(events=[STARTED, *events, SAVED, FINISHED]), "trained")
+    assert trained.holds
+    assert trained.evidence.endswith(words)
+
+
+def test_several_processes_on_one_machine_use_no_network() -> None:
+    run = changed("hardware", "world_size", to=8)
+    run["hardware"]["local_world_size"] = 8
+    network = part(judge(run), "network")
+    assert network.holds
+    assert network.evidence == "8 processes on one machine: no network was used"
+
+
+@pytest.mark.parametrize("here", [None, 1, 4, "8", True])
+def test_several_processes_without_a_network_verdict_do_not_hold(here: Any) -> None:
+    run = changed("hardware", "world_size", to=8)
+    run["hardware"]["local_world_size"] = here
+    network = part(judge(run), "network")
+    assert not network.holds
+    assert "8 processes" in network.evidence
+    assert "recovery.md#not-proven-network" in str(network.next_step)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (None, "file:///store holds nothing of this run"),
+        (Verdict(problems=("checkpoint-600/a.pt: SHA-256 differs", "b: missing")), "differs (and 1 more)"),
+        (Verdict(objects_verified=5), "5 of 6 objects verified; the rest was not compared"),
+        (Verdict(objects_total=0, objects_verified=0), "the manifest lists no object"),
+        (Verdict(run_id="run-b"), "the manifest is of run 'run-b', this is run 'run-a'"),
+        (Verdict(ok=False), "the rest was not compared"),
+        (Verdict(ok=1), "the rest was not compared"),
+        (Verdict(objects_total=True, objects_verified=True), "the manifest lists no object"),
+    ],
+)
+def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, words: str) -> None:
+    stored = part(judge(found=Found(verdict)), "stored")
+    assert not stored.holds
+    assert words in stored.evidence
+    assert stored.next_step == (
+        "scripts/training_artifact_sync.py --run-dir runs/a --store file:///store --run-number 7 --once"
+    )
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "words"),
+    [
+        ({}, "the checkpoint of step 600, the last one, is not stored; none is stored"),
+        ({500: Stored(step=500)}, "is not stored; the newest stored one is of step 500"),
+        ({STEPS: Stored(run_id="run-b")}, "the stored checkpoint of step 600 is of run run-b"),
+        ({STEPS: Stored(step=500)}, "the stored checkpoint of step 600 is a copy of step 500"),
+        ({STEPS: Stored(manifest_sha256="f" * 64)}, "of step 600 is not the one that the run wrote"),
+        ({STEPS: Stored(problem="has no manifest.json")}, "of step 600 has no manifest.json"),
+        ({STEPS: Stored(), 500: Stored(step=499)}, "the stored checkpoint of step 500 is a copy of step 499"),
+        (
+            {STEPS: Stored(), 500: Stored(step=500, run_id="b")},
+            "the stored checkpoint of step 500 is of run b",
+        ),
+    ],
+)
+def test_each_stored_checkpoint_must_be_the_one_the_run_wrote(
+    checkpoints: dict[int, Stored], words: str
+) -> None:
+    stored = part(judge(found=Found(checkpoints=checkpoints)), "stored")
+    assert not stored.holds
+    assert words in stored.evidence
+
+
+def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
+    first: dict[str, Any] = {"event": "checkpoint_saved", "step": 500, "manifest_sha256": "a" * 64}
+    second = first | {"manifest_sha256": "b" * 64}
+    back = {"event": "resumed", "step": 400, "manifest_sha256": "d" * 64}
+
+    def stored(sha256: str, events: list[Any]) -> Part:
+        found = Found(checkpoints={STEPS: Stored(), 500: Stored(sha256, step=500)})
+        return part(judge(events=[STARTED, *events, SAVED, FINISHED], found=found), "stored")
+
+    assert stored("a" * 64, [first]).holds
+    assert "step 500 is not the one" in stored("b" * 64, [first]).evidence
+    assert stored("b" * 64, [first, back, second]).holds
+    assert not stored("a" * 64, [first, back, second]).holds
+    assert stored("c" * 64, []).holds, "nothing is on record of it"
+    assert stored("b" * 64, [first, back, second | {"event": "resumed"}]).holds, "it went on from it"
+
+
+def test_the_events_name_the_last_checkpoint_too() -> None:
+    saved = SAVED | {"manifest_sha256": "f" * 64}
+    assert not part(judge(events=[STARTED, saved, FINISHED]), "stored").holds
+
+
+@pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
+def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
+    on_disk: dict[int, str],
+) -> None:
+    found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
+    step = str(part(judge(found=found), "stored").next_step)
+    assert ("training_artifact_sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
+    assert (step == AGAIN) is not ("training_artifact_sync" in step)
+
+
+def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
+    damaged = Path("runs/a/checkpoints/step-00000600")
+    problem = "run-7/checkpoint-600/state.bin: SHA-256 0… on disk"
+    stored = part(judge(found=Found(Verdict(problems=(problem,)), damaged=(damaged,))), "stored")
+    assert stored.evidence == f"the store holds it whole, the copy on this disk is damaged: {problem}"
+    assert stored.next_step == (
+        f"mv {damaged} runs/a/checkpoints/.set-aside-step-00000600"
+        " && scripts/prove_run.py --run-dir runs/a --store file:///store"
+    )
+
+
+def test_a_taken_run_number_leads_to_a_sync_under_another_number() -> None:
+    found = Found(trouble="run number 7 belongs to run run-b; this is run run-a", taken=True)
+    stored = part(judge(found=found), "stored")
+    assert stored.evidence == "run number 7 belongs to run run-b; this is run run-a"
+    assert str(stored.next_step).endswith("--run-number auto --once")
+
+
+def test_a_store_that_could_not_be_asked_is_named_and_does_not_hold() -> None:
+    stored = part(judge(found=Found(trouble="The bucket ml-runs does not answer.")), "stored")
+    assert not stored.holds
+    assert stored.evidence == "The bucket ml-runs does not answer."
+
+
+def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
+    failed = changed("outcome", "status", to="failed")
+    stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
+    assert not stored.holds
+    assert stored.evidence == "a run that failed is not stored; what it saved is in runs/a"
+    assert "scripts/train.py" in str(stored.next_step)
+    nothing = part(judge(failed, found=Found(None)), "stored")
+    assert (nothing.evidence, nothing.next_step) == (stored.evidence, stored.next_step)
+    taken = part(judge(failed, found=Found(trouble="number 7 is another run's", taken=True)), "stored")
+    assert taken.evidence == "number 7 is another run's"
+
+
+def test_without_a_store_the_next_step_has_a_placeholder_for_its_address() -> None:
+    stored = part(
+        prove(proven_run(), whole_rows(), EVENTS, Found(None), place=ProofPlace("runs/a")), "stored"
+    )
+    assert stored.evidence == "no store was named"
+    assert "--store URL --run-number auto" in str(stored.next_step)
+
+
+def test_the_suggested_commands_are_quoted_for_any_name() -> None:
+    directory, store = "/mnt/my runs/it's; rm -rf $HOME", "file:///my store"
+    place = ProofPlace(directory, store, 7)
+    run = changed("outcome", "status", to="stopped")
+    run["history"] = [{"until": 100, "commit": "0" * 40}]
+    proof = prove(run, whole_rows(), EVENTS, Found(None), place=place)
+    config = ["--config", f"{directory}/config.yaml"]
+    resume = shlex.split(str(part(proof, "trained").next_step))
+    assert resume[1:] == [*config, "--run-dir", directory, "--resume", "auto"]
+    assert shlex.split(str(part(proof, "stored").next_step))[1:5] == [
+        *("--run-dir", directory, "--store", store)
+    ]
+    assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[1:] == config
+
+
+def test_a_dirty_tree_holds_with_the_hash_of_its_difference_and_is_shown_as_dirty() -> None:
+    run = changed("git", "dirty", to=True)
+    assert "state of the working tree" in part(judge(run), "repeatable").evidence
+    run["git"]["diff_sha256"] = "ab12" + "0" * 60
+    repeatable = part(judge(run), "repeatable")
+    assert repeatable.holds
+    assert "commit 3f2c1ab (dirty, difference ab12…)" in repeatable.evidence
+
+
+def test_outside_git_nothing_can_be_repeated() -> None:
+    run = proven_run()
+    del run["git"]
+    repeatable = part(judge(run), "repeatable")
+    assert repeatable.evidence == "not on record: commit"
+    assert "git repository" in str(repeatable.next_step)
+
+
+def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
+    run, rows = proven_run(), whole_rows()
+    recorded = run["config_sha256"]
+    assert prove(run, rows, EVENTS, Found(), configuration=Configuration(frozenset({recorded}))).proven
+    other = part(
+        prove(run, rows, EVENTS, Found(), configuration=Configuration(frozenset({"f" * 64}))), "repeatable"
+    )
+    assert not other.holds
+    assert "no longer the run's" in other.evidence
+
+
+def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
+    run = proven_run()
+    same = {"until": 100, **origin_of(run)}
+    run["history"] = [same]
+    assert part(judge(run), "repeatable").holds
+    run["history"] = [{**same, "config_sha256": "f" * 64, "commit": "0" * 40}, same]
+    repeatable = part(judge(run), "repeatable")
+    assert not repeatable.holds
+    assert repeatable.evidence == "until step 100 it ran with another commit and another config"
+    run["history"] = "lost"
+    assert part(judge(run), "repeatable").evidence == "not on record: history of the segments"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("lock_sha256",), "f" * 64, "another lock"),
+        (("git", "diff_sha256"), "f" * 64, "another working tree"),
+        (("image_digest",), "sha256:" + "f" * 64, "another image"),
+        (("hardware", "device"), "cuda:0", "another device"),
+        (("hardware", "device_name"), "NVIDIA H200", "another device"),
+        (("hardware", "threads"), 2, "other threads"),
+        (("hardware", "torch"), "2.13.0+cpu", "another torch"),
+        (("hardware", "world_size"), 8, "another world size"),
+    ],
+)
+def test_a_segment_with_another_rounding_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
+    run = proven_run()
+    run["history"] = [{"until": 100, **origin_of(changed(*path, to=value))}]
+    repeatable = part(judge(run), "repeatable")
+    assert not repeatable.holds
+    assert repeatable.evidence == f"until step 100 it ran with {words}"
+
+
+def test_a_segment_on_another_gpu_is_named_once() -> None:
+    run = proven_run()
+    run["hardware"] |= {"device": "cpu", "threads": 4}
+    gpu = {"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}
+    run["history"] = [{"until": 100, **origin_of(run), **gpu}]
+    evidence = part(judge(run), "repeatable").evidence
+    assert evidence == "until step 100 it ran with another device and other threads"
+
+
+def test_a_named_image_or_parent_must_have_a_hash() -> None:
+    run = changed("image_digest", to="latest")
+    run["parent"] = {"checkpoint": "runs/b/checkpoints/step-00000100"}
+    assert part(judge(run), "repeatable").evidence == "not on record: image, parent checkpoint"
+    run["image_digest"] = "sha256:0c4d" + "0" * 60
+    run["parent"]["manifest_sha256"] = "aaaa" + "0" * 60
+    assert "image 0c4d…, parent aaaa…, seed 42" in part(judge(run), "repeatable").evidence
+
+
+def test_a_proof_with_a_part_missing_is_no_proof() -> None:
+    proof = judge()
+    assert not Proof(proof.parts[:3]).proven
+    assert not Proof(()).proven
+
+
+def test_the_proof_is_saved_with_each_part() -> None:
+    saved = judge(found=Found(None)).to_json(now=0.0)
+    assert saved["proven"] is False
+    assert [(p["name"], p["holds"]) for p in saved["parts"]] == [
+        ("trained", True),
+        ("network", True),
+        ("stored", False),
+        ("repeatable", True),
+    ]
+    assert isinstance(saved["time"], float)

@@ -1,0 +1,274 @@
+"""The dashboard of complete, running, killed, torn, empty and malformed runs."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, rendered
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import append_event
+
+NewRun = Callable[[], Any]
+Golden = Callable[[str, str], None]
+START = 1_796_000_000.0
+
+
+def report(path: object, *, now: float | None = None) -> str:
+    return TrainingDashboard(str(path), now=now).generate_text_report()
+
+
+def test_a_proven_run(new_run: NewRun, golden: Golden) -> None:
+    run = new_run().train().succeed().prove()
+    dashboard = TrainingDashboard(str(run.path))
+    golden("proven.txt", dashboard.generate_text_report())
+    golden("proven.md", dashboard.generate_markdown_report())
+
+
+def test_the_summary_says_what_was_degraded_in_a_run_that_is_proven(new_run: NewRun) -> None:
+    run = new_run().train(100)
+    reason = "TCP between machines on rank 8, though the machine has EFA"
+    append_event(run.layout.events_file, "network_degraded", step=1, ranks=[8], reason=reason)
+    summary = TrainingDashboard(str(run.succeed().prove().path)).generate_markdown_report()
+    assert summary.startswith("### ✅ Trained and proven")
+    assert f"\n\n⚠ network: {reason}\n\n" in summary
+
+
+def test_a_run_that_is_not_proven(new_run: NewRun, golden: Golden) -> None:
+    run = new_run().train().succeed().prove(failing="stored")
+    dashboard = TrainingDashboard(str(run.path))
+    golden("not-proven.txt", dashboard.generate_text_report())
+    golden("not-proven.md", dashboard.generate_markdown_report())
+
+
+def test_a_run_that_is_still_going_on_a_gpu(new_run: NewRun, golden: Golden) -> None:
+    run = new_run().train(340, gpu=True)
+    dashboard = TrainingDashboard(str(run.path), now=START + 62)
+    golden("running.txt", dashboard.generate_text_report())
+    golden("running.md", dashboard.generate_markdown_report())
+
+
+def test_a_run_that_stopped_at_its_deadline(new_run: NewRun, golden: Golden) -> None:
+    reason = "Stopped at step 340 of 600: the deadline is near. runs/x/checkpoints/step-00000340 is whole."
+    run = new_run().train(340).end("stopped", 75, reason)
+    dashboard = TrainingDashboard(str(run.path))
+    golden("stopped.txt", dashboard.generate_text_report())
+    golden("stopped.md", dashboard.generate_markdown_report())
+
+
+def test_the_report_has_every_line_of_document_004(new_run: NewRun) -> None:
+    run = new_run().train(340, gpu=True).prove(failing="stored", after=60.0)
+    text = report(run.path, now=START + 130)
+    labels = (
+        *("Status: RUNNING", "Timestamp: 2026-", "Run Number: 7", "Git SHA: 0123456", "Current Epoch: 1 / 2"),
+        *("Training Loss: 1.1", "Validation Loss: 1.5", "Learning Rate: 1.37e-03", "Total Steps: 340 / 600"),
+        *("Step in Epoch: 340 / 400", "GPU Memory: 22.1 GB / 24.0 GB (92%)", "GPU Utilization: 94%"),
+        *("Temperature: 72°C", "Throughput: 88.9 samples/sec", "Tokens/sec: 21862", "Time Remaining: 47 s"),
+        *("Completion: 57%", "Epoch Duration: 1 min 12 s/epoch", "Training Duration: 1 min 1 s (so far)"),
+        "Estimated Total: 1 min 48 s",
+    )
+    assert [label for label in labels if f"  {label}" not in text] == []
+
+
+def test_a_killed_run_counts_as_interrupted_after_a_silence(
+    new_run: NewRun, tear: Callable[[Path], None]
+) -> None:
+    run = new_run().train(340)
+    tear(run.layout.metrics_file)
+    assert "Status: RUNNING\n" in report(run.path, now=START + 339 * 0.18 + 590)
+    text = report(run.path, now=START + 339 * 0.18 + 3 * 3600 + 5)
+    assert "Status: INTERRUPTED (no outcome, last row 3 h ago)" in text
+    assert "Total Steps: 339 / 600" in text
+    assert "Time Remaining" not in text
+
+
+def test_a_run_that_logs_rarely_may_be_silent_for_longer(new_run: NewRun) -> None:
+    run = new_run()
+    rows = [{"step": step, "loss": 1.0, "time": START + 900.0 * step} for step in range(1, 5)]
+    run.layout.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "Status: RUNNING" in report(run.path, now=START + 3600 + 8000)
+    assert "Status: INTERRUPTED" in report(run.path, now=START + 3600 + 9100)
+
+
+def test_a_run_without_a_step_yet(new_run: NewRun) -> None:
+    run = new_run()
+    text = report(run.path, now=START + 5)
+    assert "Status: RUNNING (no step on record yet)" in text
+    assert "TRAINING METRICS" not in text
+    assert "0" not in text.split("Git SHA")[1].split("\n", 1)[1], "nothing unknown is shown as zero"
+    assert "Status: INTERRUPTED" in report(run.path, now=START + 3600)
+
+
+def test_a_run_that_has_only_its_empty_folders(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).create()
+    dashboard = TrainingDashboard(str(tmp_path))
+    assert "Status: EMPTY (nothing on record yet)" in dashboard.generate_text_report()
+    assert dashboard.generate_markdown_report().startswith("### ⚠ Nothing on record yet · run ")
+    assert dashboard.generate_json_report()["status"] == "EMPTY"
+    assert "<h1" in dashboard.generate_html_report()
+
+
+def test_a_metrics_file_alone_is_enough(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2.25, "lo')
+    text = report(file)
+    assert "Training Loss: 2.5000" in text
+    assert "Total Steps: 3\n" in text
+    assert "INTERRUPTED (no outcome, no time on record)" in text
+
+
+def test_the_metrics_file_of_a_run_can_replace_its_directory(new_run: NewRun) -> None:
+    run = new_run().train(10).succeed()
+    assert report(run.layout.metrics_file) == report(run.path)
+    run.layout.metrics_file.unlink()
+    assert "Training Loss" in report(run.layout.metrics_file), "the outcome still knows"
+
+
+@pytest.mark.parametrize("name", ["", "notes.txt", "metrics.json", "passwd", "folder/metrics.jsonl"])
+def test_an_existing_path_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in ("notes.txt", "metrics.json", "passwd"):
+        (tmp_path / file).write_text("root:x:0:0:root\n")
+    with pytest.raises(ConfigError, match=r"is no run directory|is neither a run directory|no such run"):
+        TrainingDashboard(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/metrics.jsonl", "missing.jsonl"])
+def test_a_missing_path_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"missing.*: no such run directory or metrics file"):
+        TrainingDashboard(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "3", '{"outcome": 3, "git": [], "plan": null, "ci": "x"}']
+)
+def test_a_malformed_record_of_a_run_is_tolerated(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "time": 1.0}\n')
+    dashboard = TrainingDashboard(str(tmp_path))
+    for form in Format:
+        assert rendered([dashboard], form)
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", '"1.0"', "true", "null", "[]", "1" + "0" * 400]
+)
+def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> None:
+    keys = (
+        "loss",
+        "val_loss",
+        "learning_rate",
+        "tokens_per_second",
+        "mfu",
+        "step_seconds",
+        "backward_seconds",
+        "gpu_memory_bytes",
+        "time",
+        "epoch",
+    )
+    row = ", ".join(f'"{key}": {value}' for key in keys)
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, {row}}}\n{{"step": {value}, "loss": 1.5}}\n')
+    dashboard = TrainingDashboard(str(tmp_path))
+    text = dashboard.generate_text_report()
+    assert "Training Loss: 1.5000" in text
+    assert not any(
+        word in text
+        for word in ("nan", "inf", "Learning Rate", "Validation", "MFU", "GPU", "Tokens", "Step Time")
+    )
+    json.dumps(dashboard.generate_json_report(), allow_nan=False)
+    assert "nan" not in dashboard.generate_html_report().lower().split("</style>")[1]
+
+
+def test_json_has_the_figures_in_base_units_and_nothing_unknown(new_run: NewRun) -> None:
+    run = new_run().train(gpu=True).succeed().prove()
+    value = TrainingDashboard(str(run.path)).generate_json_report()
+    assert value["status"] == "SUCCEEDED"
+    assert value["run_number"] == 7
+    assert value["git_sha"].startswith("0123456")
+    assert value["git_dirty"] is False
+    assert value["training_metrics"]["step"] == value["training_metrics"]["steps"] == 600
+    assert value["training_metrics"]["bits_per_byte"] == 1.71
+    assert value["gpu_resource_usage"]["gpu_memory_bytes"] == 22_100_000_000
+    assert math.isclose(value["timing"]["training_seconds"], 108)
+    assert value["performance_metrics"]["backward_seconds"] == 0.108
+    assert value["performance_metrics"]["checkpoint_seconds"] == 0.0
+    assert "seconds_remaining" not in value["performance_metrics"], "it is done"
+    assert value["proof"]["proven"] is True
+    assert [c["step"] for c in value["checkpoints"]] == [100, 200, 300, 400, 500, 600]
+    assert None not in flattened(value)
+
+
+def flattened(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in flattened(inner)]
+    return [leaf for inner in value for leaf in flattened(inner)] if isinstance(value, list) else [value]
+
+
+def test_reports_are_saved_in_the_format_of_the_suffix(new_run: NewRun, tmp_path: Path) -> None:
+    dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
+    starts = {
+        "r.json": '{\n  "schema": 1',
+        "r.md": "### ",
+        "r.HTML": "<!DOCTYPE html>",
+        "r.txt": "TRAINING PROGRESS",
+    }
+    for name, start in starts.items():
+        dashboard.save_report(str(tmp_path / "new" / name))
+        assert (tmp_path / "new" / name).read_text().startswith(start)
+
+
+def test_the_report_is_printed(new_run: NewRun, capsys: pytest.CaptureFixture[str]) -> None:
+    dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
+    dashboard.print_report()
+    assert capsys.readouterr().out == dashboard.generate_text_report()
+
+
+def test_several_runs_make_one_document(new_run: NewRun) -> None:
+    dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
+    assert rendered([dashboard] * 2, Format.TEXT).count("TRAINING PROGRESS REPORT") == 2
+    assert len(json.loads(rendered([dashboard] * 2, Format.JSON))) == 2
+    assert rendered([dashboard] * 2, Format.HTML).count("<article>") == 2
+    assert rendered([dashboard] * 2, Format.MARKDOWN).count("### ") == 2
+
+
+def test_markup_in_the_text_of_a_run_stays_text(new_run: NewRun) -> None:
+    hostile = "</details><script>alert(1)</script> | `x` ## [a](b)\n```\n# heading"
+    run = new_run().train(10).end("failed", 1, hostile, sample="```\n" + hostile)
+    run.layout.config_file.write_text("a: |\n  ````\n  <b>\n")
+    text = TrainingDashboard(str(run.path)).generate_markdown_report()
+    outside = "".join(part for index, part in enumerate(split_at_fences(text)) if index % 2 == 0)
+    assert "<script>" not in outside
+    assert "\n# heading" not in outside
+    assert r"\<script\>" in outside
+    assert text.count("<details>") == outside.count("</details>") + outside.count(r"\</details\>") - 1
+
+
+def split_at_fences(text: str) -> list[str]:
+    """Split into text and code alternately. CommonMark's rule: a closing fence is at least as long."""
+    parts, fence = [""], ""
+    for line in text.split("\n"):
+        ticks = line[: len(line) - len(line.lstrip("`"))]
+        if not fence and len(ticks) >= 3:
+            fence = ticks
+            parts.append("")
+        elif fence and line.strip() == line and len(ticks) >= len(fence) and ticks == line:
+            fence = ""
+            parts.append("")
+        else:
+            parts[-1] += line + "\n"
+    return parts
+
+
+def test_a_long_run_is_reported_in_reasonable_time(tmp_path: Path) -> None:
+    line = '{{"step": {0}, "loss": {1}, "learning_rate": 0.001, "tokens_per_second": 9e4, "time": {0}}}\n'
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        file.writelines(line.format(step, 5 / step) for step in range(1, 100_001))
+    began = time.process_time()
+    page = TrainingDashboard(str(tmp_path)).generate_html_report()
+    assert time.process_time() - began < 10
+    assert len(page) < 200_000

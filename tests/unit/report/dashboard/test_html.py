@@ -1,0 +1,146 @@
+"""The HTML report: well formed, self-contained, escaped, and with every section that has known facts."""
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from trainyard.report.dashboard.dashboard import TrainingDashboard
+from trainyard.report.dashboard.json_report import json_report
+from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.dashboard.text import text_report
+from trainyard.report.facts.headline import figures
+from trainyard.report.facts.run_facts import read_facts
+from trainyard.run.records import RecordWriter
+
+NewRun = Callable[[], Any]
+START = 1_796_000_000.0
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text; fails on a tag that is closed out of order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words += data + " "
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page_of(run: Any, *, now: float | None = None) -> Page:
+    return Page(TrainingDashboard(str(run.path), now=now).generate_html_report())
+
+
+def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
+    page = page_of(new_run().train(gpu=True).succeed().prove())
+    words = (
+        *(
+            "Trained and proven",
+            "run 7",
+            "600 of 600 steps",
+            "one process: no network was used",
+            "GPU memory",
+            "60 % backward, 30 % forward",
+        ),
+        *(
+            "Loss",
+            "Learning rate",
+            "Tokens per second",
+            "What the model writes",
+            "def _parse_args",
+            "Checkpoints",
+        ),
+        *("Where it came from", "Python 3.11 standard library", "checkpoint saved", "Configuration, 4 lines"),
+    )
+    assert [word for word in words if word not in page.words] == []
+    assert len(page.named("svg")) == 4, "the loss wide and narrow, and two small charts"
+    assert len(page.named("circle")) == 2 * 3, "three validations in two sizes"
+
+
+def test_the_page_needs_nothing_else(new_run: NewRun) -> None:
+    page = page_of(new_run().train().succeed().prove())
+    policy = [meta for meta in page.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == [
+        {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"}
+    ]
+    forbidden = {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert forbidden & {tag for tag, _ in page.tags} == set()
+    loading = {"src", "href", "srcset", "action", "data", "onload", "onclick", "style"}
+    assert [tag for tag, attributes in page.tags if loading & set(attributes)] == []
+
+
+def test_failures_come_first_with_their_next_step(new_run: NewRun) -> None:
+    page = page_of(new_run().train().succeed().prove(failing="stored"))
+    text = page.words
+    assert text.index("Not proven: stored") < text.index("SHA-256 differs") < text.index("training loss")
+    assert text.count("scripts/training_artifact_sync.py") == 1
+
+
+@pytest.mark.parametrize(
+    "hostile", ['<script>alert("1")</script>', "</pre></style>\"'><img src=x onerror=y>", "&lt;b&gt;"]
+)
+def test_text_of_a_run_stays_text(new_run: NewRun, hostile: str) -> None:
+    run = new_run().train(20).end("failed", 1, hostile, sample=hostile)
+    run.layout.config_file.write_text(hostile)
+    run.layout.events_file.write_text('{"event": %s, "step": 1, "x": %s}\n' % ((json_text(hostile),) * 2))
+    page = page_of(run)
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert page.words.count(hostile) >= 5
+
+
+def json_text(text: str) -> str:
+    import json
+
+    return json.dumps(text)
+
+
+def test_unknown_facts_leave_no_empty_section(new_run: NewRun) -> None:
+    page = page_of(new_run(), now=START)
+    absent = ("Loss", "Learning rate", "training loss", "Proven", "Checkpoints", "Events", "GPU", "MFU")
+    assert [word for word in absent if word in page.words] == []
+    assert page.named("svg") == []
+
+
+def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> None:
+    run = new_run()
+    writer = RecordWriter(run.layout.metrics_file)
+    for step in range(1, 11):
+        writer.write({"step": step, "loss": 0.001, "reward": 0.5 + 0.04 * step, "time": START + step})
+    writer.close()
+    page = page_of(run, now=START + 11)
+    assert "reward 0.90 was 0.54" in " ".join(page.words.split())
+    assert "Reward" in page.words
+    assert "training loss" not in page.words
+    assert "Reward over steps" in [svg.get("aria-label") for svg in page.named("svg")]
+    facts = read_facts(run.path)
+    assert figures(facts)[0] == "reward 0.54 → 0.90"
+    assert 'title "Reward"' in markdown_report(facts)
+    assert "Reward: 0.9000" in " ".join(text_report(facts).split())
+    assert json_report(facts)["training_metrics"]["reward"] == pytest.approx(0.9)
+
+
+def test_a_single_row_draws_no_line(new_run: NewRun) -> None:
+    assert page_of(new_run().train(1), now=START).named("svg") == []

@@ -1,0 +1,161 @@
+"""The facts of a run, above all which proof counts and how long the run trained."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainyard.report.dashboard.json_report import json_report
+from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.dashboard.text import text_report
+from trainyard.report.facts.headline import RunVerdict, headline
+from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.slack.slack_message import SlackEvent, Surroundings, slack_message
+from trainyard.run.identity import read_run, write_outcome
+from trainyard.run.records import RecordWriter, append_event
+from trainyard.run.whole_files import write_json_atomically
+
+NewRun = Callable[[], Any]
+START = 1_796_000_000.0
+
+
+def test_a_proof_counts_only_for_the_run_as_it_is_now(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    proof = read_facts(run.path).proof
+    assert proof is not None
+    assert proof.proven
+    append_event(run.layout.events_file, "resumed", step=600, time=START + 1000)
+    assert read_facts(run.path).proof is None, "the run continued after it was proven"
+
+
+def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    write_json_atomically(run.layout.run_file, read_run(run.layout.run_file) | {"run_id": "another"})
+    assert read_facts(run.path).proof is None
+
+
+@pytest.mark.parametrize("finished", [None, START, "yesterday"])
+def test_a_proof_of_another_end_of_the_run_does_not_count(new_run: NewRun, finished: Any) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": finished}))
+    assert read_facts(run.path).proof is None
+
+
+@pytest.mark.parametrize("key", ["run_id", "finished"])
+def test_a_proof_that_does_not_name_its_run_and_end_does_not_count(new_run: NewRun, key: str) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    proof = json.loads(path.read_text())
+    del proof[key]
+    path.write_text(json.dumps(proof))
+    assert read_facts(run.path).proof is None
+
+
+@pytest.mark.parametrize("outcome", [None, {}, {"status": "stopped"}, {"status": "failed"}])
+def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
+    new_run: NewRun, outcome: dict[str, Any] | None
+) -> None:
+    run = new_run().train().succeed().prove()
+    write_outcome(run.layout.run_file, outcome)
+    proof = run.layout.report / "proof.json"
+    proof.write_text(json.dumps({k: v for k, v in json.loads(proof.read_text()).items() if k != "finished"}))
+    facts = read_facts(run.path, now=START + 200)
+    assert facts.proof is None
+    assert headline(facts).verdict is not RunVerdict.PROVEN
+    assert "proof" not in json_report(facts)
+    for text in (
+        text_report(facts),
+        markdown_report(facts),
+        str(slack_message(SlackEvent.SUCCEEDED, facts, Surroundings("gh-99"))),
+    ):
+        assert "proven" not in text.lower().replace("not proven yet", "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"proven": "true"},
+        {"proven": 1},
+        {"proven": False},
+        {"parts": []},
+        {"parts": None},
+        {"parts": [{"name": "trained", "holds": True}]},
+        {"parts": [{"name": name, "holds": 1} for name in ("trained", "network", "stored", "repeatable")]},
+        {"parts": [{"name": "trained", "holds": True}] * 4},
+    ],
+)
+def test_a_record_that_is_not_whole_is_never_proven(new_run: NewRun, change: dict[str, Any]) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    proof = read_facts(run.path).proof
+    assert proof is None or not proof.proven
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"proven": true', '{"proven": true, "time": "later"}'])
+def test_a_torn_proof_counts_as_no_proof(new_run: NewRun, content: str) -> None:
+    run = new_run().train().succeed()
+    (run.layout.report / "proof.json").write_text(content)
+    assert read_facts(run.path).proof is None
+
+
+def test_pauses_between_segments_are_not_training(new_run: NewRun) -> None:
+    run = new_run().train(100)
+    append_event(run.layout.events_file, "resumed", step=100, time=START + 5000)
+    writer = RecordWriter(run.layout.metrics_file)
+    writer.write({"step": 101, "loss": 1.0, "time": START + 5004})
+    writer.write({"step": 102, "loss": 1.0, "time": START + 5010})
+    writer.close()
+    seconds = read_facts(run.path).training_seconds
+    assert seconds is not None
+    assert math.isclose(seconds, 18 + 10)
+
+
+def test_the_time_left_is_taken_from_the_last_rows(new_run: NewRun) -> None:
+    run = new_run().train(100)
+    left = read_facts(run.path, now=START + 20).seconds_remaining
+    assert left is not None
+    assert math.isclose(left, 500 * 0.18, rel_tol=1e-3)
+
+
+def test_a_checkpoint_without_a_manifest_is_ignored(new_run: NewRun) -> None:
+    run = new_run().train(200)
+    (run.layout.checkpoint(200) / "manifest.json").write_text('{"step": 2')
+    assert [checkpoint.step for checkpoint in read_facts(run.path).checkpoints] == [100]
+
+
+def test_the_stores_run_number_is_preferred_to_the_workflows(new_run: NewRun) -> None:
+    run = new_run().train().succeed()
+    write_json_atomically(run.layout.run_file, read_run(run.layout.run_file) | {"ci": {"run_number": "31"}})
+    assert read_facts(run.path).title == "run 31"
+    run.prove()
+    assert read_facts(run.path).title == "run 7"
+
+
+def test_the_reason_of_a_failure_is_one_line(new_run: NewRun) -> None:
+    run = new_run().train(12).end("failed", 1, "loss is nan\nin batch 12")
+    assert str(read_facts(run.path).state) == "FAILED (loss is nan in batch 12)"
+    write_outcome(run.layout.run_file, {"status": "failed"})
+    assert str(read_facts(run.path).state) == "FAILED"
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "events.jsonl"])
+def test_a_proof_of_other_bytes_does_not_count_and_the_report_says_so(new_run: NewRun, name: str) -> None:
+    run = new_run().train().succeed().prove()
+    assert headline(read_facts(run.path)).verdict is RunVerdict.PROVEN
+    path = run.path / name
+    path.write_text(path.read_text() + "\n")
+    facts = read_facts(run.path)
+    assert facts.proof is None
+    assert headline(facts).reason == "The run has changed since it was proven: prove it again."
+    assert "prove_run.py" in headline(facts).next_step
+
+
+def test_a_proof_without_digests_does_not_count(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    path = run.layout.report / "proof.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "records"}))
+    assert headline(read_facts(run.path)).verdict is not RunVerdict.PROVEN

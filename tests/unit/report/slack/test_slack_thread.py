@@ -1,0 +1,126 @@
+"""The thread of a lineage: where it is, which events were posted, and where each event goes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.report.slack.slack_message import SlackEvent, Surroundings
+from trainyard.report.slack.slack_thread import (
+    SlackThread,
+    ThreadEvent,
+    event_of,
+    parse_address,
+    read_thread,
+    tell,
+)
+
+CI = {"run_id": "99", "run_attempt": "1", "run_number": "812"}
+
+
+@dataclass
+class Messenger:
+    """Records what is sent; behaves like a bot token with `threads`, otherwise like a webhook."""
+
+    threads: bool = True
+    refuses_edits: bool = False
+    sent: list[tuple[str, str, bool]] = field(default_factory=list)
+    """Per message: the text, the `ts` of the thread it replies to, and whether the channel shows it."""
+    edited: list[str] = field(default_factory=list)
+
+    def post(
+        self,
+        text: str,
+        blocks: Sequence[Mapping[str, Any]],
+        *,
+        channel: str | None = None,
+        thread: Any = None,
+        broadcast: bool = False,
+    ) -> SlackThread:
+        self.sent.append((text, thread.ts if self.threads else "", broadcast))
+        return SlackThread("C1", f"1.{len(self.sent)}") if self.threads else SlackThread()
+
+    def edit(self, message: Any, text: str, blocks: Sequence[Mapping[str, Any]]) -> bool:
+        if self.refuses_edits:
+            raise ServiceError("Slack refused the message for C1: message_not_found")
+        self.edited.append(f"{message.ts} {text}")
+        return True
+
+
+def event(moment: SlackEvent, thread: SlackThread, **around: Any) -> ThreadEvent:
+    found = event_of(moment, None, Surroundings("gh-99", **{"ci": CI, **around}), thread)
+    assert found is not None
+    return found
+
+
+def test_any_first_message_begins_the_thread(tmp_path: Path) -> None:
+    messenger, memory = Messenger(), tmp_path / "runs" / "gh-99" / "slack.json"
+    first = tell(event(SlackEvent.FAILED, SlackThread()), messenger, memory)
+    assert first is not None
+    assert first.address == "C1:1.1"
+    assert read_thread(memory) == first
+    second = tell(event(SlackEvent.SUCCEEDED, first), messenger, memory)
+    assert second is not None
+    assert second.address == "C1:1.1"
+    assert [answered for _, answered, _ in messenger.sent] == ["", "1.1"]
+    assert len(messenger.edited) == 1
+    assert messenger.edited[0].startswith("1.1 ")
+
+
+def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread, memory = SlackThread("C1", "1.1"), tmp_path / "slack.json"
+    told = event(SlackEvent.STOPPED, thread)
+    after = tell(told, Messenger(refuses_edits=True), memory)
+    assert after is not None
+    assert (after.address, told.key in after.said) == ("C1:1.1", True)
+    assert read_thread(memory) == after
+    assert "message_not_found" in caplog.text
+
+
+def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:
+    messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
+    thread = tell(event(SlackEvent.STARTED, SlackThread()), messenger, memory)
+    assert thread is not None
+    assert (thread.address, thread.begun, messenger.edited) == ("", True, [])
+    assert event(SlackEvent.STARTED, thread).key in thread.said
+    assert event(SlackEvent.STARTED, thread, ci=CI | {"run_attempt": "2"}).moment is SlackEvent.RESUMED
+
+
+def test_events_differ_by_moment_attempt_and_text() -> None:
+    thread = SlackThread()
+    events = [
+        event(SlackEvent.RESUMED, thread),
+        event(SlackEvent.STOPPED, thread),
+        event(SlackEvent.RESUMED, thread, segment="2/3"),
+        event(SlackEvent.RESUMED, thread, ci=CI | {"run_attempt": "2"}),
+        event(SlackEvent.RESUMED, thread, ci=CI | {"run_id": "100"}),
+    ]
+    assert len({each.key for each in events}) == len(events)
+    planned = {"estimate": {"seconds": 60.0}}
+    assert event(SlackEvent.STARTED, thread).key == event(SlackEvent.STARTED, thread, plan=planned).key
+
+
+def test_a_degradation_without_a_reason_is_no_event() -> None:
+    assert event_of(SlackEvent.DEGRADED, None, Surroundings("r"), SlackThread()) is None
+    assert event(SlackEvent.DEGRADED, SlackThread(), reason="TCP fallback").message.text.endswith(
+        "TCP fallback"
+    )
+
+
+def test_the_memory_of_posted_events_is_bounded() -> None:
+    thread = SlackThread()
+    for number in range(600):
+        thread = thread.after(str(number))
+    assert (len(thread.said), thread.said[-1]) == (500, "599")
+
+
+@pytest.mark.parametrize("text", ["", "#training:1.2", "C0123", "C0123:12", "c0123:1.2", "C0123:1.2\n"])
+def test_an_invalid_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no thread"):
+        parse_address(text)
+    assert parse_address("C0123:1732140000.000100").address == "C0123:1732140000.000100"

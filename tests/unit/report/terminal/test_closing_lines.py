@@ -1,0 +1,174 @@
+"""The last lines that a person reads when the pipeline is done."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.report.dashboard.html import html_report
+from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines, where_to_look
+
+NewRun = Callable[[], Any]
+
+
+def test_a_sample_is_a_block_on_a_terminal_and_a_line_in_a_log(new_run: NewRun) -> None:
+    facts = read_facts(new_run().train(10).succeed().path)
+    assert list(sample_lines(facts, one_line=False)) == [
+        ("sample", "def _parse_args(self, args):"),
+        ("", "    if not isinstance(name, str):"),
+        ("", '        raise TypeError("`x`")'),
+    ]
+    assert list(sample_lines(facts, one_line=True)) == [
+        ("sample", 'def _parse_args(self, args):⏎if not isinstance(name, str):⏎raise TypeError("`x`")')
+    ]
+
+
+def test_the_models_text_cannot_send_control_sequences_to_the_terminal(new_run: NewRun) -> None:
+    run = new_run().train(10).end("succeeded", 0, "", sample="\x1b[2Ja\rb\x07\n\n" + "long " * 100)
+    lines = list(sample_lines(read_facts(run.path), one_line=False))
+    assert lines[0] == ("sample", "·[2Ja")
+    assert all(text.isprintable() and len(text) <= 100 for _, text in lines)
+
+
+def test_without_a_sample_there_is_no_line(new_run: NewRun) -> None:
+    assert list(sample_lines(read_facts(new_run().path), one_line=False)) == []
+
+
+def test_a_proof_is_a_block_of_four_lines(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove().path).proof
+    assert proof is not None
+    phases = [(phase, status) for phase, _, status in proof_lines(proof.parts, one_line=False)]
+    names = ("trained", "network", "stored", "repeatable")
+    assert phases == [("proven", ""), *((f"  {name}", "") for name in names)]
+    logged = list(proof_lines(proof.parts, one_line=True))
+    assert [(phase, status) for phase, _, status in logged] == [(f"proven {name}", "ok") for name in names]
+
+
+def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
+    assert proof is not None
+    lines = list(proof_lines(proof.parts, one_line=False))
+    assert lines[0][0] == "not proven"
+    assert lines[0][1].startswith("stored: 5 of 6 objects")
+    assert lines[0][2] == "failed"
+    assert lines[1][0] == "next"
+    assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  network", "  repeatable"]
+
+
+def test_the_first_next_step_is_left_to_the_last_lines_if_they_follow(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
+    assert proof is not None
+    lines = [phase for phase, _, _ in proof_lines(proof.parts, one_line=False, closing_follows=True)]
+    assert lines == ["not proven", "  trained", "  network", "  repeatable"]
+
+
+def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
+    assert proof is not None
+    both = [replace(part, holds=False, next_step="make resume") for part in proof.parts[:2]]
+    phases = [phase for phase, _, _ in proof_lines(both, one_line=True)]
+    assert phases == ["not proven", "next", "not proven"]
+
+
+def last_lines(run: Any) -> dict[str, str]:
+    return {phase: text for phase, text, _ in where_to_look(read_facts(run.path))}
+
+
+def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    (run.layout.tensorboard / "events.out.tfevents.1").touch()
+    lines = last_lines(run)
+    assert lines["report"] == f"{run.path}/report/index.html"
+    assert lines["look"].endswith("tensorboard --logdir runs")
+    assert lines["again"] == f"scripts/train.py --config {run.path}/config.yaml  (same digest: 0123…)"
+    assert set(lines) == {"report", "look", "again"}
+
+
+def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> None:
+    run = new_run().train().succeed()
+    record = json.loads(run.layout.run_file.read_text())
+    run.layout.run_file.write_text(json.dumps({**record, "started_with": ["make", "STORE=s3://a/b c"]}))
+    run.prove()
+    again = last_lines(run)["again"]
+    assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
+
+
+def test_only_commands_and_paths_are_kept_in_one_piece(new_run: NewRun) -> None:
+    run = new_run().train(110).end("stopped", 75, "SIGTERM")
+    for proven in (False, True):
+        if proven:
+            run.succeed().prove()
+        for phase, text, status in where_to_look(read_facts(run.path)):
+            assert is_copied(phase, text) is (phase not in ("not proven", "checkpoint")), phase
+            assert not (status and is_copied(phase, text))
+    assert not is_copied("next", "Free space on the disk, then run make again.")
+
+
+def test_a_run_whose_folder_has_another_name_is_viewed_alone(new_run: NewRun, tmp_path: Path) -> None:
+    run = new_run().train().succeed().prove()
+    (run.layout.tensorboard / "events.out.tfevents.1").touch()
+    run.path.rename(tmp_path / "mine")
+    lines = {phase: text for phase, text, _ in where_to_look(read_facts(Path("mine")))}
+    assert lines["look"].endswith("tensorboard --logdir mine/tensorboard")
+
+
+def test_offline_records_of_wandb_can_be_uploaded(new_run: NewRun) -> None:
+    run = new_run().train().succeed()
+    folder = run.layout.logs / "wandb"
+    (folder / "offline-run-1-x").mkdir(parents=True)
+    assert last_lines(run)["sync"].endswith(f"wandb sync {folder}/offline-run-1-x")
+    (folder / "offline-run-2-x").mkdir()
+    assert last_lines(run)["sync"].endswith(
+        f"sync --append {folder}/offline-run-1-x {folder}/offline-run-2-x"
+    )
+
+
+def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
+    new_run: NewRun,
+) -> None:
+    run = new_run().train(110).end("stopped", 75, "Stopped at step 110 of 600: the deadline is near.")
+    lines = list(where_to_look(read_facts(run.path)))
+    assert [phase for phase, _, _ in lines] == ["not proven", "checkpoint", "report", "next"]
+    assert lines[0][1:] == ("stopped at step 110 of 600: the deadline is near.", "degraded")
+    assert lines[1][1] == "step 100 is whole, 43.1 kB"
+    assert lines[-1][1].endswith("--resume auto")
+
+
+def test_the_last_lines_of_a_judged_run_do_not_repeat_the_verdict(new_run: NewRun) -> None:
+    run = new_run().train(10).end("failed", 1, "Step 11: loss nan is not finite.").prove(failing="trained")
+    lines = last_lines(run)
+    assert list(lines) == ["checkpoint", "report", "next"]
+    assert lines["checkpoint"] == "none was saved"
+
+
+def ended_with(run: Any, bits: float | None, **changes: Any) -> Any:
+    run.train(10).end(
+        "succeeded", 0, "", sample="irst tten", **({} if bits is None else {"bits_per_byte": bits})
+    )
+    record = json.loads(run.layout.run_file.read_text()) | changes
+    run.layout.run_file.write_text(json.dumps(record))
+    return read_facts(run.path)
+
+
+# A quarter of a bit above and below the entropy of a letter when the letter before is known.
+@pytest.mark.parametrize(
+    ("bits", "early"), [(8.0, True), (3.55, True), (3.3, False), (3.05, False), (None, False)]
+)
+def test_a_sample_that_is_still_noise_is_called_noise(
+    new_run: NewRun, bits: float | None, early: bool
+) -> None:
+    facts = ended_with(new_run(), bits)
+    ((phase, text),) = sample_lines(facts, one_line=True)
+    assert (phase, text.startswith("too early: at"), text == "irst tten") == ("sample", early, not early)
+    for report in (markdown_report(facts), html_report([facts])):
+        assert ("Too early" in report, "irst tten" in report) == (early, True)
+
+
+def test_a_model_that_started_from_weights_is_never_called_too_early(new_run: NewRun) -> None:
+    facts = ended_with(new_run(), 6.0, model={"path": "good.safetensors", "sha256": "0"})
+    assert list(sample_lines(facts, one_line=True)) == [("sample", "irst tten")]

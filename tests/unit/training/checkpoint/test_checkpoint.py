@@ -1,0 +1,174 @@
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainyard.config.schema import ArchitectureConfig, TrainingConfig
+from trainyard.errors import CheckpointError, IncompatibleCheckpointError
+from trainyard.run.directory import RunDirectory
+from trainyard.training.checkpoint.checkpoint import (
+    SaveOrigin,
+    check_fit,
+    load_checkpoint,
+    newest_good_checkpoint,
+)
+from trainyard.training.checkpoint.checkpoint_save import save_checkpoint
+from trainyard.training.checkpoint.retention import remove_leftovers, remove_old_checkpoints, whole_steps
+from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.model.model import build_model
+from trainyard.training.model.optimizer import build_optimizer
+
+SHAPE = ArchitectureConfig(hidden_size=16, intermediate_size=16, num_layers=1, num_attention_heads=2)
+
+
+def state_after(steps: int) -> TrainingState:
+    model = build_model(SHAPE, seed=3)
+    state = TrainingState(model, build_optimizer(model, TrainingConfig(max_steps=9, learning_rate=0.01)))
+    for _ in range(steps):
+        model(torch.arange(8)[None]).square().mean().backward()
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+    state.step = steps
+    return state
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    result = RunDirectory(tmp_path / "run")
+    result.create()
+    return result
+
+
+def save(directory: RunDirectory, step: int) -> Path:
+    return save_checkpoint(directory, state_after(step), origin=SaveOrigin("r", {"seed": 1})).path
+
+
+def rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
+    reasons: dict[int, str] = {}
+    return newest_good_checkpoint(directory, reasons.__setitem__), reasons
+
+
+def test_a_loaded_state_has_the_digests_of_the_saved_one(directory: RunDirectory) -> None:
+    saved = state_after(3)
+    saved.seconds, saved.pending_row = 12.5, {"step": 3, "loss": 1.25}
+    path = save_checkpoint(directory, saved, origin=SaveOrigin("r", {})).path
+    loaded = state_after(0)
+    assert loaded.digests() != saved.digests()
+    load_checkpoint(path, loaded)
+    assert loaded.digests() == saved.digests()
+    assert (loaded.step, loaded.seconds, loaded.pending_row) == (3, 12.5, {"step": 3, "loss": 1.25})
+
+
+def test_every_file_is_in_the_manifest_with_size_and_digest(directory: RunDirectory) -> None:
+    path = save(directory, 1)
+    listed = {f["path"]: f["size"] for f in json.loads((path / "manifest.json").read_text())["files"]}
+    found = {p.name: p.stat().st_size for p in path.iterdir() if p.name != "manifest.json"}
+    assert listed == found
+    assert {".metadata", "trainer_state.json"} < set(listed)
+
+
+# What can befall each file of a checkpoint. One bit of the manifest may hit a figure that does not matter.
+TORN = [
+    (name, damage)
+    for name in (".metadata", "__0_0.distcp", "trainer_state.json", "manifest.json")
+    for damage in ("remove", "truncate", "grow", "flip")
+    if (name, damage) != ("manifest.json", "flip")
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), TORN)
+def test_a_torn_checkpoint_is_passed_over_for_the_next_older_one(
+    directory: RunDirectory, name: str, damage: str
+) -> None:
+    older = save(directory, 1)
+    victim = save(directory, 2) / name
+    content = bytearray(victim.read_bytes())
+    if damage == "remove":
+        victim.unlink()
+    else:
+        content[len(content) // 2] ^= damage == "flip"
+        victim.write_bytes(
+            {"truncate": content[: len(content) // 2], "grow": content + b"x"}.get(damage, content)
+        )
+    found, reasons = rejected(directory)
+    assert found == older
+    assert list(reasons) == [2]
+    assert name in reasons[2]
+
+
+def test_a_checkpoint_has_no_files_but_those_torn_above(directory: RunDirectory) -> None:
+    assert {path.name for path in save(directory, 1).iterdir()} == {name for name, _ in TORN}
+
+
+def test_without_any_good_checkpoint_there_is_none(directory: RunDirectory) -> None:
+    (save(directory, 1) / "manifest.json").unlink()
+    found, reasons = rejected(directory)
+    assert found is None
+    assert "never completed" in reasons[1]
+
+
+def test_saving_again_replaces_a_broken_checkpoint_of_that_step(directory: RunDirectory) -> None:
+    path = save(directory, 2)
+    (path / "trainer_state.json").write_text("{}")
+    save(directory, 2)
+    assert rejected(directory) == (path, {})
+
+
+def test_only_the_newest_are_kept_and_later_broken_ones_do_not_count(directory: RunDirectory) -> None:
+    for step in (1, 2, 3, 4, 9):
+        save(directory, step)
+    assert remove_old_checkpoints(directory, 2, newest=4) == [1, 2]
+    assert whole_steps(directory) == [3, 4, 9]
+
+
+def test_leftovers_of_a_killed_save_are_cleared(directory: RunDirectory) -> None:
+    save(directory, 1)
+    leftover = directory.checkpoints / ".step-00000002.tmp"
+    leftover.mkdir()
+    (leftover / "half").write_text("x")
+    assert directory.checkpoint_steps() == [1]
+    remove_leftovers(directory)
+    assert not leftover.exists()
+    assert whole_steps(directory) == [1]
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """As on a full disk, a write that would grow a file past `size` bytes fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# At some sizes it is not a tensor that finds no room, but the end of the archive that torch writes it in.
+@pytest.mark.parametrize("size", [64, 600, 1000, 1500, 2100, 4096])
+def test_a_save_that_finds_no_room_leaves_the_previous_checkpoint_whole(
+    directory: RunDirectory, size: int
+) -> None:
+    older = save(directory, 1)
+    with files_limited_to(size), pytest.raises(CheckpointError) as failure:
+        save(directory, 2)
+    message = str(failure.value)
+    assert "Step 2 was not saved" in message
+    assert "step 1 is whole" in message
+    assert "--resume auto" in message
+    assert sorted(p.name for p in directory.checkpoints.iterdir()) == ["step-00000001"]
+    assert rejected(directory) == (older, {})
+
+
+def test_every_difference_is_named_when_a_checkpoint_does_not_fit(directory: RunDirectory) -> None:
+    path = save_checkpoint(directory, state_after(1), origin=SaveOrigin("r", {"a": 1, "b": 2, "c": 3})).path
+    check_fit(path, {"a": 1, "b": 2, "c": 3})
+    with pytest.raises(IncompatibleCheckpointError) as failure:
+        check_fit(path, {"a": 1, "b": 5, "d": 4})
+    assert "b: the checkpoint has 2, this run has 5" in str(failure.value)
+    assert "c: the checkpoint has 3, this run has None" in str(failure.value)
+    assert "d: the checkpoint has None, this run has 4" in str(failure.value)
+    assert " a: " not in str(failure.value)

@@ -1,0 +1,113 @@
+"""Who reads what: over all processes each token of an epoch once, whatever their number and the source."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
+from trainyard.training.data.batches import TokenBatches, share, window_count
+from trainyard.training.data.hugging_face import StreamPosition
+from trainyard.training.data.stream_batches import StreamBatches
+from trainyard.training.data.token_stream import TokenStream
+from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.data.training_data import Batches
+from trainyard.training.data.vocabulary import ByteVocabulary
+
+LENGTH = 4
+WORLDS = st.sampled_from([(1, 1, 6), (2, 1, 3), (1, 2, 3), (2, 3, 1), (3, 2, 1), (6, 1, 1)])
+"""Processes, forward passes of each, sequences a forward pass: always six sequences a step."""
+
+
+def inputs_by_rank(source: Batches, steps: int, world: tuple[int, int, int]) -> list[np.ndarray]:
+    """The inputs `[sequence, LENGTH]` that each process of `world` trains on in `steps` steps."""
+    ranks, passes, size = world
+    read: list[list[np.ndarray]] = [[] for _ in range(ranks)]
+    for step in range(steps):
+        batch = source.batch(step)
+        for rank in range(ranks):
+            own = share(batch, size=size, rank=rank, of=ranks)
+            assert [len(part) for part in own] == [size] * passes
+            read[rank] += [part[:, :-1] for part in own]
+    return [np.concatenate(parts) for parts in read]
+
+
+def assert_an_epoch_is_read_once(source: Batches, tokens: int, world: tuple[int, int, int]) -> None:
+    """Every place (the token of a place is its number) is read by one process, but the tail of the epoch."""
+    windows = window_count(tokens, LENGTH)
+    steps = windows // 6
+    assert source.steps_per_epoch == steps
+    by_rank = inputs_by_rank(source, steps, world)
+    places = np.concatenate([part.ravel() for part in by_rank])
+    assert len({part.size for part in by_rank}) == 1
+    assert np.unique(places).size == places.size == steps * 6 * LENGTH
+    left_out = tokens - places.size
+    # The windows that do not fill a step, the tokens that do not fill a window and the last one, a target.
+    assert left_out == windows % 6 * LENGTH + (tokens - windows * LENGTH)
+    assert places.max() < windows * LENGTH
+
+
+@given(st.integers(6 * LENGTH + 1, 500), WORLDS, st.integers(0, 3))
+def test_of_token_files_each_token_of_an_epoch_is_read_by_one_process(
+    tokens: int, world: tuple[int, int, int], seed: int
+) -> None:
+    source = TokenBatches(np.arange(tokens), sequence_length=LENGTH, batch_size=6, seed=seed)
+    assert_an_epoch_is_read_once(source, tokens, world)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=12).filter(lambda s: sum(s) > 6 * LENGTH), WORLDS)
+def test_of_a_megatron_dataset_too(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], world: tuple[int, int, int]
+) -> None:
+    folder, tokens = tmp_path_factory.mktemp("megatron"), sum(sizes)
+    np.arange(tokens, dtype="<i4").tofile(folder / "a.bin")
+    counts = np.array([len(sizes), len(sizes) + 1], "<u8").tobytes()
+    head = b"MMIDIDX\0\0" + np.array([1], "<u8").tobytes() + b"\x04" + counts
+    offsets = np.cumsum([0, *sizes[:-1]]) * 4
+    parts = (np.array(sizes, "<i4"), offsets.astype("<i8"), np.arange(len(sizes) + 1, dtype="<i8"))
+    (folder / "a.idx").write_bytes(head + b"".join(part.tobytes() for part in parts))
+    values = {"train_path": str(folder / "a"), "prepared_directory": str(folder / "p"), "sequence_length": 4}
+    model = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=1000))
+    data = prepare_data(DataConfig.model_validate({**values, "validation_fraction": 0.0}), model)
+    assert data.train.path == Path(folder / "a.bin")
+    assert_an_epoch_is_read_once(data.batches(sequence_length=LENGTH, batch_size=6, seed=1), tokens, world)
+
+
+class Numbered:
+    """Texts whose bytes, with the separators between them, count 0, 1, 2, … 120 and again."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        bounds = np.cumsum([0, *sizes])
+        self.texts = [bytes(range(first + 1, last)) for first, last in pairwise(bounds.tolist())]
+
+    def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
+        first = place["row"] if place else 0
+        following = {"row": first + count} if first + count < len(self.texts) else None
+        return self.texts[first : first + count], following
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), WORLDS, st.integers(1, 30), st.integers(1, 9))
+def test_of_a_stream_no_token_of_any_epoch_is_left_out(
+    sizes: list[int], world: tuple[int, int, int], shuffled: int, blocks: int
+) -> None:
+    texts = Numbered(sizes)
+    source = StreamBatches(
+        TokenStream(texts, ByteVocabulary(), "n"),
+        sequence_length=LENGTH,
+        batch_size=6,
+        seed=1,
+        shuffled=shuffled,
+    )
+    steps = max(1, shuffled // 6) * blocks  # whole blocks: within one, the order is shuffled
+    by_rank = inputs_by_rank(source, steps, world)
+    source.close()
+    assert len({part.size for part in by_rank}) == 1
+    read = np.sort(np.concatenate([part.ravel() for part in by_rank]))
+    epoch = [token for text in texts.texts for token in (*text, 0)]
+    expected = (epoch * (read.size // len(epoch) + 1))[: read.size]
+    assert read.tolist() == sorted(expected)

@@ -1,0 +1,61 @@
+"""The reader of a checkpoint's index: what every supported Python writes is read, and nothing else is."""
+
+import io
+import os
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, TensorProperties
+
+from trainyard.training.checkpoint.stored_index import IndexUnpickler
+
+MEMBER = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+
+
+class Calls:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: object) -> None:
+        self.called = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return self.called
+
+
+def read(content: bytes) -> Any:
+    return IndexUnpickler(io.BytesIO(content)).load()
+
+
+def test_a_member_of_an_enum_is_read_as_python_3_11_2_writes_it() -> None:
+    assert read(pickle.dumps(Calls(getattr, _MEM_FORMAT_ENCODING, MEMBER.name))) is MEMBER
+
+
+def test_a_member_of_an_enum_is_read_as_this_python_writes_it() -> None:
+    properties = TensorProperties(dtype=torch.bfloat16)
+    assert read(pickle.dumps(properties)) == properties
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_a_path_is_read_from_where_each_python_keeps_its_class(module: str) -> None:
+    content = f"c{module}\nPosixPath\n(S'a'\nS'b'\ntR.".encode()
+    assert read(content) == pathlib.PurePosixPath("a/b")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        Calls(getattr, Metadata, "__init__"),
+        Calls(getattr, _MEM_FORMAT_ENCODING, "__class__"),
+        Calls(getattr, _MEM_FORMAT_ENCODING, "NONE_OF_THEM"),
+        Calls(getattr, "text", "format"),
+        Calls(os.getcwd),
+        Calls(eval, "1"),
+    ],
+)
+def test_what_no_index_holds_is_refused(planted: Calls) -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        read(pickle.dumps(planted))

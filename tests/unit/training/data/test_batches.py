@@ -1,0 +1,134 @@
+"""Batches of windows by step."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.errors import DataError
+from trainyard.training.data.batches import TokenBatches, window_count
+
+
+def batches(tokens: int, *, sequence_length: int, batch_size: int, seed: int = 1) -> TokenBatches:
+    """Batches over tokens that count up, so that a token says where it stands."""
+    values = np.arange(tokens, dtype=np.uint32)
+    return TokenBatches(values, sequence_length=sequence_length, batch_size=batch_size, seed=seed)
+
+
+def starts_of_epoch(source: TokenBatches, epoch: int) -> list[int]:
+    first = epoch * source.steps_per_epoch
+    rows = [source.batch(step)[:, 0] for step in range(first, first + source.steps_per_epoch)]
+    return [int(start) for start in np.concatenate(rows)]
+
+
+SHAPES = st.tuples(st.integers(2, 50), st.integers(1, 9), st.integers(1, 400))
+
+
+@given(SHAPES, st.integers(0, 5), st.integers(0, 2**40))
+@settings(deadline=None, max_examples=60)
+def test_an_epoch_sees_each_window_once_but_for_the_last_incomplete_batch(
+    shape: tuple[int, int, int], epoch: int, seed: int
+) -> None:
+    length, batch_size, extra = shape
+    tokens = length * batch_size + 1 + extra
+    source = batches(tokens, sequence_length=length, batch_size=batch_size, seed=seed)
+    starts = starts_of_epoch(source, epoch)
+    assert len(set(starts)) == len(starts) == source.steps_per_epoch * batch_size
+    assert source.windows - len(starts) < batch_size
+    assert all(start % length == 0 for start in starts)
+    assert max(starts) + length < tokens
+
+
+@given(SHAPES, st.integers(0, 10**6))
+@settings(deadline=None, max_examples=60)
+def test_seeking_gives_what_going_there_gives(shape: tuple[int, int, int], step: int) -> None:
+    length, batch_size, extra = shape
+    tokens = length * batch_size + 1 + extra * length
+    walked = batches(tokens, sequence_length=length, batch_size=batch_size)
+    for before in range(max(0, step - 3), step):
+        walked.batch(before)
+    sought = batches(tokens, sequence_length=length, batch_size=batch_size)
+    assert np.array_equal(walked.batch(step), sought.batch(step))
+
+
+def test_a_row_is_a_window_of_one_token_more_than_the_sequence() -> None:
+    source = batches(1001, sequence_length=10, batch_size=4)
+    batch = source.batch(3)
+    assert batch.shape == (4, 11)
+    assert batch.dtype == np.int64
+    assert np.array_equal(batch, batch[:, :1] + np.arange(11))
+
+
+def test_the_same_samples_whichever_way_the_global_batch_is_made() -> None:
+    """4 × 4 and 16 × 1 are one global batch of 16: it is drawn as one and split afterwards."""
+    source = batches(20_001, sequence_length=10, batch_size=16)
+    whole = source.batch(5)
+    assert np.array_equal(np.concatenate(np.split(whole, 4)), whole)
+    assert np.array_equal(batches(20_001, sequence_length=10, batch_size=16).batch(5), whole)
+
+
+def test_epochs_have_another_order_and_seeds_too() -> None:
+    source = batches(10_001, sequence_length=10, batch_size=8)
+    first, second = starts_of_epoch(source, 0), starts_of_epoch(source, 1)
+    other = starts_of_epoch(batches(10_001, sequence_length=10, batch_size=8, seed=2), 0)
+    assert first != second
+    assert first != other
+    assert first != sorted(first)
+
+
+def test_what_the_last_batch_leaves_out_differs_between_epochs() -> None:
+    source = batches(10 * 15 + 1, sequence_length=10, batch_size=8)
+    assert source.steps_per_epoch == 1
+    assert len({frozenset(starts_of_epoch(source, epoch)) for epoch in range(5)}) == 5
+
+
+def test_blocks_of_steps_join_without_a_seam() -> None:
+    """More windows than are computed at once, with a batch that does not divide the block."""
+    source = batches(10_000 * 2 + 1, sequence_length=2, batch_size=7)
+    starts = starts_of_epoch(source, 0)
+    assert len(set(starts)) == 10_000 - 10_000 % 7
+
+
+def test_a_global_batch_larger_than_a_block() -> None:
+    source = batches(12_000 * 2 + 1, sequence_length=2, batch_size=5000)
+    assert len(set(starts_of_epoch(source, 3))) == 10_000
+
+
+def test_a_batch_is_the_callers_own() -> None:
+    source = batches(1001, sequence_length=10, batch_size=4)
+    source.batch(0)[:] = 0
+    assert source.batch(0).any()
+
+
+def test_too_few_windows_are_refused_with_figures_and_a_fix() -> None:
+    with pytest.raises(DataError, match=r"1,000 tokens are 9 sequences of 100, fewer than the 16 .*Add data"):
+        batches(1000, sequence_length=100, batch_size=16)
+
+
+@pytest.mark.parametrize(("tokens", "windows"), [(0, 0), (1, 0), (10, 0), (11, 1), (20, 1), (21, 2)])
+def test_a_window_needs_one_token_after_it(tokens: int, windows: int) -> None:
+    assert window_count(tokens, 10) == windows
+
+
+def test_seeking_in_a_trillion_tokens_takes_no_longer_and_no_memory() -> None:
+    tokens = np.broadcast_to(np.zeros(1, np.uint16), 10**12)  # one number, seen a trillion times
+    source = TokenBatches(tokens, sequence_length=256, batch_size=16, seed=0)
+    times = []
+    for step in (1, 10**6, 10**9, 10**12, 3):
+        start = time.perf_counter()
+        source.batch(step)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.005
+
+
+def test_batches_are_drawn_from_a_memory_map(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.bin"
+    values = np.random.default_rng(0).integers(0, 60_000, 5000).astype("<u2")
+    values.tofile(path)
+    mapped = np.memmap(path, dtype="<u2", mode="r")
+    source = TokenBatches(mapped, sequence_length=32, batch_size=8, seed=1)
+    same = TokenBatches(values, sequence_length=32, batch_size=8, seed=1)
+    assert np.array_equal(source.batch(11), same.batch(11))

@@ -1,0 +1,327 @@
+"""Datasets of Hugging Face's library: read from local folders, and a Hub that is not there or says no."""
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from trainyard.config.load import dump_yaml
+from trainyard.config.schema import Config, DataConfig, HuggingFaceConfig, ModelConfig
+from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError, ServiceError, StoppedError
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.training.data.hugging_face import DatasetOrigin, StreamPosition, TextStream, find_origin
+from trainyard.training.data.streamed_dataset import StreamedData, as_begun, open_stream
+from trainyard.training.data.token_stream import TokenStream
+from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.data.training_data import data_at_hand, ready_data
+from trainyard.training.data.vocabulary import ByteVocabulary
+
+Run = Callable[..., dict[str, Any]]
+Stop = Callable[[int], dict[str, Any]]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ROWS = [f"row {number}: " + "words and words " * (number % 5) for number in range(90)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library locks files in its cache; here it has one of its own, and no network."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    for module in (datasets.config, huggingface_hub.constants):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of rows to train on, and one to validate on."""
+    folder = tmp_path / "local"
+    folder.mkdir()
+    for part in range(3):
+        rows = ROWS[part * 30 : part * 30 + 30]
+        lines = "".join(json.dumps({"text": text, "url": "u"}) + "\n" for text in rows)
+        (folder / f"train-{part}.jsonl").write_text(lines)
+    held_out = "".join(json.dumps({"text": f"held out {row} " * 3}) + "\n" for row in range(20))
+    (folder / "validation-0.jsonl").write_text(held_out)
+    return folder
+
+
+def stream_config(folder: Path | str, **changes: object) -> HuggingFaceConfig:
+    return HuggingFaceConfig.model_validate({"dataset": str(folder), "shuffled_sequences": 8} | changes)
+
+
+def texts(folder: Path, split: str = "train", field: str = "text") -> TextStream:
+    return TextStream(stream_config(folder), split, revision=None, text_field=field)
+
+
+def all_of(stream: TextStream, place: StreamPosition = None, count: int = 7) -> list[str]:
+    result: list[str] = []
+    while True:
+        found, place = stream.read(place, count)
+        result += [text.decode() for text in found]
+        if place is None:
+            return result
+
+
+def opened(folder: Path | str, *, length: int = 16, **changes: object) -> StreamedData:
+    data = {"hugging_face": {"dataset": str(folder), **changes}, "sequence_length": length}
+    return open_stream(DataConfig.model_validate(data), ModelConfig(name="m"))
+
+
+def test_a_folder_is_read_to_its_end_in_order_and_again(folder: Path) -> None:
+    stream = texts(folder)
+    assert all_of(stream) == all_of(stream) == all_of(stream, count=90) == ROWS
+    assert all_of(texts(folder, "validation"))[0].startswith("held out 0")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "txt"])
+def test_from_any_place_what_follows_is_the_same(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "kinds"
+    folder.mkdir()
+    rows = [f"line {number}" for number in range(40)]
+    for part in range(2):
+        path, own = folder / f"train-{part}.{kind}", rows[part * 20 : part * 20 + 20]
+        if kind == "parquet":
+            pyarrow.parquet.write_table(pyarrow.table({"text": own}), path, row_group_size=6)
+        elif kind == "txt":
+            path.write_text("\n".join(own) + "\n")
+        else:
+            lines = "".join(json.dumps({"text": text}) + "\n" for text in own).encode()
+            path.write_bytes(gzip.compress(lines) if kind.endswith("gz") else lines)
+    whole, place = texts(folder), None
+    resumed = texts(folder)
+    for done in range(3, 40, 3):
+        _, place = whole.read(place, 3)
+        assert all_of(resumed, json.loads(json.dumps(place)), count=11) == rows[done:]
+
+
+def test_rows_without_a_text_are_left_out(folder: Path) -> None:
+    rows: list[dict[str, str | None]] = [{"text": "a"}, {"text": None}, {"text": ""}, {"text": "ä"}]
+    (folder / "train-0.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows if row["text"] != "\ud800")
+    )
+    for name in ("train-1.jsonl", "train-2.jsonl"):
+        (folder / name).unlink()
+    assert all_of(texts(folder)) == ["a", "ä"]
+
+
+def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
+    (folder / "validation-0.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    values = {
+        "train_path": str(folder),
+        "prepared_directory": str(tmp_path / "prepared"),
+        "sequence_length": 16,
+        "validation_fraction": 0.0,
+    }
+    prepared = prepare_data(DataConfig.model_validate(values), ModelConfig(name="m"))
+    streamed = opened(folder, validation_split=None)
+    count = prepared.train.tokens
+    assert streamed.train.first_tokens(count + 9).tolist() == prepared.train.open().tolist()
+    assert streamed.prompt(5) == prepared.prompt(5) == prepared.train.open()[:5].tolist()
+    assert not len(streamed.validation_windows(length=16, count=3))
+
+
+def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:
+    streamed = opened(folder)
+    assert streamed.validation is not None
+    tokens = streamed.validation.first_tokens(10**6)
+    assert streamed.validation_windows(length=16, count=2).ravel()[:17].tolist() == tokens[:17].tolist()
+    assert len(streamed.validation_windows(length=16, count=10**4)) == (tokens.size - 1) // 16
+
+
+def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_path: Path) -> None:
+    before = opened(folder).fingerprint
+    folder.rename(tmp_path / "moved")
+    moved = tmp_path / "moved"
+    (moved / ".hidden").write_text("x")
+    assert opened(moved).fingerprint == before
+    assert opened(moved, validation_split=None).fingerprint != before
+    (moved / "train-1.jsonl").write_text(json.dumps({"text": "another text"}) + "\n")
+    assert opened(moved).fingerprint != before
+
+
+def test_one_byte_in_the_middle_of_a_large_file_is_another_dataset(folder: Path) -> None:
+    large = folder / "train-1.jsonl"
+    large.write_text((json.dumps({"text": "x" * 4096, "url": "u"}) + "\n") * 1000)
+    before = opened(folder).fingerprint
+    content = bytearray(large.read_bytes())
+    middle = content.index(b"xx", len(content) // 2)
+    content[middle] = ord("y")
+    large.write_bytes(content)
+    assert opened(folder).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split": "nope"}, r"Bad split: nope\. Available splits: \['train', 'validation'\]"),
+        ({"validation_split": "held"}, "Bad split: held"),
+        ({"name": "en"}, "BuilderConfig 'en' not found"),
+    ],
+)
+def test_what_a_dataset_does_not_have_is_named(folder: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(folder, **changes)
+
+
+def test_a_field_that_rows_do_not_have_is_answered_with_those_they_have(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"no 'content', only 'text', 'url'\. Set data\.text_field"):
+        texts(folder, field="content").read(None, 1)
+
+
+def test_too_little_for_a_sequence_is_said_before_anything_starts(folder: Path) -> None:
+    with pytest.raises(DataError, match="local, validation has 710 tokens, less than one sequence"):
+        opened(folder, length=2000)
+
+
+def test_broken_rows_are_an_error_of_the_data(folder: Path) -> None:
+    (folder / "train-0.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(DataError, match="cannot be read"):
+        opened(folder)
+
+
+def test_a_folder_has_no_commits(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"revision: .* is a local folder, which has no commits"):
+        find_origin(stream_config(folder, revision="main"))
+
+
+def test_without_a_network_the_fix_is_named() -> None:
+    with pytest.raises(ServiceError, match=r"allenai/c4 cannot be read .*\nHF_HUB_OFFLINE is set: unset it"):
+        opened("allenai/c4", name="en")
+    with pytest.raises(ServiceError, match="HF_HUB_OFFLINE is set"):
+        opened("allenai/c4", name="en", revision=COMMIT)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A Hub that knows one dataset; gives the paths it was asked for."""
+    import huggingface_hub.constants
+
+    asked: list[str] = []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/api/datasets/"):  # the client asks once a day for other things too
+                asked.append(self.path)
+            known = self.path.startswith("/api/datasets/some/data")
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", "application/json")
+            if not known:
+                self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+            self.wfile.write(json.dumps({"id": "some/data", "sha": COMMIT}).encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    yield asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_branch_is_resolved_to_its_commit_and_a_commit_is_not_asked_for(hub: list[str]) -> None:
+    assert find_origin(stream_config("some/data")).revision == COMMIT
+    assert find_origin(stream_config("some/data", revision="v1")).revision == COMMIT
+    assert [path.partition("?")[0] for path in hub] == [
+        "/api/datasets/some/data",
+        "/api/datasets/some/data/revision/v1",
+    ]
+    assert find_origin(stream_config("other/data", revision=COMMIT)).content == f"other/data@{COMMIT}"
+    assert len(hub) == 2
+
+
+def test_a_dataset_that_the_hub_does_not_have_is_an_error_of_the_configuration(hub: list[str]) -> None:
+    with pytest.raises(DataError, match=r"other/data cannot be read .*HF_TOKEN"):
+        find_origin(stream_config("other/data"))
+    assert len(hub) == 1
+
+
+def test_a_hub_that_refuses_connections_is_an_outside_service(
+    hub: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ServiceError, match=r"some/data cannot be read .*\nCheck the network"):
+        find_origin(stream_config("some/data"))
+    assert hub == []
+
+
+@pytest.fixture
+def on_stream(tiny_config: Callable[..., Config], folder: Path) -> Callable[..., Config]:
+    """The tiny configuration on the stream of `folder`; `shuffled` sequences are read at a time."""
+
+    def build(shuffled: int = 20) -> Config:
+        source = {"dataset": str(folder), "shuffled_sequences": shuffled}
+        return tiny_config(data={"train_path": None, "validation_path": None, "hugging_face": source})
+
+    return build
+
+
+def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
+    on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path
+) -> None:
+    whole = run_training(on_stream(), "whole")
+    for step in (2, 5, 6):  # within a block of five steps, at its end, in the next one
+        with pytest.raises(StoppedError):
+            run_training(on_stream(), "cut", **stop_after(step))
+    assert run_training(on_stream(), "cut")["state_sha256"] == whole["state_sha256"]
+    rows = [list(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("whole", "cut")]
+    kept = [[(row["step"], row["loss"], row.get("val_loss")) for row in part] for part in rows]
+    assert kept[0] == kept[1]
+    assert "epoch" not in rows[0][0]
+    run = read_run(tmp_path / "whole" / "run.json")
+    assert "steps_per_epoch" not in run["plan"]
+    assert set(run["data"]) == {"name", "fingerprint"}
+    with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.shuffled_sequences: .* 20, .* 30"):
+        run_training(on_stream(30), "cut")
+
+
+def test_what_is_read_stands_in_the_configuration_of_the_run(folder: Path) -> None:
+    config = Config.model_validate(
+        {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"hugging_face": {"dataset": "a/b"}}}
+    )
+    origin = DatasetOrigin("a/b", COMMIT)
+    stream = TokenStream(texts(folder), ByteVocabulary(), "n")
+    data = StreamedData("a/b", origin, ("train",), stream, None, 8, np.arange(3), 0.0)
+    assert data.pinned(config).data.hugging_face.revision == COMMIT
+    assert data.to_json()["revision"] == COMMIT
+
+
+def test_a_run_goes_on_with_the_commit_it_began_with(tmp_path: Path) -> None:
+    def config(dataset: str, revision: str | None = None) -> Config:
+        data = {"hugging_face": {"dataset": dataset, "revision": revision}}
+        return Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 1}, "data": data})
+
+    def revision_of(wanted: Config, directory: Path | None = tmp_path) -> str | None:
+        return as_begun(wanted, directory).data.hugging_face.revision
+
+    assert revision_of(config("a/b")) is None
+    (tmp_path / "config.yaml").write_bytes(dump_yaml(config("a/b", COMMIT)).encode())
+    assert revision_of(config("a/b")) == COMMIT
+    assert revision_of(config("a/b"), None) is None
+    assert revision_of(config("other/data")) is None
+    assert revision_of(config("a/b", "f" * 40)) == "f" * 40
+
+
+def test_opening_is_the_same_with_and_without_leave_to_write(folder: Path) -> None:
+    data = DataConfig.model_validate({"hugging_face": {"dataset": str(folder)}, "sequence_length": 16})
+    found = [open_data(data, ModelConfig(name="m")) for open_data in (ready_data, data_at_hand)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].fingerprint == found[1].fingerprint

@@ -1,0 +1,136 @@
+"""What the place of prepared tokens depends on, and which files a plan leaves out."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard.config.load import dump_yaml
+from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
+from trainyard.training.data.preparation import Preparation, plan_preparation
+from trainyard.training.data.streamed_dataset import as_begun
+from trainyard.training.data.tokenize_corpus import prepare_data
+
+MODEL = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=300))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty files in `train/`."""
+    (tmp_path / "train").mkdir()
+    for number in range(30):
+        (tmp_path / "train" / f"{number:02}.txt").write_text("text\n")
+    return tmp_path
+
+
+def plan(folder: Path, model: ModelConfig = MODEL, **changes: object) -> Preparation:
+    paths = {"train_path": str(folder / "train"), "prepared_directory": str(folder / "prepared")}
+    return plan_preparation(
+        DataConfig.model_validate({**paths, "validation_fraction": 0.2, **changes}), model
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}]
+)
+def test_what_decides_the_tokens_decides_the_place(folder: Path, change: dict[str, object]) -> None:
+    assert plan(folder, MODEL, **change).directory != plan(folder).directory
+
+
+def test_the_size_of_the_vocabulary_that_tokens_are_checked_against_decides_the_place(folder: Path) -> None:
+    larger = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=400))
+    assert plan(folder, larger).directory != plan(folder).directory
+
+
+def test_a_touched_file_decides_the_place(folder: Path) -> None:
+    before = plan(folder).directory
+    os.utime(folder / "train" / "00.txt", ns=(1, 1))
+    assert plan(folder).directory != before
+
+
+def test_what_does_not_decide_the_tokens_keeps_the_place(folder: Path) -> None:
+    renamed = ModelConfig(name="another", architecture=ArchitectureConfig(vocab_size=300, num_layers=3))
+    assert plan(folder, renamed, sequence_length=32).directory == plan(folder).directory
+
+
+def test_every_file_is_on_one_side_and_on_the_same_one_each_time(folder: Path) -> None:
+    first, second = plan(folder), plan(folder)
+    assert (first.train, first.validation) == (second.train, second.validation)
+    assert first.train
+    assert first.validation
+    names = [file.relative for file in (*first.train, *first.validation)]
+    assert sorted(names) == [f"{number:02}.txt" for number in range(30)]
+
+
+def test_with_validation_of_its_own_nothing_is_held_out(folder: Path) -> None:
+    (folder / "validation.txt").write_text("text\n")
+    both = plan(folder, validation_path=str(folder / "validation.txt"))
+    assert len(both.train) == 30
+    assert [file.relative for file in both.validation] == ["validation.txt"]
+
+
+def test_token_files_of_another_width_are_left_out_and_counted(folder: Path) -> None:
+    (folder / "train" / "even.bin").write_bytes(b"\1\0")
+    found = plan(folder, bin_dtype="uint32")
+    assert not any(file.suffix == ".bin" for file in (*found.train, *found.validation))
+    assert [str(skipped) for skipped in found.skipped] == [
+        "1 .bin file that is not whole uint32 numbers (even.bin)"
+    ]
+    assert any(f.suffix == ".bin" for f in (*plan(folder).train, *plan(folder).validation))
+
+
+def test_what_is_passed_over_is_counted_where_it_lies(folder: Path) -> None:
+    (folder / "validation").mkdir()
+    for name in ("train/a.exe", "validation/b.exe", "validation/c.txt"):
+        (folder / name).write_text("text\n")
+    found = plan(folder, validation_path=str(folder / "validation"))
+    assert [str(skipped) for skipped in found.skipped] == ["1 file with another suffix (a.exe)"]
+    assert [str(skipped) for skipped in found.validation_skipped] == ["1 file with another suffix (b.exe)"]
+
+
+def begun_with(folder: Path, **data: object) -> Config:
+    """What a run of `folder`, whose own configuration says `data`, goes on with."""
+    run = folder / "run"
+    run.mkdir()
+    values = {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"train_path": "a.txt", **data}}
+    loaded = Config.model_validate(values)
+    text = dump_yaml(loaded).replace("  validation_split: auto\n", "")
+    (run / "config.yaml").write_text(text)
+    asked = loaded.data.model_copy(update={"validation_split": "auto"})
+    return as_begun(loaded.model_copy(update={"data": asked}), run)
+
+
+@pytest.mark.parametrize(
+    ("begun", "goes_on"),
+    [
+        ({}, "files"),  # a run of the time before files were split
+        ({"validation_split": "files"}, "files"),
+        ({"validation_split": "within"}, "within"),
+        ({"validation_fraction": 0.0}, "auto"),
+        ({"validation_path": "b.txt"}, "auto"),
+    ],
+)
+def test_a_run_goes_on_with_the_split_it_was_begun_with(
+    folder: Path, begun: dict[str, object], goes_on: str
+) -> None:
+    assert begun_with(folder, **begun).data.validation_split == goes_on
+
+
+def test_what_was_decided_is_pinned_in_the_configuration(folder: Path) -> None:
+    (folder / "one.txt").write_text("a line of text\n" * 200)
+    for path, split in ((folder / "train", "files"), (folder / "one.txt", "within")):
+        values = {"train_path": str(path), "prepared_directory": str(folder / "p"), "sequence_length": 4}
+        data = DataConfig.model_validate({**values, "validation_fraction": 0.2})
+        whole = Config.model_validate({"model": {"name": "m"}}).model_copy(update={"data": data})
+        pinned = prepare_data(data, MODEL).pinned(whole)
+        assert pinned.data == data.model_copy(update={"validation_split": split})
+
+
+def test_a_home_folder_and_a_relative_path_are_understood(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    names = [file.relative for file in plan(folder).train]
+    for path in ("~/train", "train", "./train/"):
+        assert [file.relative for file in plan(folder, train_path=path).train] == names

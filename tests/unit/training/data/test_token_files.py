@@ -1,0 +1,92 @@
+"""Files of tokens."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.errors import DataError
+from trainyard.training.data import token_files
+from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
+
+
+def write(path: Path, *parts: list[int], dtype: str = "uint16") -> TokenFile:
+    with TokenWriter(path, dtype) as writer:
+        for part in parts:
+            writer.write(np.array(part, dtype=dtype))
+        return writer.finish()
+
+
+@given(st.lists(st.lists(st.integers(0, 65_535))), st.sampled_from(["uint16", "uint32"]))
+def test_what_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]], dtype: str
+) -> None:
+    path = tmp_path_factory.mktemp("tokens") / "a.bin"
+    file = write(path, *parts, dtype=dtype)
+    expected = [token for part in parts for token in part]
+    assert file.tokens == len(expected)
+    assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    if expected:
+        assert file.open().tolist() == expected
+
+
+def test_tokens_are_stored_little_endian(tmp_path: Path) -> None:
+    write(tmp_path / "a.bin", [1, 258])
+    assert (tmp_path / "a.bin").read_bytes() == b"\x01\x00\x02\x01"
+
+
+def test_smaller_tokens_fit_into_a_wider_file(tmp_path: Path) -> None:
+    with TokenWriter(tmp_path / "a.bin", "uint32") as writer:
+        writer.write(np.array([7], np.uint8))
+        file = writer.finish()
+    assert file.open().tolist() == [7]
+
+
+def test_opened_tokens_are_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
+    tokens = write(tmp_path / "a.bin", [1, 2, 3]).open()
+    assert isinstance(tokens, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 5
+
+
+@pytest.mark.parametrize("content", [None, b"\0\0\0", b"\0" * 10])
+def test_a_file_that_changed_is_not_opened(tmp_path: Path, content: bytes | None) -> None:
+    file = write(tmp_path / "a.bin", [1, 2, 3])
+    if content is None:
+        file.path.unlink()
+    else:
+        file.path.write_bytes(content)
+    assert not file.is_whole
+    with pytest.raises(DataError, match=r"a\.bin: missing, or no longer 3 uint16 tokens.*prepare_data\.py"):
+        file.open()
+
+
+def test_a_pretokenised_file_is_described_where_it_lies(tmp_path: Path) -> None:
+    written = write(tmp_path / "a.bin", [1, 2, 99])
+    assert check_tokens(tmp_path / "a.bin", "uint16", 100) == written
+
+
+def test_a_token_beyond_the_vocabulary_is_named_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_files, "_CHUNK_TOKENS", 2)
+    write(tmp_path / "a.bin", [1, 2, 3, 100, 200])
+    with pytest.raises(
+        DataError, match=r"a\.bin: token 100 at position 3, .*vocab_size, 100\. .*data\.bin_dtype"
+    ):
+        check_tokens(tmp_path / "a.bin", "uint16", 100)
+    assert check_tokens(tmp_path / "a.bin", "uint16", 201).tokens == 5
+
+
+def test_copying_joins_files_and_checks_them(tmp_path: Path) -> None:
+    write(tmp_path / "a.bin", [1, 2])
+    write(tmp_path / "b.bin", [3])
+    with TokenWriter(tmp_path / "all.bin", "uint16") as writer:
+        for name in ("a.bin", "b.bin"):
+            copy_tokens(tmp_path / name, writer, dtype="uint16", vocab_size=4)
+        assert writer.finish().open().tolist() == [1, 2, 3]
+        with pytest.raises(DataError, match="token 3"):
+            copy_tokens(tmp_path / "b.bin", writer, dtype="uint16", vocab_size=3)

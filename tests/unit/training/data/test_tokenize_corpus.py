@@ -1,0 +1,663 @@
+"""Preparing data: what the tokens are, when they are made again, and what bad input gets."""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
+from trainyard.errors import ConfigError, DataError
+from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.data import token_dataset as prepared
+from trainyard.training.data import token_files
+from trainyard.training.data import tokenize_corpus as tokens
+from trainyard.training.data.preparation import plan_preparation
+from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before
+
+LONG = "a line of text that is long enough\n" * 5
+
+
+@pytest.fixture(autouse=True)
+def records_reach_the_test() -> Iterator[None]:
+    """Scripts take the library's logger for themselves; give it back."""
+    logger = logging.getLogger("trainyard")
+    before = logger.propagate
+    logger.propagate = True
+    yield
+    logger.propagate = before
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Some text in `train/`."""
+    for name in ("b.txt", "a.md", "c/d.py"):
+        path = tmp_path / "train" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n{LONG}")
+    return tmp_path
+
+
+def model(vocab_size: int = 256) -> ModelConfig:
+    return ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=vocab_size))
+
+
+def config(folder: Path, **changes: object) -> DataConfig:
+    values = {
+        "train_path": str(folder / "train"),
+        "prepared_directory": str(folder / "prepared"),
+        "sequence_length": 16,
+        "validation_fraction": 0.0,
+    }
+    return DataConfig.model_validate(values | changes)
+
+
+def prepare(folder: Path, vocab_size: int = 256, **changes: object) -> PreparedData:
+    return prepare_data(config(folder, **changes), model(vocab_size))
+
+
+def text(prepared: PreparedData) -> bytes:
+    return prepared.train.open().tobytes()
+
+
+def test_files_are_joined_in_order_of_path_with_a_zero_after_each(folder: Path) -> None:
+    prepared = prepare(folder)
+    assert text(prepared) == "".join(f"{name}\n{LONG}\0" for name in ("a.md", "b.txt", "c/d.py")).encode()
+    assert (prepared.train.dtype, prepared.train_files, prepared.validation) == ("uint8", 3, None)
+
+
+def test_the_default_is_the_standard_library_split_in_two(folder: Path) -> None:
+    prepared = prepare(folder, train_path=None, validation_fraction=0.05)
+    assert "standard library" in prepared.name
+    assert prepared.validation is not None
+    assert prepared.train.tokens > 10 * prepared.validation.tokens / 3
+    assert prepared.train_files > prepared.validation_files > 5
+    assert text(prepared).count(b"\0") == prepared.train_files
+
+
+def test_every_kind_of_file_is_read(folder: Path) -> None:
+    (folder / "train" / "e.jsonl").write_text('{"text": "json"}\n')
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["table"]}), folder / "train" / "f.parquet")
+    assert text(prepare(folder)).endswith(b"\0json\0table\0")
+
+
+def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
+    np.array([300, 301], "<u2").tofile(folder / "train" / "z.bin")
+    prepared = prepare(folder, vocab_size=400)
+    assert prepared.train.dtype == "uint16"
+    assert prepared.train.open()[-3:].tolist() == [0, 300, 301]
+
+
+def test_several_token_files_are_joined(folder: Path) -> None:
+    shutil.rmtree(folder / "train")
+    (folder / "train").mkdir()
+    for name, first in (("1.bin", 0), ("0.bin", 100)):
+        np.arange(first, first + 50, dtype="<u4").tofile(folder / "train" / name)
+    prepared = prepare(folder, bin_dtype="uint32")
+    assert prepared.train.open().tolist() == [*range(100, 150), *range(50)]
+    assert prepared.train.dtype == "uint32"
+
+
+def test_a_single_token_file_is_used_where_it_lies(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.arange(200, dtype="<u2").tofile(path)
+    prepared = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
+    assert prepared.train.path == path
+    assert not list((folder / "prepared").rglob("train.bin"))
+    assert prepared.validation is not None
+    assert prepared.validation.dtype == "uint8"
+    path.write_bytes(b"\x01\0" * 100)
+    again = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
+    assert not again.reused
+    assert again.train.tokens == 100
+
+
+def test_the_second_time_nothing_is_written(folder: Path) -> None:
+    first = prepare(folder)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "prepared").rglob("*")}
+    second = prepare(folder)
+    assert (first.reused, second.reused) == (False, True)
+    assert second.fingerprint == first.fingerprint
+    assert second.skipped == first.skipped
+    assert {path: path.stat().st_mtime_ns for path in (folder / "prepared").rglob("*")} == before
+
+
+def test_the_fingerprint_is_of_the_tokens_not_of_the_place(folder: Path) -> None:
+    shutil.copytree(folder / "train", folder / "elsewhere" / "train")
+    here, there = prepare(folder), prepare(folder / "elsewhere")
+    assert here.fingerprint == there.fingerprint
+    assert here.train.path != there.train.path
+
+
+def test_the_fingerprint_is_the_same_in_place_and_copied(folder: Path) -> None:
+    tokens = np.arange(100, dtype="<u2")
+    (folder / "parts").mkdir()
+    tokens.tofile(folder / "whole.bin")
+    tokens[:40].tofile(folder / "parts" / "0.bin")
+    tokens[40:].tofile(folder / "parts" / "1.bin")
+    whole = prepare(folder, train_path=str(folder / "whole.bin"))
+    parts = prepare(folder, train_path=str(folder / "parts"))
+    assert whole.fingerprint == parts.fingerprint
+
+
+def test_the_split_counts_for_the_fingerprint(folder: Path) -> None:
+    for number in range(30):
+        (folder / "train" / f"{number}.txt").write_text(LONG)
+    few, many = prepare(folder, validation_fraction=0.1), prepare(folder, validation_fraction=0.5)
+    assert few.validation is not None
+    assert many.validation is not None
+    assert few.fingerprint != many.fingerprint
+    assert few.train.tokens + few.validation.tokens == many.train.tokens + many.validation.tokens
+
+
+@pytest.mark.parametrize("change", ["content", "name", "more", "less"])
+def test_changed_data_is_prepared_again(folder: Path, change: str) -> None:
+    before = prepare(folder)
+    path = folder / "train" / "b.txt"
+    match change:
+        case "content":
+            path.write_text(LONG.upper() + "longer")
+        case "name":
+            path.rename(path.with_name("0.txt"))
+        case "more":
+            (folder / "train" / "new.txt").write_text("new")
+        case _:
+            path.unlink()
+    after = prepare(folder)
+    assert not after.reused
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_changed_field_prepares_again(folder: Path) -> None:
+    (folder / "train" / "a.jsonl").write_text(json.dumps({"text": "one", "body": "two"}))
+    assert prepare(folder).fingerprint != prepare(folder, text_field="body").fingerprint
+
+
+@pytest.mark.parametrize("damage", ["no index", "torn index", "other index", "short tokens", "no tokens"])
+def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
+    whole = prepare(folder)
+    directory = whole.train.path.parent
+    index = directory / "index.json"
+    match damage:
+        case "no index":
+            index.unlink()
+        case "torn index":
+            index.write_bytes(index.read_bytes()[:-10])
+        case "other index":
+            index.write_text(index.read_text().replace('"schema": 1', '"schema": 99'))
+        case "short tokens":
+            whole.train.path.write_bytes(b"torn")
+        case _:
+            whole.train.path.unlink()
+    again = prepare(folder)
+    assert not again.reused
+    assert again.fingerprint == whole.fingerprint
+    assert text(again)
+    assert [path.name for path in (folder / "prepared").iterdir()] == [directory.name]
+
+
+def overwrite(path: Path) -> None:
+    """Other bytes, but the same size and the same time of modification."""
+    status = path.stat()
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+
+
+@pytest.fixture(params=["small", "large"])
+def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the test are small ones, or count as large."""
+    if request.param == "large":
+        monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize("name", ["train.bin", "validation.bin"])
+def test_prepared_tokens_with_other_bytes_are_prepared_anew(
+    folder: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    validation = str(folder / "train" / "c")
+    whole = prepare(folder, validation_path=validation)
+    path = whole.train.path.with_name(name)
+    content = path.read_bytes()
+    overwrite(path)
+    again = prepare(folder, validation_path=validation)
+    assert not again.reused
+    assert path.read_bytes() == content
+    assert again.fingerprint == whole.fingerprint
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{path}: its content has changed since it was prepared" in caplog.text
+    assert prepare(folder, validation_path=validation).reused
+
+
+@pytest.mark.usefixtures("of_any_size")
+def test_a_token_file_in_place_with_other_bytes_has_another_fingerprint(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "tokens.bin"
+    np.arange(200, dtype="<u2").tofile(path)
+    before = prepare(folder, 1 << 16, train_path=str(path))
+    overwrite(path)
+    after = prepare(folder, 1 << 16, train_path=str(path))
+    assert (before.reused, after.reused) == (False, False)
+    assert after.train.sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != before.train.sha256
+    assert after.fingerprint != before.fingerprint
+    assert str(path) in caplog.text
+    assert prepare(folder, 1 << 16, train_path=str(path)).fingerprint == after.fingerprint
+
+
+def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_to(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = prepare(folder).train.path
+    hashed: list[Path] = []
+
+    def noted(path: Path, progress: Progress = UNSEEN) -> str:
+        hashed.append(path)
+        return sha256_of_file(path, progress)
+
+    monkeypatch.setattr(token_files, "sha256_of_file", noted)
+    assert prepare(folder).reused
+    assert hashed == [path]
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    assert prepare(folder).reused
+    assert hashed == [path]
+    path.write_bytes(path.read_bytes())
+    for _ in range(2):  # the second time, how it is now is known
+        assert prepare(folder).reused
+        assert hashed == [path, path]
+
+
+def test_large_tokens_that_were_copied_are_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    directory = prepare(folder).train.path.parent
+    shutil.copytree(directory, folder / "copy")
+    shutil.rmtree(directory)
+    (folder / "copy").rename(directory)
+    index = (directory / "index.json").read_bytes()
+    assert prepare(folder).reused
+    assert (directory / "index.json").read_bytes() != index
+    monkeypatch.setattr(token_files, "sha256_of_file", lambda path: pytest.fail(f"{path} was read"))
+    assert prepare(folder).reused
+
+
+def test_large_tokens_where_nothing_can_be_noted_are_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    path = prepare(folder).train.path
+    path.touch()
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(prepared, "write_json_atomically", read_only)
+    assert prepare(folder).reused
+
+
+def test_an_index_that_does_not_say_how_its_files_were_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
+    index = prepare(folder).train.path.with_name("index.json")
+    value = json.loads(index.read_text())
+    del value["train"]["seen"]
+    index.write_text(json.dumps(value))
+    assert prepare(folder).reused
+    assert "seen" in json.loads(index.read_text())["train"]
+
+
+PREPARING = """
+import sys
+from trainyard.config.schema import DataConfig, ModelConfig
+from trainyard.training.data.tokenize_corpus import prepare_data
+
+data = DataConfig.model_validate_json(sys.argv[1])
+sys.stdin.readline()
+prepared = prepare_data(data, ModelConfig(name="m"))
+print(prepared.fingerprint, prepared.train.open().tobytes().hex())
+"""
+
+
+def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(folder: Path) -> None:
+    whole = prepare(folder)
+    expected = f"{whole.fingerprint} {text(whole).hex()}\n"
+    overwrite(whole.train.path)
+    command = [sys.executable, "-c", PREPARING, config(folder).model_dump_json()]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    time.sleep(2)  # until all have imported what they need, or nearly
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=240)[0] for process in processes] == [expected] * 4
+    assert [path.name for path in (folder / "prepared").iterdir()] == [whole.train.path.parent.name]
+
+
+def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
+    (folder / "train" / "0.txt").write_text("x")
+    inside = str(folder / "train" / "prepared")
+    first = prepare(folder, train_path=str(folder), prepared_directory=inside)
+    (folder / "train" / "0.txt").write_text("y")  # makes it prepare again
+    second = prepare(folder, train_path=str(folder), prepared_directory=inside)
+    assert first.train.tokens == second.train.tokens
+    assert not second.reused
+
+
+def test_validation_below_the_training_folder_is_not_trained_on(folder: Path) -> None:
+    prepared = prepare(folder, validation_path=str(folder / "train" / "c"))
+    assert b"c/d.py" not in text(prepared)
+    assert (prepared.train_files, prepared.validation_files) == (2, 1)
+
+
+def test_an_error_leaves_nothing_behind(folder: Path) -> None:
+    np.array([300], "<u2").tofile(folder / "train" / "z.bin")
+    with pytest.raises(DataError, match="token 300 at position 0"):
+        prepare(folder)
+    assert list((folder / "prepared").iterdir()) == []
+
+
+def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
+    root = folder / "bad"
+    root.mkdir()
+    (root / "a.txt").write_bytes(b"\0\1\2")
+    (root / "b.md").write_bytes("Käse".encode("latin-1"))
+    (root / "c.jsonl").write_bytes(b'{"text": "\xff"}\n{"body": 1}\n')
+    (root / "d.py").touch()
+    (root / "e.jpg").write_bytes(b"x")
+    (root / "f.bin").write_bytes(b"odd")
+    with pytest.raises(DataError) as caught:
+        prepare(folder, train_path=str(root))
+    for part in (
+        "data.train_path: ",
+        "1 binary file (a.txt)",
+        "1 file that is not UTF-8 (b.md)",
+        "1 line that is not UTF-8 (c.jsonl:1)",
+        "1 row without a text in 'text' (data.text_field) (c.jsonl:2)",
+        "1 empty file (d.py)",
+        "1 file with another suffix (e.jpg)",
+        "1 .bin file that is not whole uint16 numbers (f.bin)",
+        "set it to null",
+    ):
+        assert part in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_only_odd_token_files_is_nothing_usable(folder: Path) -> None:
+    (folder / "odd.bin").write_bytes(b"odd")
+    with pytest.raises(DataError, match=r"1 \.bin file that is not whole uint16 numbers \(odd\.bin\)"):
+        prepare(folder, train_path=str(folder / "odd.bin"))
+
+
+def test_what_is_passed_over_is_said_once_and_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "train" / "x.txt").write_bytes(b"\0")
+    (folder / "train" / "x.jpg").write_bytes(b"\0")
+    caplog.set_level(logging.INFO, "trainyard")
+    first = prepare(folder)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    assert "passed over 1 binary file (x.txt)" in caplog.text
+    caplog.clear()
+    assert prepare(folder).skipped == first.skipped
+    assert not caplog.records
+
+
+def test_less_than_a_sequence_names_tokens_and_length(folder: Path) -> None:
+    path = folder / "short.txt"
+    path.write_text("x" * 15)
+    with pytest.raises(
+        DataError, match=r"data\.train_path: .*short\.txt has 16 tokens, less .*sequence_length 16 and"
+    ):
+        prepare(folder, train_path=str(path))
+    path.write_text("x" * 16)
+    assert prepare(folder, train_path=str(path)).train.tokens == 17
+
+
+def test_asked_for_validation_that_is_too_short_or_unusable_is_an_error(folder: Path) -> None:
+    path = folder / "validation.txt"
+    path.write_text("x")
+    with pytest.raises(DataError, match=r"data\.validation_path: .*validation\.txt has 2 tokens"):
+        prepare(folder, validation_path=str(path))
+    path.write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"data\.validation_path: .*binary file .*hold out"):
+        prepare(folder, validation_path=str(path))
+
+
+def small_files(folder: Path) -> None:
+    for number in range(30):
+        (folder / "train" / f"{number}.txt").write_text("x")
+
+
+def test_whole_files_that_are_too_short_to_validate_on_are_left_out_and_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_files(folder)
+    prepared = prepare(folder, validation_fraction=0.1, sequence_length=100, validation_split="files")
+    assert prepared.validation is None
+    assert prepared.validation_files == 0
+    assert caplog.text.count("no validation") == 1
+
+
+def test_where_whole_files_are_too_short_each_file_is_split(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_files(folder)
+    prepared = prepare(folder, validation_fraction=0.3, sequence_length=100)
+    assert prepared.validation is not None
+    assert prepared.validation_split == "within"
+    everything = prepare(folder)
+    assert (
+        prepared.train.tokens + prepared.validation.tokens == everything.train.tokens + 3
+    )  # their separators
+    assert "no validation" not in caplog.text
+    assert prepared_before(config(folder, validation_fraction=0.3, sequence_length=100), model()) == replace(
+        prepared, seconds=0.0, reused=True
+    )
+
+
+SINGLE = "".join(f"{number:04} a line of the only file\n" for number in range(200))
+
+
+@pytest.mark.parametrize("name", ["Größe der Welt.txt", "a.md", "b.py"])
+def test_the_end_of_a_single_text_is_held_out(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_text(SINGLE)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.05)
+    assert prepared.validation is not None
+    train, held_out = text(prepared), prepared.validation.open().tobytes()
+    assert (train[:-1] + held_out[:-1]).decode() == SINGLE
+    assert held_out.startswith(b"0190 ")
+    assert prepared.to_json() | {"fingerprint": ""} == {
+        "name": str(path),
+        "fingerprint": "",
+        "train_tokens": len(train),
+        "train_files": 1,
+        "validation_tokens": len(held_out),
+        "validation_files": 1,
+        "validation_split": "within",
+    }
+    again = prepare(folder, train_path=str(path), validation_fraction=0.05)
+    assert (again.fingerprint, again.reused) == (prepared.fingerprint, True)
+    assert prepare(folder, train_path=str(path), validation_fraction=0.1).fingerprint != prepared.fingerprint
+
+
+def test_a_file_that_is_added_moves_no_text_to_the_other_side(folder: Path) -> None:
+    def held_out() -> bytes:
+        prepared = prepare(folder, validation_fraction=0.2, validation_split="within")
+        assert prepared.validation is not None
+        return prepared.validation.open().tobytes()
+
+    before = held_out().split(b"\0")[:-1]
+    (folder / "train" / "b2.txt").write_text(LONG)
+    assert set(before) < set(held_out().split(b"\0"))
+
+
+def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.arange(1000, dtype="<u2").tofile(path)
+    prepared = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
+    assert prepared.validation is not None
+    assert prepared.train.open().tolist() == list(range(950))
+    assert prepared.validation.open().tolist() == list(range(950, 1000))
+    assert prepared.train.path == prepared.validation.path == path
+    whole = prepare(folder, 1000, train_path=str(path))
+    assert whole.train.tokens == 1000
+    assert whole.fingerprint != prepared.fingerprint
+    found = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
+    assert (found.reused, found.fingerprint) == (True, prepared.fingerprint)
+    np.arange(999, -1, -1, dtype="<u2").tofile(path)
+    assert prepared.train.seen is not None
+    os.utime(path, ns=(prepared.train.seen.modified_ns, prepared.train.seen.modified_ns))
+    assert not prepare(folder, 1000, train_path=str(path), validation_fraction=0.05).reused
+
+
+def test_the_ends_of_several_token_files_are_held_out(folder: Path) -> None:
+    shutil.rmtree(folder / "train")
+    (folder / "train").mkdir()
+    for name, first in (("1.bin", 0), ("0.bin", 500)):
+        np.arange(first, first + 300, dtype="<u2").tofile(folder / "train" / name)
+    prepared = prepare(folder, 1000, validation_fraction=0.1, validation_split="within")
+    assert prepared.validation is not None
+    assert prepared.train.open().tolist() == [*range(500, 770), *range(270)]
+    assert prepared.validation.open().tolist() == [*range(770, 800), *range(270, 300)]
+
+
+def test_documents_of_a_split_token_file_are_kept_apart_on_both_sides(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.frombuffer(b"abcdefghi\0" * 20, "u1").astype("<u2").tofile(path)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.475, packing="separate")
+    assert prepared.validation is not None
+    assert prepared.train.documents is not None
+    assert prepared.validation.documents is not None
+    assert prepared.train.open().size == 105
+    assert prepared.train.documents.open().tolist() == list(range(0, 110, 10))
+    assert prepared.validation.documents.open().tolist() == [0, *range(5, 95, 10)]
+
+
+def test_a_text_that_is_too_short_to_be_split_is_trained_on_whole_and_told_in_numbers(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "small.txt"
+    path.write_text("0123456 9\n" * 90)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.05, sequence_length=256)
+    assert prepared.validation is None
+    assert text(prepared) == path.read_bytes() + b"\0"
+    assert caplog.messages == [
+        f"no validation: {path} has 902 tokens, data.validation_fraction 0.05 holds out 41 of them, and one "
+        "sequence takes 257 (data.sequence_length and the token after it). Add text, set "
+        "data.validation_path, set data.validation_fraction to 0.29 or lower data.sequence_length."
+    ]
+    advised = prepare(folder, train_path=str(path), validation_fraction=0.29, sequence_length=256)
+    assert advised.validation is not None
+
+
+def test_tokens_that_were_prepared_before_files_were_split_are_found_again(folder: Path) -> None:
+    path = folder / "train" / "b.txt"
+    before = prepare(folder, train_path=str(path), validation_fraction=0.0)
+    found = prepare(folder, train_path=str(path), validation_fraction=0.5, validation_split="files")
+    assert (found.reused, found.fingerprint, found.validation) == (True, before.fingerprint, None)
+
+
+def test_no_validation_asked_for_is_nothing_to_say(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(folder)
+    assert not caplog.records
+
+
+def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
+    (folder / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"file/.*could not be prepared.*data\.prepared_directory"):
+        prepare(folder, prepared_directory=str(folder / "file"))
+
+
+def test_an_unusable_tokenizer_is_an_error_of_configuration(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        prepare_data(config(folder), ModelConfig(name="m", tokenizer="nowhere"))
+
+
+def test_the_facts_for_the_run_leave_out_what_is_unknown(folder: Path) -> None:
+    prepared = prepare(folder)
+    assert prepared.to_json() == {
+        "name": str(folder / "train"),
+        "fingerprint": prepared.fingerprint,
+        "train_tokens": prepared.train.tokens,
+        "train_files": 3,
+    }
+    both = prepare(folder, validation_path=str(folder / "train" / "c"))
+    assert both.validation is not None
+    assert both.to_json()["validation_tokens"] == both.validation.tokens
+    assert both.to_json()["validation_files"] == 1
+
+
+def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    words = {"<eos>": 0, "?": 1} | {word: 2 + n for n, word in enumerate(set(LONG.split()))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    with_tokenizer = model().model_copy(update={"tokenizer": str(path)})
+    prepared = prepare_data(config(folder), with_tokenizer)
+    assert prepared.train.dtype == "uint16"
+    assert prepared.train.open()[-9:].tolist() == [*(words[word] for word in LONG.split()[-8:]), 0]
+    assert prepare(folder).fingerprint != prepared.fingerprint
+
+
+def test_a_plan_writes_nothing_and_says_where_it_will_be(folder: Path) -> None:
+    plan = plan_preparation(config(folder), model())
+    assert not (folder / "prepared").exists()
+    assert plan.directory == prepare(folder).train.path.parent
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\1\2", b"ab"], ids=["empty", "binary", "too short"])
+def test_a_message_on_validation_names_nothing_of_the_training_folder(folder: Path, content: bytes) -> None:
+    (folder / "train" / "notes.exe").write_bytes(b"x")
+    (folder / "train" / "noise.txt").write_bytes(b"\0\1")
+    (folder / "validation").mkdir()
+    (folder / "validation" / "v.txt").write_bytes(content)
+    with pytest.raises(DataError, match=r"data\.validation_path: .*/validation has") as refused:
+        prepare(folder, validation_path=str(folder / "validation"))
+    assert "noise.txt" not in str(refused.value)
+    assert "notes.exe" not in str(refused.value)
+
+
+def test_what_is_passed_over_on_both_sides_is_on_record(folder: Path) -> None:
+    (folder / "train" / "notes.exe").write_bytes(b"x")
+    (folder / "validation").mkdir()
+    (folder / "validation" / "v.txt").write_text(LONG)
+    (folder / "validation" / "w.exe").write_bytes(b"x")
+    prepared = prepare(folder, validation_path=str(folder / "validation"))
+    assert [str(skipped) for skipped in prepared.skipped] == [
+        "2 files with another suffix (notes.exe, w.exe)"
+    ]
+
+
+def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def the_first_prepares(_path: Path, *, seconds: float) -> None:
+        assert seconds > 0
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        assert not prepare(folder).reused
+
+    monkeypatch.setattr(tokens, "wait_for_maker", the_first_prepares)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert prepare(folder).reused
+    monkeypatch.setattr(tokens, "wait_for_maker", lambda *_, **__: None)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    shutil.rmtree(folder / "prepared")
+    assert not prepare(folder).reused, "without a first one each prepares for itself"

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainyard.config.load import load_config
+from trainyard.config.schema import ArchitectureConfig
+from trainyard.training.model.model import Llama, parameter_count
+from trainyard.training.weights.weight_fit import parameters_of
+
+PRESETS = Path(__file__).resolve().parents[4] / "configs" / "models"
+PUBLISHED = {
+    "tinyllama-1b": 1_100_048_384,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.1-8b": 8_030_261_248,
+}
+
+
+def architecture_of(path: Path) -> ArchitectureConfig:
+    return load_config(path, ["training.max_steps=1"]).config.model.architecture
+
+
+def test_every_preset_is_held_to_a_published_count() -> None:
+    assert {path.stem for path in PRESETS.glob("*.yaml")} == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_has_the_published_number_of_parameters(name: str) -> None:
+    config = load_config(PRESETS / f"{name}.yaml", ["training.max_steps=1"]).config
+    assert config.model.name == name
+    with torch.device("meta"):
+        model = Llama(config.model.architecture)
+    assert parameter_count(model) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_table_of_expected_tensors_is_that_of_the_model(name: str) -> None:
+    architecture = architecture_of(PRESETS / f"{name}.yaml")
+    with torch.device("meta"):
+        model = Llama(architecture)
+    expected = {n: tuple(d.size for d in dimensions) for n, dimensions in parameters_of(architecture).items()}
+    assert expected == {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def test_a_preset_over_the_whole_configuration_replaces_the_shape(tmp_path: Path) -> None:
+    overlay = tmp_path / "mine.yaml"
+    whole = PRESETS.parent / "training_configuration.yaml"
+    overlay.write_text(f"extends:\n  - {whole}\n  - {PRESETS / 'llama-3.2-1b.yaml'}\n")
+    architecture = architecture_of(overlay)
+    assert architecture == architecture_of(PRESETS / "llama-3.2-1b.yaml")
+    assert architecture.rope_scaling.factor == 32.0

@@ -1,0 +1,247 @@
+"""The judge of weights and shapes: transformers' own Llama, on a shrunken copy of each preset."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from trainyard.config.load import load_config
+from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
+from trainyard.run.directory import RunDirectory
+from trainyard.training.export.export import plan_export, write_export
+from trainyard.training.model.model import Llama, build_model, rotary_frequencies
+from trainyard.training.weights import gguf_weights
+from trainyard.training.weights.gguf_weights import gguf_name
+from trainyard.training.weights.hugging_face_config import hugging_face_config
+from trainyard.training.weights.starting_weights import load_weights, open_starting_weights
+
+PRESETS = Path(__file__).resolve().parents[4] / "configs" / "models"
+FAMILIES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+HEAD = 16
+SCALED = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16}
+TYPES = gguf.GGMLQuantizationType
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Iterator[Any]:
+    """The library, told not to look for anything on the network."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield pytest.importorskip("transformers", reason="transformers is in requirements-development.txt")
+
+
+def published(family: str) -> ArchitectureConfig:
+    return load_config(PRESETS / f"{family}.yaml", ["training.max_steps=1"]).config.model.architecture
+
+
+def shrunken(family: str) -> ArchitectureConfig:
+    """The family's ratios and switches in a model of some 100,000 numbers.
+
+    The original length shrinks too: else no rotation within a short test is slow enough to be stretched.
+    """
+    full = published(family)
+    heads = full.num_attention_heads // 4
+    scaling = full.rope_scaling.model_copy(update={"original_max_position_embeddings": 32})
+    return full.model_copy(
+        update={
+            "vocab_size": 320,
+            "hidden_size": heads * HEAD,
+            "intermediate_size": full.intermediate_size * heads * HEAD // full.hidden_size // 32 * 32,
+            "num_layers": 2,
+            "num_attention_heads": heads,
+            "num_key_value_heads": full.num_key_value_heads // 4,
+            "max_position_embeddings": 256,
+            "rope_scaling": scaling,
+        }
+    )
+
+
+def reference(transformers: Any, architecture: ArchitectureConfig) -> Any:
+    """transformers' model with random weights, norms included, large enough that an error shows."""
+    config = transformers.LlamaConfig(**hugging_face_config(architecture))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.1)
+    return model
+
+
+def tokens() -> Tensor:
+    return torch.randint(0, 320, (2, 200), generator=torch.Generator().manual_seed(1))
+
+
+def assert_same_logits(model: Llama, judge: Any) -> None:
+    with torch.no_grad():
+        ours, theirs = model(tokens()), judge(tokens()).logits
+    assert theirs.std() > 0.1
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+def loaded(path: Path, architecture: ArchitectureConfig) -> Llama:
+    source = open_starting_weights(ModelConfig(name="test", path=str(path), architecture=architecture))
+    assert source is not None
+    model = build_model(architecture, seed=3)
+    load_weights(model, source)
+    return model
+
+
+def interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
+    """What llama.cpp's convert_hf_to_gguf.py does to queries and keys (LlamaModel.permute)."""
+    halves = weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weights.shape)
+
+
+def write_gguf(path: Path, judge: Any, architecture: ArchitectureConfig, kind: TYPES) -> None:
+    """As llama.cpp's converter writes a Llama: norms stay float32, rotary scaling becomes a tensor."""
+    a = architecture
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(a.max_position_embeddings)
+    writer.add_embedding_length(a.hidden_size)
+    writer.add_block_count(a.num_layers)
+    writer.add_feed_forward_length(a.intermediate_size)
+    writer.add_head_count(a.num_attention_heads)
+    writer.add_head_count_kv(a.num_key_value_heads)
+    writer.add_rope_freq_base(a.rope_theta)
+    writer.add_layer_norm_rms_eps(a.rms_norm_eps)
+    writer.add_vocab_size(a.vocab_size)
+    heads = {"q_proj": a.num_attention_heads, "k_proj": a.num_key_value_heads}
+    for name, parameter in judge.named_parameters():
+        values = parameter.detach().numpy()
+        part = name.split(".")[-2]
+        values = interleaved(values, heads[part]) if part in heads else values
+        used = TYPES.F32 if values.ndim == 1 else kind
+        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, used), raw_dtype=used)
+    if a.rope_scaling.rope_type != "default":
+        plain = a.model_copy(update={"rope_scaling": type(a.rope_scaling)()})
+        writer.add_tensor("rope_freqs.weight", (rotary_frequencies(plain) / rotary_frequencies(a)).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def through(kind: TYPES, judge: Any) -> None:
+    """Round the judge's matrices as the type of the file does."""
+    with torch.no_grad():
+        for parameter in judge.parameters():
+            if parameter.ndim > 1:
+                stored = gguf.quants.quantize(parameter.numpy(), kind)
+                parameter.copy_(torch.from_numpy(gguf.quants.dequantize(stored, kind).copy()))
+
+
+@every_family
+def test_the_rotary_frequencies_of_the_published_shape_are_those_of_transformers(
+    transformers: Any, family: str
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    architecture = published(family)
+    theirs = LlamaRotaryEmbedding(transformers.LlamaConfig(**hugging_face_config(architecture))).inv_freq
+    torch.testing.assert_close(rotary_frequencies(architecture), theirs, rtol=2e-6, atol=0)
+
+
+@every_family
+@pytest.mark.parametrize("shard", ["50GB", "100KB"])
+def test_logits_from_safetensors_are_those_of_transformers(
+    transformers: Any, family: str, shard: str, tmp_path: Path
+) -> None:
+    architecture = shrunken(family)
+    judge = reference(transformers, architecture)
+    judge.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "100KB")
+    assert_same_logits(loaded(tmp_path, architecture), judge)
+
+
+def test_logits_from_one_bfloat16_file_are_those_of_transformers(transformers: Any, tmp_path: Path) -> None:
+    architecture = shrunken("llama-3.2-1b")
+    reference(transformers, architecture).bfloat16().save_pretrained(tmp_path)
+    judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert_same_logits(loaded(tmp_path / "model.safetensors", architecture), judge)
+
+
+@every_family
+@pytest.mark.parametrize(
+    "kind", [TYPES.F32, TYPES.F16, TYPES.BF16, TYPES.Q8_0, TYPES.Q4_0], ids=lambda k: k.name
+)
+def test_logits_from_gguf_are_those_of_transformers(
+    transformers: Any, family: str, kind: TYPES, tmp_path: Path
+) -> None:
+    architecture = shrunken(family)
+    judge = reference(transformers, architecture)
+    write_gguf(tmp_path / "m.gguf", judge, architecture, kind)
+    through(kind, judge)
+    assert_same_logits(loaded(tmp_path / "m.gguf", architecture), judge)
+
+
+def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_path: Path) -> None:
+    """Its own reader of GGUF is a second witness of the order of rows and of the names."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    architecture = shrunken("tinyllama-1b")
+    judge = reference(transformers, architecture)
+    write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.Q8_0)
+    theirs = load_gguf_checkpoint(tmp_path / "m.gguf", return_tensors=True, model_to_load=judge)["tensors"]
+    ours = loaded(tmp_path / "m.gguf", architecture).state_dict()
+    assert theirs.keys() == ours.keys()
+    for name, tensor in theirs.items():
+        assert torch.equal(tensor, ours[name]), name
+
+
+def test_queries_and_keys_in_the_order_of_the_file_give_other_logits(
+    transformers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architecture = shrunken("tinyllama-1b")
+    judge = reference(transformers, architecture)
+    write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.F32)
+    monkeypatch.setattr(gguf_weights, "rows_by_halves", lambda weights, _heads: weights)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same_logits(loaded(tmp_path / "m.gguf", architecture), judge)
+
+
+@every_family
+def test_a_config_of_transformers_4_declares_what_one_of_5_does(
+    transformers: Any, family: str, tmp_path: Path
+) -> None:
+    from trainyard.training.weights.hugging_face_config import declared_architecture
+
+    architecture = published(family)
+    old = hugging_face_config(architecture)
+    transformers.LlamaConfig(**old).save_pretrained(tmp_path)
+    new = json.loads((tmp_path / "config.json").read_text())
+    assert "rope_parameters" in new
+    assert "rope_parameters" not in old
+    assert declared_architecture(new) == declared_architecture(old)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True, "rope_scaling": SCALED}])
+def test_an_exported_run_is_loaded_by_transformers_with_the_same_logits(
+    transformers: Any,
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., Any],
+    tmp_path: Path,
+    changes: dict[str, Any],
+) -> None:
+    config = tiny_config(model={"architecture": changes}, training={"max_steps": 2})
+    run_training(config)
+    write_export(plan_export(RunDirectory(tmp_path / "run"), shard_bytes=20_000), tmp_path / "out")
+    judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ours = loaded(tmp_path / "run/checkpoints/step-00000002", config.model.architecture)
+    text = "the cat sat on mat 3, é"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    assert ids.tolist() == [list(text.encode())]
+    assert tokenizer.decode(ids[0]) == text
+    with torch.no_grad():
+        theirs = judge(ids).logits
+        torch.testing.assert_close(ours(ids), theirs, atol=1e-5, rtol=1e-4)
+    assert judge.dtype == torch.float32
+    assert (judge.config.eos_token_id, judge.config.bos_token_id) == (0, None)
+    assert judge.config.trainyard["step"] == 2
+    assert judge.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0).shape[1] <= ids.shape[1] + 3

@@ -1,0 +1,462 @@
+"""Saves at once and behind training: the same checkpoints, whatever interrupts."""
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import math
+import os
+import pickle
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
+from trainyard.run import digests
+from trainyard.run.checkpoint_manifest import describe_files, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
+from trainyard.training.checkpoint.checkpoint import SaveOrigin
+from trainyard.training.checkpoint.retention import whole_steps
+from trainyard.training.checkpoint.save_executors import Behind
+from trainyard.training.checkpoint.shards import Written, share_out
+from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.writer_process import WriterProcess
+from trainyard.training.run import checkpoint_scheduler, step
+from trainyard.training.runtime.world import ALONE, World
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+Stop = Callable[[int], dict[str, Any]]
+MODES = ("sync", "async")
+"""`async_process` is an older name of `async`."""
+EXACT = ("step", "loss", "grad_norm", "val_loss")
+DEATH, BUG = 99, 98
+
+
+def numbers(run: Path) -> list[tuple[Any, ...]]:
+    return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
+
+
+def events(run: Path, name: str) -> list[dict[str, Any]]:
+    return [row for row in read_rows(run / "events.jsonl") if row["event"] == name]
+
+
+class Listener:
+    """Calls `act` with the number of each step that has its row."""
+
+    def __init__(self, act: Callable[[int], Any]) -> None:
+        self.act = act
+        self.saved: list[tuple[int, int]] = []
+        """Step saved, and the step after which it was whole."""
+        self._at = 0
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        self._at = row["step"]
+        self.act(self._at)
+
+    def on_event(self, event: str, fields: dict[str, Any]) -> None:
+        if event == "checkpoint_saved":
+            self.saved.append((fields["step"], self._at))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, stop_after: Stop
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    config = tiny_config(checkpointing={"mode": mode, "save_steps": 2, "keep_every": 4})
+    with pytest.raises(StoppedError, match="Stopped at step 5"):
+        run_training(config, mode, **stop_after(5))
+    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
+    directory = RunDirectory(tmp_path / mode)
+    assert whole_steps(directory) == [4, 8, 10, 12]
+    saved = {event["step"]: event for event in events(tmp_path / mode, "checkpoint_saved")}
+    assert list(saved) == [2, 4, 5, 6, 8, 10, 12]
+    for at in whole_steps(directory):
+        verify_checkpoint(directory.checkpoint(at), run_id=f"id-of-{mode}")
+        manifest = directory.checkpoint(at) / "manifest.json"
+        assert saved[at]["manifest_sha256"] == sha256_of_file(manifest)
+    assert not list(directory.checkpoints.glob(".*"))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+def test_a_large_file_is_described_part_by_part_as_it_is_written(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "PART_BYTES", 3_000)  # in this process: the writer process takes no patch
+    run_training(tiny_config(), "run")
+    checkpoint = RunDirectory(tmp_path / "run").checkpoint(12)
+    manifest = verify_checkpoint(checkpoint)
+    assert manifest.files == describe_files(checkpoint)
+    assert "__0_0.distcp" in [file.path for file in manifest.files if file.parts]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_save_is_of_its_step_however_late_it_is_whole(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(checkpointing={"keep_last": 9}, training={"validation_steps": None})
+    run_training(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
+    listener = Listener(lambda _step: torch.rand(3))
+
+    class HeldBack:
+        """Not done until the run has gone three steps further."""
+
+        def __init__(self, outcome: Any) -> None:
+            self.result = outcome.result
+
+        def done(self) -> bool:
+            return listener._at % 4 == 3
+
+    start = Behind.start
+    monkeypatch.setattr(Behind, "start", lambda self, work: HeldBack(start(self, work)))
+    late = tiny_config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
+    run_training(late, mode, listener=listener)
+    assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
+    for at in (4, 8, 12):
+        one, other = (RunDirectory(tmp_path / name).checkpoint(at) for name in ("at-once", mode))
+        assert sha256_of_file(one / "__0_0.distcp") == sha256_of_file(other / "__0_0.distcp")
+        records = [json.loads((path / "trainer_state.json").read_text()) for path in (one, other)]
+        assert {record["step"] for record in records} == {at}
+        assert records[0]["generators"] == records[1]["generators"]
+        assert (
+            records[1]["seconds"] < read_run(tmp_path / mode / "run.json")["outcome"]["seconds"] or at == 12
+        )
+
+
+# Where a run dies: the function that it reaches, and on which call.
+POINTS: dict[str, tuple[Any, str, int]] = {
+    "step": (step, "set_learning_rate", 3),
+    "staging": (staging.Copies, "tensor_of", 70),
+    "write": (hashlib, "sha256", 40),
+    "index": (checkpoint, "write_index", 2),
+    "record": (checkpoint, "write_json_atomically", 2),
+    "before the rename": (checkpoint, "remove_checkpoint", 2),
+    "after the rename": (checkpoint, "write_manifest", 2),
+    "after the manifest": (checkpoint_scheduler.Saver, "_conclude", 2),
+    "purge": (shutil, "rmtree", 4),
+}
+# A writer process takes no patch, and ends with its trainer. The kills in tests/integration hit it at random.
+POINTS_OF = {
+    "sync": [point for point in POINTS if point != "staging"],
+    "async": ["step", "staging", "after the manifest"],
+}
+
+
+def in_a_child(work: Callable[[], Any]) -> int:
+    """The exit status of a fork of this process that does `work`."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.ExitStack() as last:
+        last.callback(os._exit, BUG)
+        writer_process.START_METHOD = "spawn"  # the other one's server is a child of the test's process
+        try:
+            work()
+        finally:
+            traceback.print_exc()
+    raise AssertionError("not reached")
+
+
+def die_at(point: str) -> None:
+    owner, name, calls = POINTS[point]
+    original, count = getattr(owner, name), itertools.count(1)
+
+    def until_then(*args: Any, **kwargs: Any) -> Any:
+        if next(count) >= calls:
+            os._exit(DEATH)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, until_then)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str
+) -> None:
+    whole = run_training(tiny_config(training={"max_steps": 20}), "whole")
+    config = tiny_config(training={"max_steps": 20}, checkpointing={"mode": mode, "save_steps": 1})
+    directory = RunDirectory(tmp_path / mode)
+
+    def train_until(point: str) -> None:
+        die_at(point)
+        run_training(config, mode)
+
+    for point in POINTS_OF[mode]:
+        assert in_a_child(lambda point=point: train_until(point)) == DEATH, point  # type: ignore[misc]
+        for at in whole_steps(directory):
+            verify_checkpoint(directory.checkpoint(at))
+    assert whole_steps(directory)
+    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
+    assert whole_steps(directory) == [19, 20]
+    assert not list(directory.checkpoints.glob(".*"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
+    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    config = tiny_config(checkpointing={"mode": mode})
+    made = itertools.count(1)
+    original = checkpoint.make_empty
+    monkeypatch.setattr(checkpoint_save, "make_empty", lambda path: next(made) == 2 or original(path))
+    with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is whole"):
+        run_training(config, mode)
+    monkeypatch.undo()
+    (failure,) = events(tmp_path / mode, "checkpoint_failed")
+    assert failure["step"] == 8
+    assert "No such file" in failure["reason"]
+    outcome = read_run(tmp_path / mode / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
+    assert [path.name for path in RunDirectory(tmp_path / mode).checkpoints.iterdir()] == ["step-00000004"]
+    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+
+
+def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(self: WriterProcess, path: Path) -> Any:
+        self._process.kill()
+        return original(self, path)
+
+    original = WriterProcess.write
+    monkeypatch.setattr(WriterProcess, "write", dying)
+    with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
+        run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert "Once that is mended: " in str(failure.value)
+    assert "Free space" not in str(failure.value)
+    assert not whole_steps(RunDirectory(tmp_path / "run"))
+
+
+def test_on_a_full_disk_the_message_says_how_full(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any, **_kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(WriterProcess, "write", full)
+    with pytest.raises(
+        CheckpointError, match=r"No space left on .* free, a checkpoint needs .*\nFree space in"
+    ):
+        run_training(tiny_config(checkpointing={"mode": "async"}))
+
+
+def test_memory_that_cannot_be_had_for_the_copy_is_a_failure_to_save(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_args: Any, **_kwargs: Any) -> Any:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(save_executors, "Copies", none_left)
+    with pytest.raises(CheckpointError, match=r"Cannot allocate memory\. Step 4 was not saved"):
+        run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
+
+
+def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(at: int) -> None:
+        if at == 5:
+            (tmp_path / "run" / "events.jsonl").unlink()
+            (tmp_path / "run" / "events.jsonl").mkdir()
+            raise ValueError("the test")
+
+    never_done(monkeypatch)
+    with pytest.raises(ValueError, match="the test"):
+        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+
+
+def test_weights_that_are_not_finite_are_not_written_behind_training_either(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    poison = tiny_config(
+        training={"learning_rate": 3e38, "warmup_steps": 0, "validation_steps": None},
+        checkpointing={"mode": "async", "save_steps": 1},
+    )
+    with pytest.raises(TrainingFailedError, match=r"--set training\.learning_rate=0\.001"):
+        run_training(poison)
+    assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: Path, mode: Any) -> None:
+    state = TrainingState(model := torch.nn.Linear(40, 40), torch.optim.AdamW(model.parameters()))
+    model(torch.ones(40)).sum().backward()
+    state.optimizer.step()
+    state.optimizer.state[model.weight]["exp_avg_sq"][39, 39] = math.inf
+    directory = RunDirectory(tmp_path)
+    directory.create()
+    engine = save_executors.open_engine(mode)
+    job = checkpoint_save.SaveJob(directory, SaveOrigin("one", {}), engine)
+    save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    save.staged()
+    with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
+        while save.advance(wait=False) is None:
+            time.sleep(0.01)
+    engine.close()
+    assert not list(directory.checkpoints.iterdir())
+
+
+def test_what_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path) -> None:
+    """By a world of two, of which the other one's answer came through a pickle, as between processes."""
+    other = pickle.loads(pickle.dumps(staging.NotFiniteError("model.of_another")))
+
+    class TwoOf(World):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, other] if isinstance(value, Written) else [value, value]
+
+        def on_main(self, work: Callable[[], Any]) -> Any:
+            return work()
+
+    state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
+    directory = RunDirectory(tmp_path)
+    directory.create()
+    job = checkpoint_save.SaveJob(
+        directory, SaveOrigin("one", {}), save_executors.AtOnce(), TwoOf(0, 2, 0, None)
+    )
+    save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
+        save.advance(wait=True)
+    assert not list(directory.checkpoints.iterdir())
+
+
+def test_a_run_that_fails_first_waits_for_the_save_under_way(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    def fail(at: int) -> None:
+        if at == 5:
+            raise ValueError("the test")
+
+    with pytest.raises(ValueError, match="the test"):
+        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
+    assert [event["step"] for event in events(tmp_path / "run", "checkpoint_saved")] == [4]
+    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+
+
+def test_a_second_interrupt_waits_for_no_save(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer process is stopped, so that whoever waited for it would wait until the tests' time limit."""
+
+    def interrupt(at: int) -> None:
+        if at == 5:
+            raise KeyboardInterrupt
+
+    def stopped(self: WriterProcess, path: Path) -> Any:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        return original(self, path)
+
+    original = WriterProcess.write
+    monkeypatch.setattr(WriterProcess, "write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
+    assert not whole_steps(RunDirectory(tmp_path / "run"))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+
+
+def test_what_is_reserved_before_a_deadline_is_the_save_under_way_and_one_more(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: dict[int, tuple[bool, float]] = {}
+
+    def note(self: checkpoint_scheduler.Saver) -> None:
+        original(self)
+        reserved[self._state.step] = (self._pending is not None, self.seconds)
+
+    original = checkpoint_scheduler.Saver.poll
+    monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
+    never_done(monkeypatch)
+    run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert reserved[4] == (False, 5.0)  # a guess, until the first one was measured
+    assert reserved[5] == (True, 10.0)
+    assert reserved[9][0]
+    assert 0.2 <= reserved[9][1] < 10.0
+
+
+def test_what_is_reserved_is_the_work_and_not_the_steps_in_between(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each save seems to have begun a thousand seconds ago."""
+    reserved: list[float] = []
+
+    def note(self: checkpoint_scheduler.Saver, *args: Any) -> None:
+        original(self, *args)
+        if args[0] is not None:
+            reserved.append(self.seconds)
+
+    original = checkpoint_scheduler.Saver._conclude
+    monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", note)
+    start = checkpoint_save.PendingSave.__init__
+
+    def long_ago(self: checkpoint_save.PendingSave, *args: Any) -> None:
+        start(self, *args)
+        self._start -= 1000
+
+    monkeypatch.setattr(checkpoint_save.PendingSave, "__init__", long_ago)
+    run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert len(reserved) == 3
+    assert max(reserved) < 60
+
+
+@pytest.mark.parametrize(("left", "last"), [(9.9, 4), (1000.0, 5), (math.inf, 5)])
+def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
+    tiny_config: Build,
+    run_training: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: Stop,
+    left: float,
+    last: int,
+) -> None:
+    """Ten seconds are needed by the guess before the first save was measured: to end it, and for another."""
+    config = tiny_config(checkpointing={"mode": "async"}, training={"validation_steps": None})
+    whole = run_training(config, "whole")
+    asked = stop_after(5)
+    monkeypatch.setattr(asked["stop"], "seconds_left", lambda: left)
+    with monkeypatch.context() as patch:
+        never_done(patch)
+        with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
+            run_training(config, **asked)
+    assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
+    directory = RunDirectory(tmp_path / "run")
+    outcome = read_run(directory.run_file)["outcome"]
+    manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
+    assert whole_steps(directory) == [4, 5][: last - 3]
+    assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
+    assert ("state_sha256" in outcome) is (last == 5), "the tensors in memory are those of step 5"
+    assert run_training(config)["state_sha256"] == whole["state_sha256"]
+    assert numbers(directory.path) == numbers(tmp_path / "whole")
+
+
+def never_done(patch: pytest.MonkeyPatch) -> None:
+    """Let every save behind training seem to be under way until it is waited for."""
+    start = Behind.start
+    patch.setattr(Behind, "start", lambda self, work: NeverDone(start(self, work)))
+
+
+class NeverDone:
+    def __init__(self, outcome: Any) -> None:
+        self.result = outcome.result
+
+    def done(self) -> bool:
+        return False

@@ -1,0 +1,121 @@
+"""The end of a run that hangs, in this process: what it leaves, and that nothing else gives up before it."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from trainyard.config.schema import Config
+from trainyard.training.data.batches import TokenBatches
+from trainyard.training.run import hang
+from trainyard.training.runtime.watchdog import Watchdog
+from trainyard.training.runtime.world import collectives_wait_for_ever
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+
+
+class Left(Exception):  # noqa: N818 - stands in for the end of the process
+    """The process has ended."""
+
+
+class Never:
+    """A timer that never goes off."""
+
+    def __init__(self, *_: Any) -> None:
+        self.daemon = False
+
+    def start(self) -> None: ...
+
+
+def test_a_hang_tells_its_outcome_and_leaves_with_its_code(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, codes = list[dict[str, Any]](), list[int]()
+    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", Never)
+    whole = TokenBatches.batch
+
+    def never_the_sixth(self: TokenBatches, step: int) -> Any:
+        if step < 5:
+            return whole(self, step)
+        monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
+        hang._wait(60, lambda: bool(codes))
+        raise Left
+
+    monkeypatch.setattr(TokenBatches, "batch", never_the_sixth)
+    with pytest.raises(Left):
+        run_training(tiny_config(), on_outcome=told.append, leave=codes.append)
+    assert codes == [1]
+    assert told[0]["status"] == "failed"
+    assert told[0]["reason"].startswith("Step 6: nothing moved for ")
+    logs = tmp_path / "run" / "logs"
+    assert "never_the_sixth" in (logs / "hang-rank-0.txt").read_text()
+    assert not (logs / "hang-suspected").exists()
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines][:4] == [
+        *("started", "checkpoint_saved", "hang_suspected", "finished")
+    ]
+
+
+def test_what_the_end_is_stuck_in_costs_that_part_only(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, ends, over = list[dict[str, Any]](), list[tuple[int, str]](), threading.Event()
+    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", Never)
+    monkeypatch.setattr(hang, "_PART_SECONDS", 0.2)
+
+    def stuck(*_: Any) -> None:
+        over.wait(30)
+
+    def leave(code: int) -> None:
+        ends.append((code, (tmp_path / "run" / "run.json").read_text()))
+
+    class Stuck:
+        """A display on a terminal that takes nothing once it hangs."""
+
+        def on_row(self, _row: Any) -> None: ...
+
+        def on_event(self, event: str, _fields: Any) -> None:
+            if event == "hang_suspected":
+                stuck()
+
+    def never(_batches: TokenBatches, _step: int) -> Any:
+        monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
+        hang._wait(60, lambda: bool(ends))
+        over.set()
+        raise Left
+
+    monkeypatch.setattr(TokenBatches, "batch", never)
+    monkeypatch.setattr(hang, "_leave_collectives", stuck)
+    start = time.monotonic()
+    with pytest.raises(Left):
+        run_training(tiny_config(), listener=Stuck(), on_outcome=told.append, leave=leave)
+    assert time.monotonic() - start < 25
+    ((code, record),) = ends
+    assert (code, told[0]["status"], json.loads(record)["outcome"]) == (1, "failed", told[0])
+    assert "hang_suspected" in (tmp_path / "run" / "events.jsonl").read_text()
+    assert not (tmp_path / "run" / "logs" / "hang-suspected").exists()
+
+
+def test_no_collective_gives_up_while_the_steps_are_watched() -> None:
+    def limits() -> list[float]:
+        groups = dist.distributed_c10d._world.pg_map
+        options = [group._get_backend(group._device_types[0]).options for group in groups]
+        return [option._timeout.total_seconds() for option in options]
+
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=300))
+    try:
+        dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
+        assert limits() == [300.0, 60.0]
+        with collectives_wait_for_ever():
+            assert min(limits()) > 30 * 86400
+        assert limits() == [1800.0, 1800.0]
+    finally:
+        dist.destroy_process_group()

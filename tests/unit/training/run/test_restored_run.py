@@ -1,0 +1,41 @@
+"""A run that was lost with its machine goes on from the store as if nothing had happened."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.errors import StoppedError
+from trainyard.gateways import open_store
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import read_rows
+
+
+def numbers(run: Path) -> list[tuple[Any, ...]]:
+    names = ("step", "loss", "grad_norm", "val_loss", "learning_rate")
+    return [tuple(row.get(name) for name in names) for row in read_rows(run / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("selection", [Selection(1), Selection(1, newest=True), Selection(1, 4)])
+def test_a_restored_run_goes_on_to_the_same_digest(
+    tiny_config: Callable[..., Any],
+    run_training: Callable[..., dict[str, Any]],
+    stop_after: Callable[[int], dict[str, Any]],
+    tmp_path: Path,
+    selection: Selection,
+) -> None:
+    whole = run_training(tiny_config(), "whole")
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), "lost", **stop_after(7))
+    store, lost = open_store((tmp_path / "store").as_uri()), tmp_path / "lost"
+    assert sync_run(store, RunDirectory(lost), 1).problems == ()
+    shutil.rmtree(lost)
+    report = restore(store, selection, tmp_path / "back")
+    assert report.steps == {None: (4, 7) if not selection.newest else (7,), 4: (4,)}[selection.step]
+    assert run_training(tiny_config(), "back")["state_sha256"] == whole["state_sha256"]
+    assert numbers(tmp_path / "back") == numbers(tmp_path / "whole")

@@ -1,0 +1,280 @@
+"""Trackers that fail: each is dropped with one warning, and no run notices."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.schema import Config, MonitoringConfig
+from trainyard.errors import StoppedError
+from trainyard.run.directory import RunDirectory
+from trainyard.training.run import trackers
+from trainyard.training.run.trackers import (
+    GuardedTracker,
+    TensorBoardTracker,
+    close_trackers,
+    hyperparameters_of,
+    open_trackers,
+    show_sample,
+)
+
+ROW = {"step": 1, "loss": 2.0, "time": 3.0}
+
+
+class Failing:
+    """A tracker that fails in what is named, and counts how often it was asked."""
+
+    def __init__(self, *failing: str, error: type[BaseException] = OSError) -> None:
+        self._failing, self._error = failing, error
+        self.calls: list[str] = []
+
+    def write(self, _row: dict[str, Any]) -> None:
+        self._called("write")
+
+    def show(self, _sample: str, _step: int) -> None:
+        self._called("show")
+
+    def close(self) -> None:
+        self._called("close")
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self._failing:
+            raise self._error("disk full")
+
+
+def test_a_tracker_that_fails_to_write_is_dropped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    failing, whole = Failing("write"), Failing()
+    both = [GuardedTracker("Failing", lambda: failing), GuardedTracker("Whole", lambda: whole)]
+    for tracker in (*both, *both):
+        tracker.write(ROW)
+    close_trackers(both)
+    assert failing.calls == ["write"]
+    assert whole.calls == ["write", "write", "close"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Failing failed (disk full); training goes on without it"
+    ]
+
+
+def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = Failing()
+    close_trackers([GuardedTracker("A", lambda: Failing("close")), GuardedTracker("B", lambda: whole)])
+    assert whole.calls == ["close"]
+    assert caplog.text.count("A failed (disk full)") == 1
+
+
+def test_a_tracker_that_cannot_show_a_sample_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    failing, whole = Failing("show"), Failing()
+    both = [GuardedTracker("A", lambda: failing), GuardedTracker("B", lambda: whole)]
+    show_sample(both, "def f", 3)
+    close_trackers(both)
+    assert (failing.calls, whole.calls) == (["show"], ["show", "close"])
+    assert caplog.text.count("A failed (disk full)") == 1
+
+
+def scalars_of(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By TensorBoard's own reader: for each of its runs, the points of each tag."""
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    read = EventMultiplexer().AddRunsFromDirectory(str(folder))
+    read.Reload()
+    return {
+        run: {tag: [(e.step, e.value) for e in read.Scalars(run, tag)] for tag in tags["scalars"]}
+        for run, tags in read.Runs().items()
+    }
+
+
+def test_tensorboard_draws_training_and_validation_in_one_chart_also_after_a_resume(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path / "run").tensorboard
+    # What a killed segment logged after its checkpoint of step 2 must not be seen beside what replaces it.
+    for resumed_at, loss in ((0, 5.0), (2, 3.0)):
+        tracker = TensorBoardTracker(folder, resumed_at, {})
+        for step in range(resumed_at + 1, resumed_at + 5):
+            tracker.write({"step": step, "loss": loss, "val_loss": loss + 1, "time": 1.0})
+        tracker.close()
+    found = scalars_of(tmp_path)
+    assert set(found) == {"run/tensorboard", "run/tensorboard/validation"}
+    steps = [(1, 5.0), (2, 5.0), (3, 3.0), (4, 3.0), (5, 3.0), (6, 3.0)]
+    assert found["run/tensorboard"]["loss"] == steps
+    assert found["run/tensorboard/validation"]["loss"] == [(step, value + 1) for step, value in steps]
+    assert found["run/tensorboard"]["val_loss"] == found["run/tensorboard/validation"]["loss"]
+
+
+def test_tensorboard_compares_runs_by_their_hyperparameters_and_shows_the_sample(
+    tiny_config: Callable[..., Config], run_training: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata
+    from tensorboard.util.tensor_util import make_ndarray
+
+    outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
+    reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    reader.Reload()
+    content = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    started = metadata.parse_session_start_info_plugin_data(content)
+    shown = {key: value.number_value for key, value in started.hparams.items()}
+    assert (shown["training.max_steps"], started.group_name) == (3.0, "run")
+    content = reader.SummaryMetadata(metadata.EXPERIMENT_TAG).plugin_data.content
+    experiment = metadata.parse_experiment_plugin_data(content)
+    assert {metric.name.tag for metric in experiment.metric_infos} == {
+        "loss",
+        "val_loss",
+        "tokens_per_second",
+    }
+    assert {info.name for info in experiment.hparam_infos} == set(started.hparams)
+    (event,) = reader.Tensors("sample/text_summary")
+    (text,) = make_ndarray(event.tensor_proto)
+    assert event.step == 3
+    assert "\n".join(line[4:] for line in text.decode().split("\n")).split() == outcome["sample"].split()
+
+
+def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
+    tiny_config: Callable[..., Config],
+) -> None:
+    config = tiny_config(training={"seed": 5})
+    shown = hyperparameters_of(config)
+    assert shown["training.seed"] == 5
+    assert shown["model.architecture.num_layers"] == config.model.architecture.num_layers
+    assert {key.split(".")[0] for key in shown} == {"model", "training", "data", "compute"}
+    assert all(isinstance(value, bool | int | float | str) for value in shown.values())
+
+
+def test_wandb_keeps_hyperparameters_and_sample_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (tmp_path / "logs").mkdir()
+    config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
+    opened = open_trackers(
+        config, RunDirectory(tmp_path), run_id="r", resumed_at=0, hyperparameters={"training.seed": 4711}
+    )
+    opened[0].write(ROW)
+    show_sample(opened, "def sampled", 1)
+    close_trackers(opened)
+    (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-r.wandb")
+    records = records_of(file)
+    configured = {u.key: u.value_json for r in records for u in (*r.config.update, *r.run.config.update)}
+    summaries = {u.key or u.nested_key[0]: u.value_json for r in records for u in r.summary.update}
+    assert configured["training.seed"] == "4711"
+    assert summaries["sample"] == '"def sampled"'
+
+
+def records_of(file: Path) -> list[Any]:
+    """By W&B's own reader."""
+    from wandb.proto import wandb_internal_pb2 as messages
+    from wandb.sdk.internal.datastore import DataStore
+
+    store: Any = DataStore()
+    records: list[Any] = []
+    store.open_for_scan(str(file))
+    while (data := store.scan_data()) is not None:
+        record = messages.Record()  # type: ignore[attr-defined]  # generated when it is imported
+        record.ParseFromString(data)
+        records.append(record)
+    store.close()
+    return records
+
+
+def test_a_bug_in_a_tracker_is_not_hidden() -> None:
+    tracker = GuardedTracker("Buggy", lambda: Failing("write", error=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        tracker.write(ROW)
+
+
+def test_a_second_ctrl_c_is_not_hidden() -> None:
+    tracker = GuardedTracker("Slow", lambda: Failing("close", error=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        tracker.close()
+
+
+def test_a_tensorboard_folder_that_cannot_be_written_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    opened = open_trackers(MonitoringConfig(), RunDirectory(tmp_path), run_id="r", resumed_at=0)
+    for _ in range(2):
+        for tracker in opened:
+            tracker.write(ROW)
+    close_trackers(opened)
+    assert len(caplog.records) == 1
+    assert "TensorBoard failed" in caplog.text
+    assert str(tmp_path / "tensorboard") in caplog.text
+
+
+def test_a_mode_that_wandb_does_not_know_drops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "bogus")
+    config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
+    for tracker in open_trackers(config, RunDirectory(tmp_path), run_id="r", resumed_at=0):
+        tracker.write(ROW)
+    assert caplog.text.count("W&B failed") == 1
+
+
+# In a process of its own, because W&B keeps the dead service for the rest of the process.
+SERVICE_DIES = """
+import logging, os, pathlib, signal, subprocess, sys, time
+from trainyard.config.schema import MonitoringConfig
+from trainyard.run.directory import RunDirectory
+from trainyard.training.run.trackers import close_trackers, open_trackers
+
+logging.basicConfig(format="%(message)s")
+config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
+opened = open_trackers(config, RunDirectory(pathlib.Path(sys.argv[1])), run_id="r", resumed_at=0)
+opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
+for _ in range(100):  # on a busy machine it may still be starting
+    listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]
+    rows = [line.split(maxsplit=2) for line in listed]
+    children = [row for row in rows if int(row[1]) == os.getpid()]
+    if services := [row[0] for row in children if "wandb-core" in row[2]]:
+        break
+    time.sleep(0.1)
+(service,) = services
+os.kill(int(service), signal.SIGKILL)
+for step in range(2, 200):
+    opened[0].write({"step": step, "loss": 2.0, "time": 3.0})
+close_trackers(opened)
+print("the run goes on")
+"""
+
+
+def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    # A service that an earlier test left in the environment would be joined instead of one started.
+    environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
+    done = subprocess.run(
+        [sys.executable, "-c", SERVICE_DIES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment | {"WANDB_MODE": "offline"},
+    )
+    assert done.stdout.strip() == "the run goes on", done.stderr
+    assert done.stderr.count("W&B failed") == 1
+
+
+def test_a_run_goes_on_without_a_tracker_that_fails(
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda *_: Failing("write"))
+    outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
+    assert (outcome["status"], outcome["steps"]) == ("succeeded", 3)
+
+
+def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., dict[str, Any]],
+    stop_after: Callable[[int], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda *_: Failing("close"))
+    with pytest.raises(StoppedError, match="step 2"):
+        run_training(tiny_config(monitoring={"tensorboard": True}), **stop_after(2))

@@ -1,0 +1,42 @@
+"""Before torch is imported: its variables, digests, and no looking for garbage until training starts."""
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.schema import Config
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.runtime.before_torch import before_torch, started
+
+
+@pytest.fixture
+def collecting() -> Iterator[None]:
+    """The collector as it was, afterwards."""
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("collecting")
+def test_garbage_is_looked_for_again_once_training_starts(
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainyard.training.runtime.before_torch.set_torch_variables", lambda: None)
+    assert before_torch(tmp_path / "run", "auto") is sha256_of_file
+    assert not gc.isenabled()
+    run_training(tiny_config(training={"max_steps": 1}))
+    assert gc.isenabled()
+    assert gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("collecting")
+def test_without_it_nothing_is_kept_from_the_collector() -> None:
+    before = gc.get_freeze_count()
+    started()
+    assert gc.get_freeze_count() == before

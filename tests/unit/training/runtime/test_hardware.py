@@ -1,0 +1,48 @@
+"""The device of a process among others, and what a row of metrics says of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError, TrainingFailedError
+from trainyard.training.runtime.hardware import memory_facts, prepare_device
+from trainyard.training.runtime.world import joined
+
+
+def test_the_memory_of_a_gpu_is_what_all_took_and_the_peak_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60, 100))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 30)
+    assert memory_facts(torch.device("cuda", 0)) == {
+        "gpu_memory_bytes": 40,
+        "gpu_memory_total_bytes": 100,
+        "gpu_memory_peak_bytes": 30,
+    }
+    kibibytes = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    assert memory_facts(torch.device("cpu"))["memory_peak_bytes"] == pytest.approx(kibibytes * 1024, rel=0.1)
+
+
+def test_every_process_sees_that_there_are_more_of_them_than_gpus(
+    tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    config = tiny_config(model={"device": "cuda"}, compute={"strategy": "ddp"})
+    with pytest.raises(ConfigError, match=r"model\.device: 3 processes want one each, but .* sees 2 GPUs"):
+        prepare_device(config)
+
+
+def test_processes_that_do_not_come_together_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(*_: object, **__: object) -> None:
+        raise dist.DistStoreError("Timed out after 301 seconds waiting for clients.")
+
+    monkeypatch.setattr(dist, "init_process_group", alone)
+    with (
+        pytest.raises(TrainingFailedError, match=r"did not all come together within 300 s \(Timed out"),
+        joined("cpu", "ddp", {"WORLD_SIZE": "2"}),
+    ):
+        pytest.fail("there is no world")

@@ -1,0 +1,145 @@
+"""Where the time of a step goes, and how fast the device could have been."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainyard.config.schema import Config
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.training.runtime.hardware import Peak, cpu_peak_flops
+from trainyard.training.runtime.timing import GpuClock, HostClock
+
+PARTS = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
+
+
+def test_laps_of_a_part_add_up_and_time_between_steps_belongs_to_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock = HostClock()
+    for pause in (0.25, 0.5):
+        clock.begin()
+        clock.lap("data")
+        now[0] += pause
+        clock.lap("forward")
+        now[0] += 8
+    seconds = clock.read()
+    assert seconds == {"data_seconds": 0.0, "forward_seconds": 0.75}
+    assert clock.read() == {}
+
+
+class Event:
+    """A CUDA event that passes when the test says so."""
+
+    now = 0.0
+    passed_until = 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def query(self) -> bool:
+        return self.at <= Event.passed_until
+
+    def elapsed_time(self, end: "Event") -> float:
+        return (end.at - self.at) * 1e3
+
+
+def test_a_gpus_update_is_in_the_reading_of_the_step_that_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    clock, readings = GpuClock(), deque[dict[str, float]]()
+    for start in (0.0, 100.0):
+        for at, part in enumerate((None, "data", "forward", "backward", "optimizer")):
+            Event.now = start + at * at
+            clock.begin() if part is None else clock.lap(part)
+        Event.passed_until = start + 9  # the update, 7 seconds, is still going
+        readings.append(clock.read())
+    assert readings[0] == {"data_seconds": 1.0, "forward_seconds": 3.0, "backward_seconds": 5.0}
+    assert readings[1] == readings[0] | {"optimizer_seconds": 7.0}
+
+
+def test_each_row_says_what_its_step_was_spent_on(
+    tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
+) -> None:
+    run_training(tiny_config(training={"max_steps": 6, "validation_steps": None}))
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    for row in rows:
+        assert all(row[part] > 0 for part in PARTS)
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["step_seconds"], rel=0.2, abs=2e-3)
+    held_up = [row["checkpoint_seconds"] > 0 for row in rows]
+    assert held_up == [False, False, False, False, True, False], "step 4 was saved before step 5"
+
+
+def test_mfu_is_the_share_of_the_peak_of_all_devices(
+    tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def peak(name: str) -> float:
+        asked.append(name)
+        return 4e9
+
+    config = tiny_config(training={"max_steps": 2})
+    run_training(config, "known", flops_per_token=1000, peak_flops=peak)
+    for row in read_rows(tmp_path / "known" / "metrics.jsonl"):
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
+    run = read_run(tmp_path / "known" / "run.json")
+    assert (run["plan"]["flops_per_token"], run["hardware"]["peak_flops"]) == (1000, 4e9)
+    assert set(asked) == {"cpu"}
+    run_training(config, "unknown", peak_flops=peak)
+    assert not any("mfu" in row for row in read_rows(tmp_path / "unknown" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_peak_of_a_cpu_is_measured_once_in_the_precision_of_the_run(
+    dtype: str,
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[torch.dtype] = []
+
+    def peak(dtype: torch.dtype) -> float:
+        measured.append(dtype)
+        return 4e9
+
+    monkeypatch.setattr("trainyard.training.run.lifecycle.cpu_peak_flops", peak)
+    run_training(tiny_config(training={"max_steps": 3}, model={"dtype": dtype}), flops_per_token=1000)
+    assert measured == [getattr(torch, dtype)]
+    for row in read_rows(tmp_path / "run" / "metrics.jsonl"):
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
+
+
+def test_a_measurement_that_others_slowed_down_is_taken_again_and_the_best_counts() -> None:
+    measured = iter([4.0, 2.0, 8.0])
+    peak = Peak(None, lambda: next(measured))
+    assert peak.share(3.0) == 0.75
+    assert peak.share(6.0) == 0.75, "4 and then 2 were too low, 8 is not"
+    assert peak.share(8.0) == 1.0
+
+
+@pytest.mark.parametrize("known", [None, 1.0])
+def test_no_mfu_is_above_1_or_0(known: float | None) -> None:
+    asked = []
+    peak = Peak(known, None if known else lambda: asked.append(1) or 1.0)  # type: ignore[func-returns-value]
+    assert [peak.share(flops) for flops in (2.0, 3.0, 0.5)] == [None, None, 0.5]
+    assert len(asked) == (0 if known else 5), "a machine that is that busy is not measured for ever"
+    assert Peak(None).share(1.0) is None
+
+
+def test_the_peak_is_that_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.25, 2.25])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
+    assert cpu_peak_flops(torch.float32) == 2 * 1024**3 / 0.25

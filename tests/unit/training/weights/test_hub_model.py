@@ -1,0 +1,341 @@
+"""Models on the Hugging Face Hub, from a server on loopback that speaks its API."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from safetensors.torch import save_file
+
+from trainyard.config.from_weights import Declared
+from trainyard.config.keys import leaf_keys
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.weights.hub_model import HubModel, hub_model
+from trainyard.training.weights.pretrained import declared_by, load_with_weights
+
+Ask = Callable[..., Declared]
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
+
+
+@dataclass
+class Hub:
+    """What the server knows and was asked for."""
+
+    models: dict[str, Path]
+    """By repository: the folder with its files."""
+    commit: str = COMMIT
+    """The newest commit of every model; COMMIT and OTHER_COMMIT both exist."""
+    gated: frozenset[str] = frozenset()
+    """Repositories whose files need the token `hf_good`."""
+    private: frozenset[str] = frozenset()
+    """Repositories that are only seen with the token `hf_good`."""
+    forbidden: frozenset[str] = frozenset()
+    broken: bool = False
+    """Answer 503 to everything."""
+    asked: list[str] = field(default_factory=list)
+    """`GET /path` of each request."""
+    endpoint: str = ""
+
+
+@contextmanager
+def serving(models: dict[str, Path]) -> Iterator[Hub]:
+    """The server, while it runs."""
+    hub = Hub(models)
+
+    class Handler(_Handler):
+        state = hub
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: Hub
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.state.asked.append(f"{self.command} {path}")
+        if self.state.broken:
+            return self._send(503, b"down")
+        parts = path.strip("/").split("/")
+        is_api = parts[:2] == ["api", "models"]
+        repository = "/".join(parts[2:4] if is_api else parts[:2])
+        if (refusal := self._refusal(repository, is_file=not is_api)) is not None:
+            status, code = refusal
+            return self._send(status, b'{"error": "no"}', {"X-Error-Code": code, "X-Error-Message": "no"})
+        folder, rest = self.state.models[repository], parts[4:] if is_api else parts[2:]
+        revision = rest[1] if len(rest) > 1 else "main"
+        if revision not in ("main", "v1", COMMIT, OTHER_COMMIT):
+            return self._send(404, b'{"error": "no"}', {"X-Error-Code": "RevisionNotFound"})
+        if not is_api:
+            return self._send_file(folder / "/".join(rest[2:]))
+        if rest[:1] == ["tree"]:
+            return self._send_json([_described(path, folder) for path in sorted(folder.rglob("*"))])
+        commit = self.state.commit if revision == "main" else COMMIT if revision == "v1" else revision
+        return self._send_json({"id": repository, "modelId": repository, "sha": commit, "siblings": []})
+
+    def _refusal(self, repository: str, *, is_file: bool) -> tuple[int, str] | None:
+        hub, authorization = self.state, self.headers.get("Authorization", "")
+        if repository in hub.forbidden:
+            return 403, "Forbidden"
+        if repository not in hub.models or repository in hub.private:
+            if authorization == "Bearer hf_good" and repository in hub.models:
+                return None
+            return (404 if authorization == "Bearer hf_good" else 401), "RepoNotFound"
+        if is_file and repository in hub.gated and authorization != "Bearer hf_good":
+            return 403, "GatedRepo"
+        return None
+
+    def _send_file(self, file: Path) -> None:
+        if not file.is_file():
+            return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
+        content = file.read_bytes()
+        etag = hashlib.sha256(content).hexdigest()
+        return self._send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": self.path.split("/")[4]})
+
+    def _send_json(self, value: object) -> None:
+        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(content))} | (headers or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a test that fails shows what was asked."""
+
+
+def _described(path: Path, folder: Path) -> dict[str, object]:
+    name, kind = path.relative_to(folder).as_posix(), "directory" if path.is_dir() else "file"
+    oid = hashlib.sha1(name.encode()).hexdigest()
+    return {"type": kind, "path": name, "oid": oid, "size": 0 if path.is_dir() else path.stat().st_size}
+
+
+ROOT = Path(__file__).parents[4]
+NAME = "owner/Small-Llama"
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model as it lies on the Hub, with files that nobody needs."""
+    from trainyard.config.schema import ArchitectureConfig
+    from trainyard.training.model.model import build_model
+    from trainyard.training.weights.hugging_face_config import architecture_of, read_config
+    from trainyard.training.weights.weight_fit import parameters_of
+
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text(byte_tokenizer())
+    shape = ArchitectureConfig.model_validate(architecture_of(read_config(folder / "config.json")))
+    tensors = build_model(shape, seed=0).state_dict()
+    save_file({name: tensors[name] for name in parameters_of(shape)}, folder / "model.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"not needed")
+    (folder / "original").mkdir()
+    (folder / "original" / "model.safetensors").write_bytes(b"not needed")
+    return folder
+
+
+@pytest.fixture
+def hub(files: Path) -> Iterator[Hub]:
+    with serving({NAME: files}) as hub:
+        yield hub
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("a line of a text\n" * 100)
+    return tmp_path
+
+
+def run(script: str, hub: Hub, home: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a script whose Hub is `hub`, with its cache in `home`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "cache"), "NO_PROXY": "*", **environment}
+    command = [sys.executable, str(ROOT / "scripts" / script), "--config", str(ROOT / "configs/smoke.yaml")]
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=home,
+        env=kept | own,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Declared]:
+    """What a model on the Hub declares, asked for in this process; some is environment that is read once."""
+    from huggingface_hub import constants
+
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+
+    def ask(path: str = NAME, **environment: str) -> Declared:
+        endpoint = environment.pop("endpoint", hub.endpoint)
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in environment)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        declared = declared_by(path, frozenset(leaf_keys()))
+        assert declared is not None
+        return declared
+
+    return ask
+
+
+def test_what_is_a_name_on_the_hub_and_what_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hub_model("owner/name") == HubModel("owner/name", None)
+    assert hub_model("owner/name@v1.0") == HubModel("owner/name", "v1.0")
+    paths = (
+        "name",
+        "./owner/name",
+        "~/owner/name",
+        "/owner/name",
+        "a/b/c",
+        "owner/m.gguf",
+        "a/m.safetensors",
+        "a/..",
+    )
+    assert [hub_model(path) for path in paths] == [None] * len(paths)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    assert hub_model("owner/name") is None
+
+
+def test_a_model_is_described_without_its_weights_at_a_commit_on_record(hub: Hub, home: Path) -> None:
+    code, stdout, stderr = run("show_config.py", hub, home, "--set", f"model.path={NAME}")
+    assert (code, stderr) == (0, "")
+    assert f"path: {NAME}@{COMMIT}" in stdout
+    assert f"tokenizer: {NAME}@{COMMIT}" in stdout
+    assert "name: Small-Llama" in stdout
+    assert "hidden_size: 32" in stdout
+    got = {line.rpartition("/")[2] for line in hub.asked if line.startswith("GET /owner")}
+    assert got == {"config.json", "tokenizer.json"}
+
+
+def test_a_run_goes_on_with_the_commit_it_began_with(hub: Hub, home: Path) -> None:
+    arguments = ["--run-dir", "run", "--set", f"model.path={NAME}", "--set", "data.train_path=text.txt"]
+    for setting in ("training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"):
+        arguments += ["--set", setting]
+    code, _, stderr = run("train.py", hub, home, *arguments)
+    assert code == 0, stderr
+    assert "Fetching" not in stderr
+    assert f"{NAME}@{COMMIT}: 0." in stderr
+    assert f"{NAME}@{COMMIT}" in (home / "run/run.json").read_text()
+    got = [line for line in hub.asked if line.startswith("GET /owner") and line.endswith("safetensors")]
+    assert got == [f"GET /{NAME}/resolve/{COMMIT}/model.safetensors"]
+    assert stderr.count("weights of") == 2
+    hub.commit = OTHER_COMMIT
+    again = load_with_weights(ROOT / "configs/smoke.yaml", [f"model.path={NAME}"], home / "run")
+    assert again.config.model.path == f"{NAME}@{COMMIT}"
+    assert again.config.model.architecture.hidden_size == 32
+
+
+def test_a_revision_is_taken_and_what_is_in_the_cache_needs_no_network(hub: Hub, described: Ask) -> None:
+    assert described(f"{NAME}@v1").path == f"{NAME}@{COMMIT}"
+    assert described(f"{NAME}@{OTHER_COMMIT}").path == f"{NAME}@{OTHER_COMMIT}"
+    hub.asked.clear()
+    assert described(f"{NAME}@v1", HF_HUB_OFFLINE="1").path == f"{NAME}@{COMMIT}"
+    assert not hub.asked
+    hub.broken = True
+    assert described(f"{NAME}@{COMMIT}").path == f"{NAME}@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "environment", "code", "problem"),
+    [
+        (NAME, {}, {"HF_HUB_OFFLINE": "1"}, 4, "HF_HUB_OFFLINE is set and it is not in the cache).\nUnset"),
+        (
+            NAME,
+            {},
+            {"endpoint": "http://127.0.0.1:9"},
+            4,
+            "Check the network, HTTPS_PROXY",
+        ),
+        (NAME, {"broken": True}, {}, 4, "503"),
+        (f"{NAME}@nowhere", {}, {}, 2, "it has no revision 'nowhere'"),
+        ("owner/nothing", {}, {}, 2, "does not exist, or is private (401)"),
+        ("owner/nothing", {}, {"HF_TOKEN": "hf_good"}, 2, "does not exist (404)"),
+        ("owner/nothing", {}, {"HF_TOKEN": "hf_bad"}, 2, "cannot be read with this HF_TOKEN (401)"),
+        (NAME, {"gated": frozenset({NAME})}, {}, 2, "is gated: accept its terms at"),
+        (NAME, {"forbidden": frozenset({NAME})}, {"HF_TOKEN": "hf_bad"}, 2, "is forbidden (403)"),
+    ],
+)
+def test_each_reason_is_told_apart(
+    hub: Hub,
+    described: Ask,
+    name: str,
+    state: dict[str, object],
+    environment: dict[str, str],
+    code: int,
+    problem: str,
+) -> None:
+    for key, value in state.items():
+        setattr(hub, key, value)
+    with pytest.raises(TrainyardError) as refused:
+        described(name, **environment)
+    assert refused.value.exit_code == code
+    assert f"model.path: {name} is no path on this machine" in str(refused.value)
+    assert problem in str(refused.value)
+    assert "hf_" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["gated", "private"])
+def test_a_token_opens_what_is_gated_or_private(hub: Hub, described: Ask, kind: str) -> None:
+    setattr(hub, kind, frozenset({NAME}))
+    assert described(HF_TOKEN="hf_good").values["model.architecture.hidden_size"] == 32
+
+
+def test_a_model_that_is_no_llama_is_said(hub: Hub, described: Ask, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "gpt_neox"}')
+    hub.models["owner/other"] = other
+    with pytest.raises(ConfigError, match="has the model_type 'gpt_neox'; this trainer has llama only"):
+        described("owner/other")

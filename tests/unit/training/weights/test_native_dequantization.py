@@ -1,0 +1,432 @@
+"""The native kernels against gguf's NumPy, bit for bit; and what happens where there are none."""
+
+import _ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError, DataError
+from trainyard.training.weights import gguf_weights
+from trainyard.training.weights import native_dequantization as native
+from trainyard.training.weights.gguf_weights import gguf_name
+from trainyard.training.weights.native_dequantization import (
+    LIBRARY_VARIABLE,
+    NATIVE_TYPES,
+    Backend,
+    dequantize,
+)
+from trainyard.training.weights.weight_fit import parameters_of
+
+ROOT = Path(__file__).resolve().parents[4]
+ELEMENTS = 1_000_000
+SCALES = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+}  # fmt: skip
+"""Where in a block the half-precision scale stands, and the minimum where there is one."""
+EXTREMES = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01)
+"""Zeros, subnormals, the smallest normal, the largest, infinities, quiet and signalling NaNs."""
+every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels of this checkout, built by the script that people call."""
+    if shutil.which("cmake") is None or not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("the native kernels need cmake and a C++ compiler")
+    build = tmp_path_factory.mktemp("native")
+    script = str(ROOT / "scripts" / "build_native.py")
+    line = [sys.executable, script, "--no-tests", "--build-dir", str(build)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (built,) = build.glob("libtrainyard_kernels.*")
+    return built
+
+
+@pytest.fixture
+def built(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernels are used."""
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+    return library
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A checkout in which nothing was built; the folder where it would be."""
+    monkeypatch.delenv(LIBRARY_VARIABLE, raising=False)
+    monkeypatch.setattr(native, "_BUILD", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(params=[Backend.SCALAR, Backend.AVX2])
+def path(request: pytest.FixtureRequest, built: Path) -> Backend:
+    """Each native path that this processor has."""
+    wanted: Backend = request.param
+    if wanted is Backend.AVX2 and native.backend() is not Backend.AVX2:
+        pytest.skip("this processor has no AVX2")
+    return wanted
+
+
+def sizes(name: str) -> tuple[int, int]:
+    elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    return elements, size
+
+
+def expected(data: np.ndarray, name: str) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        values: np.ndarray = gguf.quants.dequantize(data, GGMLQuantizationType[name])
+    return values
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    """What is compared: -0 is not 0, and NaNs have payloads.
+
+    Off x86 NumPy may convert halves by an instruction that makes signalling NaNs quiet; there both are.
+    """
+    found = np.ascontiguousarray(values).view(np.uint32)
+    quiet = 0 if platform.machine() in ("x86_64", "AMD64") else 0x0040_0000
+    return np.where(np.isnan(values), found | np.uint32(quiet), found)
+
+
+def put_half(blocks: np.ndarray, at: int, half: int | np.ndarray) -> None:
+    blocks[:, at] = np.bitwise_and(half, 0xFF)
+    blocks[:, at + 1] = np.right_shift(half, 8)
+
+
+def without_two_nans(blocks: np.ndarray, name: str) -> np.ndarray:
+    """The same blocks, but with a finite minimum: where two NaNs meet NumPy's choice depends on the shape."""
+    if len(SCALES.get(name, ())) == 2:
+        blocks[:, SCALES[name][1] + 1] &= 0xBF
+    return blocks
+
+
+def random_rows(name: str, *, rows: int = 8, elements: int = ELEMENTS) -> np.ndarray:
+    """Random bytes, so every scale that a half can be; about 1 in 32 is infinite or no number."""
+    per_block, size = sizes(name)
+    count = -(-elements // (rows * per_block))
+    blocks = np.random.default_rng(17).integers(0, 256, (rows * count, size), dtype=np.uint8)
+    return without_two_nans(blocks, name).reshape(rows, count * size)
+
+
+@every_type
+def test_a_million_random_elements_have_the_bits_of_gguf(name: str, path: Backend) -> None:
+    data = random_rows(name)
+    values = dequantize(data, name, using=path)
+    assert values.size >= ELEMENTS
+    assert values.dtype == np.float32
+    assert np.array_equal(bits(values), bits(expected(data, name)))
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16"])
+def test_every_number_of_sixteen_bits_has_the_bits_of_gguf(name: str, path: Backend) -> None:
+    data = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
+    assert np.array_equal(bits(dequantize(data, name, using=path)), bits(expected(data, name)))
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Backend) -> None:
+    for first in EXTREMES:
+        for second in (0x0000, 0x8000, 0x0001, 0x3C00, 0xFBFF):
+            blocks = random_rows(name, rows=3, elements=1).reshape(3, -1).copy()
+            for at, half in zip(SCALES[name], (first, second), strict=False):
+                put_half(blocks, at, half)
+            assert np.array_equal(bits(dequantize(blocks, name, using=path)), bits(expected(blocks, name)))
+
+
+@pytest.mark.parametrize("name", [name for name, scales in SCALES.items() if len(scales) == 2])
+def test_where_two_nans_meet_there_is_a_nan_and_it_is_the_same_on_every_path(name: str, built: Path) -> None:
+    blocks = np.random.default_rng(3).integers(0, 256, (64, sizes(name)[1]), dtype=np.uint8)
+    put_half(blocks, SCALES[name][0], 0x7E01)
+    put_half(blocks, SCALES[name][1], 0xFE02)
+    values = dequantize(blocks, name)
+    assert np.isnan(values).all()
+    assert np.array_equal(bits(values), bits(dequantize(blocks, name, using=Backend.SCALAR)))
+
+
+@every_type
+def test_tiles_and_threads_change_no_bit(name: str, path: Backend) -> None:
+    data = random_rows(name, rows=3, elements=5_000)
+    whole = bits(expected(data, name))
+    for tile_bytes in (1, 33, 256, 4096, 1 << 20, 1 << 80):
+        for threads in (1, 2, 5):
+            values = dequantize(data, name, tile_bytes=tile_bytes, threads=threads, using=path)
+            assert np.array_equal(bits(values), whole), (tile_bytes, threads)
+
+
+@every_type
+def test_without_kernels_numpy_gives_the_same_bits(name: str, no_kernels: Path) -> None:
+    assert native.backend() is Backend.NUMPY
+    data = random_rows(name, elements=50_000)
+    assert np.array_equal(bits(dequantize(data, name)), bits(expected(data, name)))
+
+
+@every_type
+def test_shapes_are_those_of_gguf(name: str, built: Path) -> None:
+    _, size = sizes(name)
+    for shape in ((size,), (5, size), (2, 3, 4 * size), (0, size), (3, 0)):
+        for using in (None, Backend.NUMPY):
+            elements = shape[-1] // size * sizes(name)[0]
+            values = dequantize(np.zeros(shape, np.uint8), name, using=using)
+            assert values.shape == (*shape[:-1], elements)
+
+
+def test_rows_need_not_lie_together(built: Path) -> None:
+    data = random_rows("Q8_0", rows=9, elements=9 * 32 * 5)
+    assert np.array_equal(bits(dequantize(data[::3], "Q8_0")), bits(expected(data[::3].copy(), "Q8_0")))
+
+
+def test_numbers_of_their_own_type_are_taken_as_gguf_reads_them(built: Path) -> None:
+    halves = np.linspace(-3, 3, 24, dtype=np.float32).astype(np.float16).reshape(2, 12)
+    assert np.array_equal(dequantize(halves, "F16"), halves.astype(np.float32))
+
+
+def test_float32_is_copied_so_that_a_mapped_file_is_not_written(no_kernels: Path) -> None:
+    data = np.linspace(0, 1, 8, dtype=np.float32)
+    data.flags.writeable = False
+    values = dequantize(data, "F32")
+    values += 1
+    assert np.array_equal(values, data + 1)
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "F16"])
+def test_a_tensor_of_a_real_gguf_file(name: str, built: Path, tmp_path: Path) -> None:
+    weights = np.random.default_rng(5).standard_normal((64, 96), dtype=np.float32)
+    kind = GGMLQuantizationType[name]
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tensor("blk.0.attn_q.weight", gguf.quants.quantize(weights, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    (tensor,) = gguf.GGUFReader(tmp_path / "model.gguf").tensors
+    values = dequantize(tensor.data, tensor.tensor_type.name, tile_bytes=256)
+    assert values.shape == weights.shape
+    assert np.array_equal(bits(values), bits(expected(np.array(tensor.data), name)))
+    assert np.abs(values - weights).max() < 0.5
+
+
+@pytest.mark.parametrize("name", ["IQ4_NL", "MXFP4", "TQ2_0"])
+def test_a_type_without_a_kernel_is_left_to_numpy(name: str, built: Path) -> None:
+    data = np.random.default_rng(1).integers(0, 100, (4, 2 * sizes(name)[1]), dtype=np.uint8)
+    assert np.array_equal(bits(dequantize(data, name)), bits(expected(data, name)))
+
+
+@pytest.mark.parametrize("using", [None, Backend.NUMPY])
+def test_values_go_where_they_are_wanted(using: Backend | None, built: Path) -> None:
+    data = random_rows("Q4_K", rows=4, elements=4096)
+    out = np.zeros((4, 1024), np.float32)
+    assert dequantize(data, "Q4_K", using=using, out=out) is out
+    assert np.array_equal(bits(out), bits(expected(data, "Q4_K")))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [np.zeros((4, 1023), np.float32), np.zeros((4, 1024)), np.zeros((1024, 4), np.float32).T],
+    ids=["size", "type", "order"],
+)
+def test_a_place_that_does_not_fit_is_refused(out: np.ndarray, built: Path) -> None:
+    with pytest.raises(ValueError, match=r"float32 of shape \(4, 1024\)"):
+        dequantize(random_rows("Q4_K", rows=4, elements=4096), "Q4_K", out=out)
+
+
+@every_type
+@pytest.mark.parametrize("using", [None, Backend.NUMPY])
+def test_a_row_that_is_not_whole_blocks_is_refused(name: str, using: Backend | None, built: Path) -> None:
+    size = sizes(name)[1]
+    for length in (1, 2 * size - 1, 2 * size + 1):
+        with pytest.raises(DataError, match=rf"{name} weights: a row of {length} bytes .* {size} bytes"):
+            dequantize(np.zeros((2, length), np.uint8), name, using=using)
+
+
+def test_a_single_number_is_no_row(no_kernels: Path) -> None:
+    with pytest.raises(DataError, match="F16 weights"):
+        dequantize(np.array(1, np.float16), "F16")
+
+
+@pytest.mark.parametrize("name", ["Q9_9", "", "q8_0"])
+def test_a_name_that_is_no_type_is_refused_with_those_that_are(name: str, no_kernels: Path) -> None:
+    with pytest.raises(DataError, match=r"is no type of a GGUF file; known are .*Q8_0"):
+        dequantize(np.zeros(34, np.uint8), name)
+
+
+def test_a_type_that_gguf_cannot_dequantise_is_refused(no_kernels: Path) -> None:
+    with pytest.raises(DataError, match="Q8_1 weights cannot"):
+        dequantize(np.zeros(sizes("Q8_1")[1], np.uint8), "Q8_1")
+
+
+@pytest.mark.parametrize("tile_bytes", [0, -256])
+def test_a_tile_of_nothing_is_refused(tile_bytes: int, no_kernels: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kernel_optimization\.tile_bytes: expected at least 1"):
+        dequantize(np.zeros(34, np.uint8), "Q8_0", tile_bytes=tile_bytes)
+
+
+@pytest.mark.parametrize("threads", [0, 1025])
+def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: int, no_kernels: Path) -> None:
+    with pytest.raises(ConfigError, match="1 to 1024 threads"):
+        dequantize(np.zeros(34, np.uint8), "Q8_0", threads=threads)
+
+
+def test_the_backend_is_what_the_processor_can_do(built: Path) -> None:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    if not flags:
+        pytest.skip("nothing here says what the processor can do")
+    assert native.backend() is (Backend.AVX2 if " avx2 " in flags else Backend.SCALAR)
+
+
+def test_a_library_in_the_build_directory_is_found(no_kernels: Path, library: Path) -> None:
+    assert native.backend() is Backend.NUMPY
+    shutil.copy(library, no_kernels / library.name)
+    assert native.backend() in (Backend.AVX2, Backend.SCALAR)
+
+
+def test_none_means_numpy_even_where_kernels_are_built(
+    no_kernels: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(library, no_kernels / library.name)
+    monkeypatch.setenv(LIBRARY_VARIABLE, "none")
+    assert native.backend() is Backend.NUMPY
+
+
+def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
+    no_kernels: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (no_kernels / "libtrainyard_kernels.so").write_bytes(b"from another machine")
+    assert native.backend() is Backend.NUMPY
+    assert "libtrainyard_kernels.so is not used" in caplog.text
+    assert "build_native.py builds it anew" in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, b"no library"], ids=["missing", "garbage"])
+def test_a_named_library_that_cannot_be_loaded_is_an_error(
+    content: bytes | None, no_kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = no_kernels / "named.so"
+    if content is not None:
+        named.write_bytes(content)
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(named))
+    with pytest.raises(ConfigError, match=r"TRAINYARD_NATIVE_LIBRARY: .*named\.so cannot be used"):
+        native.backend()
+
+
+def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIBRARY_VARIABLE, _ctypes.__file__)
+    with pytest.raises(ConfigError, match="it is another library"):
+        native.backend()
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has C code used in place of the kernels."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+
+    def compile_to_library(code: str) -> None:
+        source, library = tmp_path / "other.c", tmp_path / "other.so"
+        source.write_text(code)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=240)
+        monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+
+    return compile_to_library
+
+
+def test_a_library_of_another_interface_is_refused(compiled: Callable[[str], None]) -> None:
+    compiled("int trainyard_abi_version(void) { return 999; }")
+    with pytest.raises(ConfigError, match="its interface is version 999, needed is 1"):
+        native.backend()
+
+
+def test_what_a_library_cannot_do_is_told(compiled: Callable[[str], None]) -> None:
+    compiled("""
+        int trainyard_abi_version(void) { return 1; }
+        int trainyard_best_instructions(void) { return 1; }
+        int trainyard_dequantize(void) { return 1; }
+        const char *trainyard_status_text(int status) { return "no kernel for this type"; }
+    """)
+    assert native.backend() is Backend.SCALAR
+    with pytest.raises(ConfigError, match="refused Q8_0 weights: no kernel for this type"):
+        dequantize(np.zeros(34, np.uint8), "Q8_0")
+    with pytest.raises(ConfigError, match="has no AVX2"):
+        dequantize(np.zeros(34, np.uint8), "Q8_0", using=Backend.AVX2)
+
+
+def test_kernels_that_are_asked_for_must_be_there(no_kernels: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no library is built: scripts/build_native\.py"):
+        dequantize(np.zeros(34, np.uint8), "Q8_0", using=Backend.SCALAR)
+
+
+def test_infinite_scales_cause_no_warning(no_kernels: Path) -> None:
+    block = np.zeros((1, 34), np.uint8)
+    put_half(block, 0, 0x7C00)
+    assert np.isnan(dequantize(block, "Q8_0")).all()
+
+
+def test_neither_torch_nor_a_compiler_is_needed(no_kernels: Path) -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from trainyard.training.weights.native_dequantization import dequantize\n"
+        "assert dequantize(np.zeros(34, np.uint8), 'Q8_0').shape == (32,)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    environment = os.environ | {"PATH": str(no_kernels), LIBRARY_VARIABLE: "none"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240, env=environment)
+
+
+@pytest.fixture
+def quantised_start(tiny_config: Callable[..., Config], tmp_path: Path) -> Config:
+    """A run of one step that starts from a Q8_0 file, with tiles of 512 bytes."""
+    path = tmp_path / "start.gguf"
+    config = tiny_config(
+        model={"path": str(path), "architecture": {"intermediate_size": 64}},
+        training={"max_steps": 1},
+        kernel_optimization={"tile_bytes": 512},
+    )
+    architecture, kinds = config.model.architecture, gguf.GGMLQuantizationType
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(architecture.num_layers)
+    writer.add_head_count(architecture.num_attention_heads)
+    writer.add_head_count_kv(architecture.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(architecture.rms_norm_eps)
+    random = np.random.default_rng(0)
+    for name, dimensions in parameters_of(architecture).items():
+        values = random.standard_normal([d.size for d in dimensions], dtype=np.float32) * np.float32(0.1)
+        kind = kinds.F32 if values.ndim == 1 else kinds.Q8_0
+        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return config
+
+
+def test_a_run_is_the_same_run_with_kernels_and_without(
+    quantised_start: Config,
+    run_training: Callable[..., dict[str, Any]],
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiles = []
+
+    def noted(data: np.ndarray, type_name: str, *, tile_bytes: int, **more: Any) -> np.ndarray:
+        tiles.append((native.backend() is Backend.NUMPY, tile_bytes))
+        return dequantize(data, type_name, tile_bytes=tile_bytes, **more)
+
+    monkeypatch.setattr(gguf_weights, "dequantize", noted)
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+    by_kernels = run_training(quantised_start, "kernels")
+    monkeypatch.setenv(LIBRARY_VARIABLE, "none")
+    by_numpy = run_training(quantised_start, "numpy")
+    assert set(tiles) == {(False, 512), (True, 512)}
+    assert by_kernels["first_loss"] == by_numpy["first_loss"]
+    assert by_kernels["state_sha256"] == by_numpy["state_sha256"]

@@ -1,0 +1,233 @@
+"""The model that weights belong to: which keys it decides, from every form of weights."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from trainyard.config.from_weights import ARCHITECTURE
+from trainyard.config.keys import leaf_keys
+from trainyard.config.load import LoadedConfig, dump_yaml, load_config
+from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
+from trainyard.errors import ConfigError
+from trainyard.run.directory import RunDirectory
+from trainyard.training.export.export import plan_export, write_export
+from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.model.model import build_model
+from trainyard.training.weights.hugging_face_config import hugging_face_config
+from trainyard.training.weights.pretrained import load_with_weights
+from trainyard.training.weights.starting_weights import open_starting_weights
+from trainyard.training.weights.weight_fit import parameters_of
+
+SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
+SHAPE = ArchitectureConfig(
+    vocab_size=300,
+    hidden_size=48,
+    intermediate_size=80,
+    num_layers=3,
+    num_attention_heads=6,
+    num_key_value_heads=3,
+    max_position_embeddings=4096,
+    rope_theta=5e5,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=True,
+    initializer_range=0.03,
+)
+KEYS = [key for key in leaf_keys() if key.startswith("model.architecture.")]
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A Hugging Face folder with a name that needs care."""
+    folder = tmp_path / "Mein Modell ä"
+    folder.mkdir()
+    tensors = build_model(SHAPE, seed=0).state_dict()
+    save_file({name: tensors[name] for name in parameters_of(SHAPE)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(hugging_face_config(SHAPE)))
+    (folder / "tokenizer.json").write_text(byte_tokenizer())
+    return folder
+
+
+def loaded(*overrides: str, config: Path = SMOKE, run: Path | None = None) -> LoadedConfig:
+    return load_with_weights(config, overrides, run)
+
+
+def file_with(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"extends: {SMOKE}\n{text}")
+    return path
+
+
+def test_a_path_on_the_command_line_takes_the_model_from_the_folder(folder: Path) -> None:
+    found = loaded(f"model.path={folder}")
+    assert found.config.model.architecture == SHAPE
+    assert found.config.model.tokenizer == str(folder / "tokenizer.json")
+    assert found.config.model.name == "Mein Modell ä"
+    assert str(found.origins["model.architecture.hidden_size"]) == f"config.json of {folder}"
+    assert str(found.origins["model.tokenizer"]) == f"config.json of {folder}"
+    assert found.origins["model.path"].file == "--set"
+    assert open_starting_weights(found.config.model) is not None
+
+
+def test_the_file_in_the_folder_means_the_same(folder: Path) -> None:
+    found = loaded(f"model.path={folder / 'model.safetensors'}").config.model
+    assert (found.architecture, found.tokenizer) == (SHAPE, str(folder / "tokenizer.json"))
+
+
+def test_a_home_folder_is_kept_as_it_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    found = loaded("model.path=~/Mein Modell ä").config.model
+    assert found.path == "~/Mein Modell ä"
+    assert found.tokenizer == "~/Mein Modell ä/tokenizer.json"
+    assert open_starting_weights(found) is not None
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_on_the_command_line_beats_the_weights(folder: Path, key: str) -> None:
+    values = {"rope_type": "llama3", "tie_word_embeddings": "false", "max_position_embeddings": "512"}
+    # Divided by 3 and by 6, so that no combination is impossible.
+    value = values.get(
+        key.rpartition(".")[2], "12" if "num_attention" in key else "3" if "num_" in key else "24"
+    )
+    found = loaded(f"model.path={folder}", f"{key}={value}")
+    plain: Any = found.config.to_plain()
+    for name in key.split("."):
+        plain = plain[name]
+    assert str(plain).removesuffix(".0").lower() == value
+    assert found.origins[key].file == "--set"
+    others = [other for other in KEYS if other != key and found.origins[other].file != "default"]
+    assert {found.origins[other].file for other in others} == {f"config.json of {folder}"}
+
+
+def test_a_tokenizer_or_name_on_the_command_line_beats_the_folder(folder: Path) -> None:
+    found = loaded(f"model.path={folder}", "model.tokenizer=null", "model.name=mine").config.model
+    assert (found.tokenizer, found.name) == (None, "mine")
+
+
+def test_keys_in_files_count_as_set_where_a_file_names_the_path(folder: Path, tmp_path: Path) -> None:
+    found = loaded(config=file_with(tmp_path, f"model: {{path: '{folder}'}}")).config.model
+    smoke = load_config(SMOKE).config.model.architecture
+    assert found.architecture.hidden_size == smoke.hidden_size
+    assert found.architecture.initializer_range == SHAPE.initializer_range  # set nowhere
+    with pytest.raises(
+        ConfigError, match=r"does not fit.*\n.*num_layers.*(.*\n)*.*model\.architecture: null"
+    ):
+        open_starting_weights(found)
+
+
+def test_a_null_architecture_leaves_all_of_it_to_the_weights(folder: Path, tmp_path: Path) -> None:
+    text = f"model: {{path: '{folder}', architecture: null}}"
+    found = loaded(config=file_with(tmp_path, text))
+    assert found.config.model.architecture == SHAPE
+    assert found.config.model.name == "smoke-llama"
+    assert found.config.model.tokenizer is None  # smoke.yaml sets it to null
+    again = loaded("model.architecture.num_layers=2", config=tmp_path / "own.yaml")
+    assert again.config.model.architecture == SHAPE.model_copy(update={"num_layers": 2})
+
+
+def test_a_null_architecture_without_weights_is_refused_at_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"own\.yaml:2: model\.architecture: expected a section of keys"):
+        loaded(config=file_with(tmp_path, "model: {architecture: null}"))
+
+
+def test_what_was_resolved_is_loaded_again_without_the_weights(folder: Path, tmp_path: Path) -> None:
+    found = loaded(f"model.path={folder}").config
+    (tmp_path / "config.yaml").write_text(dump_yaml(found))
+    folder.rename(folder.with_name("gone"))
+    assert loaded(config=tmp_path / "config.yaml").config == found
+
+
+def test_a_run_goes_on_by_the_same_command_without_the_weights(folder: Path, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    found = loaded(f"model.path={folder}", run=run.path).config
+    run.config_file.write_text(dump_yaml(found))
+    moved = folder.rename(folder.with_name("gone"))
+    assert loaded(f"model.path={folder}", run=run.path).config == found
+    assert loaded(f"model.path={moved}", run=run.path).config.model.name == "gone"
+
+
+def test_a_sequence_that_the_weights_allow_is_not_judged_by_the_files(folder: Path) -> None:
+    assert loaded(f"model.path={folder}", "data.sequence_length=4000").config.data.sequence_length == 4000
+    load_config(SMOKE, [f"model.path={folder}", "data.sequence_length=4000"])  # they are not read here
+    with pytest.raises(
+        ConfigError, match=r"5000 is longer than model\.architecture\.max_position_embeddings, 4096"
+    ):
+        loaded(f"model.path={folder}", "data.sequence_length=5000")
+
+
+def test_weights_that_are_not_there_are_only_missed_where_they_decide(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.path: .*gone does not exist"):
+        loaded(f"model.path={tmp_path}/gone")
+    loaded(config=file_with(tmp_path, f"model: {{path: '{tmp_path}/gone'}}"))
+    loaded(config=SMOKE.with_name("training_configuration.yaml"))
+
+
+def changed_config(folder: Path, **changes: Any) -> None:
+    (folder / "config.json").write_text(json.dumps(hugging_face_config(SHAPE) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model_type": "qwen2"}, "model_type 'qwen2'; this trainer has llama only"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            r'rope_scaling\.rope_type: expected .*, got "yarn"',
+        ),
+        (
+            {"hidden_size": "48"},
+            r'config\.json of .*: model\.architecture\.hidden_size: expected .*, got "48"',
+        ),
+        ({"num_attention_heads": 5}, "config.json of .* 5 does not divide the hidden size 48"),
+    ],
+)
+def test_a_model_that_is_not_ours_is_refused_by_what_it_says(
+    folder: Path, changes: dict[str, Any], problem: str
+) -> None:
+    changed_config(folder, **changes)
+    with pytest.raises(ConfigError, match=problem):
+        loaded(f"model.path={folder}")
+
+
+def test_a_folder_without_what_decides_is_refused_with_the_keys_to_set(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json beside .*Mein Modell ä.* to null"):
+        loaded(f"model.path={folder}")
+    assert loaded(f"model.path={folder}", "model.tokenizer=null").config.model.architecture == SHAPE
+    (folder / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"no config\.json beside it.*num_attention_heads"):
+        loaded(f"model.path={folder}", "model.tokenizer=null")
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf", "checkpoint"])
+def test_every_form_of_our_own_is_started_from_without_a_key(
+    tiny_config: Build, run_training: Run, tmp_path: Path, form: str
+) -> None:
+    scaling = {"rope_type": "llama3", "original_max_position_embeddings": 8192}
+    config = tiny_config(model={"architecture": {"rope_scaling": scaling, "tie_word_embeddings": True}})
+    run_training(config)
+    path = tmp_path / "run/checkpoints/step-00000012"
+    if form != "checkpoint":
+        path = tmp_path / "exported"
+        write_export(plan_export(RunDirectory(tmp_path / "run"), gguf=form == "gguf"), path)
+        path = path / "weights.gguf" if form == "gguf" else path
+    found = loaded(f"model.path={path}", "data.sequence_length=16").config.model
+    expected = config.model.architecture.model_dump()
+    for key, value in found.architecture.model_dump().items():
+        assert value == pytest.approx(expected[key]), key
+    assert found.tokenizer is None
+    source = open_starting_weights(found)
+    assert source is not None
+    assert source.read("model.norm.weight").shape == (32,)
+
+
+def test_all_of_the_architecture_is_in_reach_of_the_weights() -> None:
+    assert {key.split(".")[2] for key in KEYS} == set(ArchitectureConfig.model_fields)
+    assert ARCHITECTURE == ("model", "architecture")
+    assert "architecture" in ModelConfig.model_fields

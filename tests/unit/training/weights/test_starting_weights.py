@@ -1,0 +1,182 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.run.whole_files import sha256_of_file
+from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.model.model import build_model
+from trainyard.training.run.lifecycle import describe
+from trainyard.training.run.run_request import Request
+from trainyard.training.weights.starting_weights import load_weights, open_weights, require_weights
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+TIED: dict[str, Any] = {"architecture": {"tie_word_embeddings": True}}
+
+
+def test_only_a_run_that_begins_needs_its_weights_before_its_data(tiny_config: Build, tmp_path: Path) -> None:
+    directory, config = RunDirectory(tmp_path / "run"), tiny_config(model={"path": str(tmp_path / "gone")})
+    with pytest.raises(ConfigError, match="does not exist"):
+        require_weights(config, directory, "auto")
+    directory.create()
+    directory.run_file.write_text("{}")
+    require_weights(config, directory, "auto")
+    require_weights(config, directory, str(tmp_path / "checkpoint"))
+    with pytest.raises(ConfigError, match="does not exist"):
+        require_weights(config, directory, "none")
+
+
+@pytest.mark.parametrize("name", ["absent.gguf", "absent", "absent.safetensors"])
+def test_a_missing_file_stops_the_run_before_it_starts(
+    tiny_config: Build, run_training: Run, tmp_path: Path, name: str
+) -> None:
+    config = tiny_config(model={"path": str(tmp_path / name)})
+    with pytest.raises(
+        ConfigError, match=r"model\.path: .*absent.* does not exist.*--set model\.path=null"
+    ) as no:
+        run_training(config)
+    assert no.value.exit_code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_are_not_finite_are_not_started_from(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    config = tiny_config(model={"path": str(tmp_path / "model.safetensors")})
+    tensors = dict(build_model(config.model.architecture, seed=0).state_dict())
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight holds values that are not finite"):
+        run_training(config)
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json"))
+
+
+def test_a_file_of_no_known_form_stops_the_run(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    (tmp_path / "folder").mkdir()
+    for name in ("model.pt", "folder"):
+        with pytest.raises(ConfigError, match=r"no known form.*--set model\.path=null"):
+            run_training(tiny_config(model={"path": str(tmp_path / name)}))
+
+
+def test_a_run_starts_from_the_weights_of_a_checkpoint(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    first = run_training(tiny_config(), "first")
+    path = tmp_path / "first/checkpoints/step-00000012"
+    second = run_training(tiny_config(model={"path": str(path)}, training={"max_steps": 1}), "second")
+    assert second["first_loss"] < first["first_loss"] - 0.5
+    assert second["first_loss"] == pytest.approx(first["final_loss"], abs=0.3)
+    run = read_run(tmp_path / "second/run.json")
+    assert run["model"] == {"path": str(path), "sha256": sha256_of_file(path / "manifest.json")}
+    assert [row["step"] for row in read_rows(tmp_path / "second/metrics.jsonl")] == [1]
+
+
+def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_again(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(), "first")
+    path = tmp_path / "first/checkpoints/step-00000012"
+    config = tiny_config(model={"path": str(path)})
+    run_training(config, "second")
+    record = read_run(tmp_path / "second/run.json")["model"]
+    path.rename(path.with_name("gone"))
+    run_training(tiny_config(model={"path": str(path)}, training={"max_steps": 14}), "second")
+    assert read_run(tmp_path / "second/run.json")["model"] == record
+
+
+def test_what_would_be_trained_is_said_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
+    def said(**model: Any) -> dict[str, Any]:
+        config = tiny_config(model=model)
+        data = prepare_data(config.data, config.model)
+        return describe(Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {}))
+
+    assert said()["starts_from"] is None
+    with pytest.raises(ConfigError, match="does not exist"):
+        said(path=str(tmp_path / "absent.gguf"))
+
+
+def test_random_weights_leave_no_record(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    run_training(tiny_config(training={"max_steps": 1}))
+    assert "model" not in read_run(tmp_path / "run/run.json")
+
+
+def test_a_checkpoint_with_a_flipped_byte_is_not_started_from(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(), "first")
+    path = tmp_path / "first/checkpoints/step-00000012"
+    data = next(path.glob("*.distcp"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.path: .*does not verify \(.*SHA-256"):
+        open_weights(path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="the save was never completed"):
+        open_weights(path)
+
+
+def test_tied_weights_are_read_from_a_checkpoint_that_holds_them_twice(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(model=TIED), "first")
+    path = tmp_path / "first/checkpoints/step-00000012"
+    config = tiny_config(model=TIED | {"path": str(path)}, training={"max_steps": 1})
+    assert run_training(config, "second")["first_loss"] < 4
+
+
+@pytest.fixture
+def second_of_two() -> Iterator[DeviceMesh]:
+    """This process as rank 1 of 2; nothing is sent, so a collective would give wrong numbers."""
+    init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    destroy_process_group()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_rank_keeps_its_own_part_of_every_tensor(
+    second_of_two: DeviceMesh, tmp_path: Path, tied: bool
+) -> None:
+    shape = ArchitectureConfig(vocab_size=257, hidden_size=32, num_layers=1, tie_word_embeddings=tied)
+    whole = dict(build_model(shape, seed=1).named_parameters())
+    save_file({name: tensor.detach() for name, tensor in whole.items()}, tmp_path / "m.safetensors")
+    model = build_model(shape, seed=2)
+    fully_shard(model.model.layers[0], mesh=second_of_two)
+    fully_shard(model, mesh=second_of_two)
+    load_weights(model, open_weights(tmp_path / "m.safetensors"))
+    parts = {name: parameter.to_local() for name, parameter in model.named_parameters()}  # type: ignore[attr-defined]
+    assert parts.keys() == whole.keys()
+    for name, part in parts.items():
+        assert torch.equal(part, whole[name].chunk(2)[1]), name
+    assert parts["model.embed_tokens.weight"].shape == (128, 32)
+
+
+def test_columns_of_tensor_parallel_weights_are_kept_too(second_of_two: DeviceMesh, tmp_path: Path) -> None:
+    shape = ArchitectureConfig(hidden_size=32, num_layers=1)
+    whole = dict(build_model(shape, seed=1).named_parameters())
+    save_file({name: tensor.detach() for name, tensor in whole.items()}, tmp_path / "m.safetensors")
+    model = build_model(shape, seed=2)
+    plan = {"self_attn.q_proj": ColwiseParallel(), "self_attn.o_proj": RowwiseParallel()}
+    parallelize_module(model.model.layers[0], second_of_two, plan)
+    load_weights(model, open_weights(tmp_path / "m.safetensors"))
+    found = dict(model.named_parameters())
+    for part, dimension in (("q_proj", 0), ("o_proj", 1)):
+        name = f"model.layers.0.self_attn.{part}.weight"
+        assert torch.equal(found[name].to_local(), whole[name].chunk(2, dimension)[1])  # type: ignore[attr-defined]
+    name = "model.layers.0.self_attn.k_proj.weight"
+    assert torch.equal(found[name], whole[name])

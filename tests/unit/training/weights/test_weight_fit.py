@@ -1,0 +1,182 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
+from trainyard.errors import ConfigError
+from trainyard.training.model.model import build_model
+from trainyard.training.weights.hugging_face_config import hugging_face_config
+from trainyard.training.weights.starting_weights import open_starting_weights, open_weights
+
+SHAPE = ArchitectureConfig(hidden_size=32, intermediate_size=48, num_layers=3, num_attention_heads=4)
+Tensors = dict[str, torch.Tensor]
+
+
+def weights(shape: ArchitectureConfig = SHAPE) -> Tensors:
+    tensors = dict(build_model(shape, seed=0).state_dict())
+    return {
+        name: value.clone()
+        for name, value in tensors.items()
+        if not shape.tie_word_embeddings or name != "lm_head.weight"
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a Hugging Face folder; `config` changes its config.json."""
+
+    def write(tensors: Tensors, **config: Any) -> Path:
+        save_file(tensors, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text(json.dumps(hugging_face_config(SHAPE) | config))
+        return tmp_path
+
+    return write
+
+
+def refusal(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
+    """The lines that say why the weights are refused."""
+    with pytest.raises(ConfigError) as error:
+        open_starting_weights(ModelConfig(name="m", path=str(path), architecture=shape))
+    first, *lines, last = str(error.value).splitlines()
+    assert first == f"model.path: {path} does not fit model.architecture:"
+    assert "--set model.path=null" in last
+    return [line.strip() for line in lines]
+
+
+def test_weights_that_fit_are_opened(folder: Callable[..., Path]) -> None:
+    path = folder(weights())
+    assert open_starting_weights(ModelConfig(name="m", path=str(path), architecture=SHAPE)) is not None
+
+
+def test_every_difference_is_named_once_with_its_key(folder: Callable[..., Path]) -> None:
+    path = folder(weights(), rope_theta=500000.0, rms_norm_eps=1e-6)
+    other = SHAPE.model_copy(update={"vocab_size": 300, "intermediate_size": 64, "num_key_value_heads": 4})
+    here = "in the configuration"
+    words, inner = f"{here} (vocab_size 300)", f"{here} (intermediate_size 64), in 3 layers"
+    keys = f"{here} (num_key_value_heads 4 of 8 each), in 3 layers"
+    assert refusal(path, other) == [
+        "model.architecture.num_key_value_heads: the file says 2, the configuration 4",
+        "model.architecture.rope_theta: the file says 500000, the configuration 10000",
+        "model.architecture.rms_norm_eps: the file says 1e-06, the configuration 1e-05",
+        f"lm_head.weight: [256, 32] in the file, [300, 32] {words}",
+        f"model.embed_tokens.weight: [256, 32] in the file, [300, 32] {words}",
+        f"model.layers.N.mlp.down_proj.weight: [32, 48] in the file, [32, 64] {inner}",
+        f"model.layers.N.mlp.gate_proj.weight: [48, 32] in the file, [64, 32] {inner}",
+        f"model.layers.N.mlp.up_proj.weight: [48, 32] in the file, [64, 32] {inner}",
+        f"model.layers.N.self_attn.k_proj.weight: [16, 32] in the file, [32, 32] {keys}",
+        f"model.layers.N.self_attn.v_proj.weight: [16, 32] in the file, [32, 32] {keys}",
+    ]
+
+
+def test_another_number_of_layers_is_one_line(folder: Callable[..., Path]) -> None:
+    for layers in (2, 5):
+        assert refusal(folder(weights()), SHAPE.model_copy(update={"num_layers": layers})) == [
+            f"model.architecture.num_layers: the file says 3, the configuration {layers}"
+        ]
+
+
+def test_the_same_shapes_with_other_heads_are_refused(folder: Callable[..., Path]) -> None:
+    """Half as many heads of twice the size have tensors of the same shapes, and another meaning."""
+    other = SHAPE.model_copy(update={"num_attention_heads": 2, "num_key_value_heads": 1})
+    assert refusal(folder(weights()), other) == [
+        "model.architecture.num_attention_heads: the file says 4, the configuration 2",
+        "model.architecture.num_key_value_heads: the file says 2, the configuration 1",
+    ]
+
+
+def test_missing_and_unexpected_tensors_are_named(folder: Callable[..., Path]) -> None:
+    tensors = weights()
+    del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
+    for layer in range(3):
+        tensors[f"model.layers.{layer}.self_attn.q_proj.bias"] = torch.zeros(32)
+    assert refusal(folder(tensors)) == [
+        "model.layers.N.self_attn.q_proj.bias: no part of the model; [32] in the file, in 3 layers",
+        "model.layers.1.mlp.up_proj.weight: not in the file; the configuration has [48, 32]",
+        "model.norm.weight: not in the file; the configuration has [32]",
+    ]
+
+
+def test_the_rotary_table_of_old_exports_is_no_surprise(folder: Callable[..., Path]) -> None:
+    path = folder(weights() | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    assert open_starting_weights(ModelConfig(name="m", path=str(path), architecture=SHAPE)) is not None
+
+
+def test_a_tied_file_needs_a_tied_configuration_and_the_other_way_round(folder: Callable[..., Path]) -> None:
+    tied = SHAPE.model_copy(update={"tie_word_embeddings": True})
+    assert refusal(folder(weights(tied), tie_word_embeddings=True)) == [
+        "model.architecture.tie_word_embeddings: the file says true, the configuration false"
+    ]
+    assert refusal(folder(weights()), tied) == [
+        "model.architecture.tie_word_embeddings: the file says false, the configuration true"
+    ]
+    assert refusal(folder(weights(tied))) == [
+        "lm_head.weight: not in the file; the configuration has [256, 32]"
+    ]
+
+
+def test_a_single_file_without_a_config_is_judged_by_its_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file(weights(), path)
+    shape = SHAPE.model_copy(update={"num_layers": 4, "tie_word_embeddings": True, "rope_theta": 1.0})
+    assert refusal(path, shape) == [
+        "model.architecture.num_layers: the file says 3, the configuration 4",
+        "model.architecture.tie_word_embeddings: the file says false, the configuration true",
+    ]
+
+
+def test_another_rotary_scaling_is_refused(folder: Callable[..., Path]) -> None:
+    start = "model.architecture.rope_scaling: the file says"
+    linear = folder(weights(), rope_scaling={"type": "linear", "factor": 2.0})
+    assert refusal(linear) == [f"{start} linear (factor 2), the configuration default"]
+    scaling = RopeScalingConfig(rope_type="llama3", factor=8.0)
+    scaled = folder(weights(), rope_scaling=scaling.model_dump() | {"factor": 32.0})
+    rest = "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192"
+    assert refusal(scaled, SHAPE.model_copy(update={"rope_scaling": scaling})) == [
+        f"{start} llama3 (factor 32, {rest}), the configuration llama3 (factor 8, {rest})"
+    ]
+
+
+def test_integers_are_not_taken_for_weights(folder: Callable[..., Path]) -> None:
+    tensors = weights()
+    tensors["model.norm.weight"] = torch.ones(32, dtype=torch.int8)
+    assert refusal(folder(tensors)) == [
+        "model.norm.weight: stored as I8; only BF16, F16, F32, F64 can be read"
+    ]
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        open_weights(path)
+    return str(error.value)
+
+
+def test_another_family_and_quantised_weights_are_refused(folder: Callable[..., Path]) -> None:
+    assert "model_type 'qwen2'; this trainer has llama only" in refused(folder(weights(), model_type="qwen2"))
+    assert "hidden_act 'gelu'; this trainer has silu" in refused(folder(weights(), hidden_act="gelu"))
+    quantised = folder(weights(), quantization_config={"quant_method": "gptq"})
+    assert "describes quantised weights" in refused(quantised)
+    (quantised / "config.json").write_text("[]")
+    assert "model_type None" in refused(quantised)
+    (quantised / "config.json").write_text("{")
+    assert "not readable as JSON" in refused(quantised)
+
+
+def test_broken_folders_are_named(folder: Callable[..., Path]) -> None:
+    path = folder(weights())
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "not a whole .safetensors file" in refused(path)
+    index = path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}))
+    assert "files that are not there: one.safetensors, two.safetensors" in refused(path)
+    index.write_text("[]")
+    assert "is not an index of weights" in refused(path)
+    index.unlink()
+    (path / "model.safetensors").rename(path / "one.safetensors")
+    (path / "two.safetensors").write_bytes(whole)
+    assert "holds 2 .safetensors files" in refused(path)
