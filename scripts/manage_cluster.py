@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def show_clusters(args: argparse.Namespace) -> int:
     from trainyard.cluster.hyperpod import cluster_list_record, hyperpod_cluster
     from trainyard.gateways.kubernetes.eks import list_clusters
-    from trainyard.gateways.kubernetes.hyperpod import HyperPod
+    from trainyard.gateways.kubernetes.sagemaker import HyperPod
     from trainyard.report.cluster.fix_text import cluster_lines
 
     eks = [cluster.record() for cluster in list_clusters(args.region)]

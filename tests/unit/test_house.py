@@ -42,7 +42,7 @@ MAY_IMPORT = {
 ROOMS = {
     "training": "runtime model checkpoint weights data export run grpo rehearsal recipe workers",
     "artifacts": "store record verify promotion upload restore retention",
-    "report": "facts dashboard plan terminal slack change",
+    "report": "facts dashboard plan cluster terminal slack change",
 }
 """The rooms of a part, in the order in which they build on each other: a room imports only rooms before
 it."""

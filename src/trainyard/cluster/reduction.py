@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from trainyard.cluster.quantities import NotAQuantityError, thousandths
+from trainyard.cluster.resource_quantities import NotAQuantityError, thousandths
 from trainyard.cluster.snapshot import (
     Amounts,
     ClusterQueue,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from trainyard.cluster.quantities import NotAQuantityError, parse_quantity
+from trainyard.cluster.resource_quantities import NotAQuantityError, parse_quantity
 from trainyard.cluster.snapshot import Volume
 
 Json = Mapping[str, Any]

@@ -4,7 +4,7 @@ Enters: `Facts`. Leaves: outcomes. To add one: a module with a CHECK, a line in 
 """
 
 from trainyard.cluster.checks import (
-    api,
+    api_server,
     auto_resume,
     device_plugin,
     efa,
@@ -15,7 +15,7 @@ from trainyard.cluster.checks import (
     namespace,
     node_health,
     operator,
-    permissions,
+    own_permissions,
     placement,
     pod_security,
     queue,
@@ -27,8 +27,8 @@ from trainyard.cluster.checks import (
 from trainyard.cluster.checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
-    api.CHECK,
-    permissions.CHECK,
+    api_server.CHECK,
+    own_permissions.CHECK,
     namespace.CHECK,
     gpu.CHECK,
     device_plugin.CHECK,

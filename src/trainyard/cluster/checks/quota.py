@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from trainyard.cluster.admission import gpus_wanted
 from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_seen, passed
 from trainyard.cluster.demand import GPU
-from trainyard.cluster.quantities import written
+from trainyard.cluster.resource_quantities import written
 from trainyard.cluster.snapshot import Quota, Unseen
 
 

@@ -29,7 +29,7 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.kubernetes.access import Access
+from trainyard.gateways.kubernetes.cluster_access import Access
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.kubernetes.access import Access, eks_access, pod_access, read_access
+from trainyard.gateways.kubernetes.cluster_access import Access, eks_access, pod_access, read_access
 from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
-from trainyard.gateways.kubernetes.hyperpod import HyperPod
+from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 
 def access_by_name(name: str, region: str = "") -> Access:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cluster.quantities import NotAQuantityError, parse_quantity, thousandths, written
+from trainyard.cluster.resource_quantities import NotAQuantityError, parse_quantity, thousandths, written
 
 FACTORS: dict[str, int | Fraction] = {
     "": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),
