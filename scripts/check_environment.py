@@ -117,6 +117,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         rooms=rooms(config, run_dir, store),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=differences(pins, installed_versions()),
+        environment=sys.prefix,
         missing_for_compiling=missing_for_compiling(on_gpu=bool(memory) and config.model.device != "cpu"),
     )
 

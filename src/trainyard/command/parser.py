@@ -4,9 +4,11 @@ The types of options are those of `command.arguments`.
 """
 
 import argparse
+import contextlib
 from typing import NoReturn
 
 from trainyard.command import arguments
+from trainyard.errors import ExitCode
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MOST_REPEATED = 120
@@ -14,10 +16,12 @@ _MOST_REPEATED = 120
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage is answered in short words: a value that argparse repeats may have any length."""
+    """Shortens the values that argparse repeats, and keeps exit code 2 when nobody reads stderr."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(arguments.with_short_words(message, most=_MOST_REPEATED))
+        with contextlib.suppress(OSError):  # before Python 3.11.3 argparse passed it on
+            super().error(arguments.with_short_words(message, most=_MOST_REPEATED))
+        raise SystemExit(ExitCode.USAGE)
 
 
 def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.ArgumentParser:

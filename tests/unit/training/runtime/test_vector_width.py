@@ -1,5 +1,6 @@
 """The width of the vectors in compiled kernels, read off the code that is generated."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,8 @@ def settings() -> Iterator[None]:
 def test_the_generated_code_has_vectors_of_that_width(bits: int) -> None:
     if bits not in widths_here():
         pytest.skip(f"this CPU has no vectors of {bits} bits")
+    if " " in sys.prefix:
+        pytest.skip("torch 2.13 cannot link from a folder with a space")
     set_vector_width(bits)
     assert hardware.vector_width() == bits
     numbers = torch.arange(1024, dtype=torch.float32)
