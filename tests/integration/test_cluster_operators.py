@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.integration.control_plane import operator, started
-from tests.unit.cluster.generated import node, workload
+from tests.unit.cluster.generated import node, nvidia_plugin
 from tests.unit.cluster.judging import SCRIPT, found_by
 
 pytestmark = pytest.mark.slow
@@ -178,8 +178,7 @@ def test_rights_are_judged_by_the_api_server_itself(plane: Any, training: Any, t
 
 
 def test_safe_remedies_are_carried_out_and_nothing_else(plane: Any, kueue: Any, tmp_path: Path) -> None:
-    image = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
-    plugin = workload("DaemonSet", "nvidia-device-plugin-daemonset", image, name="nvidia-device-plugin-ds")
+    plugin = nvidia_plugin()
     plugin.pop("status")
     (tmp_path / "plugin.yaml").write_text(f"# pinned\n---\n{json.dumps(plugin)}\n---\n")
     (tmp_path / "config.yaml").write_text(

@@ -146,8 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
             asked = body["spec"]["resourceAttributes"]
             allowed = (asked["verb"], asked["resource"]) not in recorded.refused
             return 201, {**body, "status": {"allowed": allowed}}
-        space = path.split("/namespaces/")[1].split("/", maxsplit=1)[0] if "/namespaces/" in path else ""
-        if space and space not in recorded.state.get("/api/v1/namespaces", {}):
+        space, inside, _ = path.partition("/namespaces/")[2].partition("/")
+        if inside and space not in recorded.state.get("/api/v1/namespaces", {}):
             return 404, _status(404, f'namespaces "{space}" not found')
         if "dryRun" not in query:
             recorded.created.append(body)

@@ -1,0 +1,162 @@
+"""Remedies: what is pinned, the order of applying, what is left to people, and that nothing is forced."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cluster.faults import FAULTS
+from tests.unit.cluster.generated import CLUSTERS, changed, nvidia_plugin, plain_eks
+from tests.unit.cluster.judging import SCRIPT, verdict_of
+from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
+
+from trainyard.cluster.fix import Supplies, in_order, is_pinned, plan_fix, require_pinned
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.applying import apply_all
+from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
+
+FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    with serving(plain_eks().state) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("image", "pinned"),
+    [
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", True),
+        ("a/b@sha256:" + "0" * 64, True),
+        ("registry:5000/a/b:1.2", True),
+        ("a/b", False),
+        ("registry:5000/a/b", False),
+        ("a/b:latest", False),
+        ("a/b:main", False),
+        ("a/b:stable", False),
+    ],
+)
+def test_an_image_is_pinned_by_version_or_digest(image: str, pinned: bool) -> None:
+    assert is_pinned(image) == pinned
+    body = nvidia_plugin()
+    body["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    if pinned:
+        assert require_pinned("plugin.yaml", [body]) == (body,)
+    else:
+        with pytest.raises(ConfigError, match=r"plugin\.yaml: .*not pinned"):
+            require_pinned("plugin.yaml", [body])
+
+
+@pytest.mark.parametrize("wrong", [[], ["text"], [{"kind": "Pod"}], [{"kind": "Pod", "apiVersion": "v1"}]])
+def test_a_manifest_that_holds_no_objects_is_refused(wrong: list[Any]) -> None:
+    with pytest.raises(ConfigError, match=r"plugin\.yaml"):
+        require_pinned("plugin.yaml", wrong)
+
+
+def test_what_others_need_comes_first_and_webhooks_last() -> None:
+    kinds = ["ValidatingWebhookConfiguration", "Deployment", "CustomResourceDefinition", "Namespace", "Role"]
+    ordered = [body["kind"] for body in in_order([{"kind": kind} for kind in kinds])]
+    assert ordered[:2] == ["Namespace", "CustomResourceDefinition"]
+    assert ordered[-1] == "ValidatingWebhookConfiguration"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_nothing_is_applied_that_was_not_supplied_and_nothing_is_ever_removed(
+    fault: Any, tmp_path: Path
+) -> None:
+    name = fault.only[0] if fault.only else next(n for n in CLUSTERS if n not in fault.leave_out)
+    cluster = CLUSTERS[name]()
+    with serving(changed(cluster, fault.plant)) as recorded:
+        plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
+        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan, *fault.options)
+    steps = plan_fix(verdict, Supplies())
+    automatic = [step for step in steps if step.automatic]
+    assert [body["kind"] for step in automatic for body in step.objects] == (
+        ["Namespace"] if fault.name == "no namespace" else []
+    )
+    commands = " ".join(step.command for step in steps)
+    assert [word for word in FORBIDDEN if f"kubectl {word}" in commands] == []
+    assert fault.severity == "info" or any(step.check == fault.check for step in steps)
+
+
+def api_of(recorded: Recorded, folder: Path) -> Api:
+    path = recorded.kubeconfig(folder)
+    return Api(access_by_kubeconfig(path, "", read=lambda p: json.loads(p.read_text()), environment={}))
+
+
+NAMESPACE: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
+
+
+def test_an_object_is_applied_without_force(recorded: Recorded, tmp_path: Path) -> None:
+    served = {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
+    recorded.misbehaviours.append(Misbehaviour("/api/v1", 200, body=served, method="GET"))
+    apply_all(api_of(recorded, tmp_path), [NAMESPACE])
+    assert recorded.created == [NAMESPACE]
+    patch = next(request for request in recorded.requests if request.startswith("PATCH"))
+    assert "fieldManager=trainyard" in patch
+    assert "force" not in patch
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(409, ServiceError), (403, PermissionRefusedError), (422, ServiceError)]
+)
+def test_a_refused_object_is_named(
+    status: int, error: type[Exception], recorded: Recorded, tmp_path: Path
+) -> None:
+    served = {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
+    recorded.misbehaviours.append(Misbehaviour("/api/v1", 200, body=served, method="GET"))
+    recorded.misbehaviours.append(Misbehaviour("/api/v1/namespaces/n", status, method="PATCH"))
+    with pytest.raises(error, match=f"Namespace/n was refused .{status}"):
+        apply_all(api_of(recorded, tmp_path), [NAMESPACE])
+
+
+def test_a_kind_that_is_never_served_is_given_up(recorded: Recorded, tmp_path: Path) -> None:
+    body = {"apiVersion": "no.such/v1", "kind": "Thing", "metadata": {"name": "x"}}
+    with pytest.raises(WaitTimeoutError, match="Thing/x"):
+        apply_all(api_of(recorded, tmp_path), [body], seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("check", "--apply"), "--apply is for fix"),
+        (("fix", "--apply", "--dry-run"), "without --dry-run"),
+        (("check", "--cluster", "a", "--kubeconfig", "b"), "leave --kubeconfig"),
+        (("check", "--set", "a=b"), "--config"),
+        (("check", "--prometheus", "http://x"), "--prometheus is for nodes"),
+        (("check", "--num-nodes", "0"), "above 0"),
+        (("check", "--gpu-per-node", "-1"), "--gpu-per-node"),
+        (("look",), "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_said(options: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_the_summary_of_a_job_and_a_narrow_terminal(recorded: Recorded, tmp_path: Path) -> None:
+    kubeconfig = str(recorded.kubeconfig(tmp_path))
+    summary, output = tmp_path / "summary.md", tmp_path / "output"
+    environment = os.environ | {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_OUTPUT": str(output),
+        "COLUMNS": "80",
+    }
+    line = [sys.executable, str(SCRIPT), "check", "--kubeconfig", kubeconfig, "--num-nodes", "9"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 1
+    assert "Not ready: 1 error" in done.stdout
+    assert [row for row in done.stdout.splitlines() if len(row) > 80] == []
+    text = summary.read_text()
+    assert text.startswith("### ❌ Not ready")
+    assert "| ❌ | capacity |" in text
+    assert "capacity: 4 places for 9" in output.read_text()
