@@ -1,7 +1,8 @@
 """Quantities as Kubernetes writes them: `100m`, `1.5Gi`, `1e3`, `107374182400m`.
 
 The rules are those of k8s.io/apimachinery `pkg/api/resource`: a sign, digits with at most one point, and one
-suffix, which is binary (Ki to Ei), decimal (n, u, m, k to E) or an exponent (e3, E3).
+suffix, which is binary (Ki to Ei), decimal (n, u, m, k to E) or an exponent (e3, E3). A number without digits
+is 0, as the API server has it.
 """
 
 import re
@@ -18,7 +19,7 @@ _DECIMAL = {
 }
 _SUFFIXES = {**_DECIMAL, **{name: Fraction(value) for name, value in _BINARY.items()}}
 _FORM = re.compile(
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))"
+    r"(?P<number>[+-]?\d*\.?\d*)"
     r"(?:[eE](?P<exponent>[+-]?\d{1,4})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))",
     re.ASCII,
 )
@@ -33,10 +34,12 @@ class NotAQuantityError(ValueError):
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str | int) -> Fraction:
     """The exact amount. Raises NotAQuantityError."""
-    match = _FORM.fullmatch(str(text)) if len(str(text)) <= _LONGEST else None
+    plain = str(text).strip()
+    match = _FORM.fullmatch(plain) if 0 < len(plain) <= _LONGEST else None
     if match is None:
         raise NotAQuantityError(f"{str(text)[:_LONGEST]!r} is no quantity such as 8, 100m, 1.5Gi or 1e3")
-    number = Fraction(match["number"].rstrip("."))
+    digits = match["number"].rstrip(".")
+    number = Fraction(digits if digits.strip("+-") else 0)
     if match["exponent"] is not None:
         return number * Fraction(10) ** int(match["exponent"])
     return number * _SUFFIXES[match["suffix"] or ""]
