@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.integration.control_plane import started
 
-from trainyard.cluster.quantities import NotAQuantityError, thousandths
+from trainyard.cluster.resource_quantities import NotAQuantityError, thousandths
 
 pytestmark = pytest.mark.slow
 NUMBERS = ("0", "1", "1.5", ".5", "5.", "+2", "007", "1.2.3", "", "x", "1 ", "12345678901")
