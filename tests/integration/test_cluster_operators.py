@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.integration.control_plane import operator, started
 from tests.unit.cluster.generated import node, nvidia_plugin
-from tests.unit.cluster.judging import SCRIPT, found_by
+from tests.unit.cluster.judging import SCRIPT, found_by, look_at
 
 pytestmark = pytest.mark.slow
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -72,6 +72,30 @@ def checked(plane: Any, *options: str) -> dict[str, list[dict[str, str]]]:
 
 def test_an_operator_without_a_deployment_is_known_by_its_webhook(plane: Any, training: Any) -> None:
     assert checked(plane) == {}
+
+
+def test_a_secret_is_looked_for_without_its_content(plane: Any, training: Any) -> None:
+    plane.kubectl("create", "secret", "generic", "hf", "-n", "team", "--from-literal=token=do-not-send")
+    assert checked(plane, "--secret", "hf") == {}
+    assert "no secret other" in checked(plane, "--secret", "other")["namespace"][0]["evidence"]
+    api = look_at(Path(plane.kubeconfig)).api
+    found = api.get("/api/v1/namespaces/team/secrets/hf", metadata_of="object")
+    assert found["metadata"]["name"] == "hf"
+    assert "data" not in found
+    listed = api.get("/api/v1/namespaces/team/secrets", metadata_of="list")
+    assert all("data" not in item for item in listed["items"])
+
+
+def test_who_is_impersonated_is_what_counts(plane: Any, training: Any, tmp_path: Path) -> None:
+    document = json.loads(Path(plane.kubeconfig).read_text())
+    document["users"][0]["user"] |= {"as": "someone", "as-groups": ["readers", "system:masters"]}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(document))
+    assert found_by(path, "--num-nodes", "4", "--namespace", "team") == []
+    document["users"][0]["user"]["as-groups"] = ["readers"]
+    path.write_text(json.dumps(document))
+    found = found_by(path, "--num-nodes", "4", "--namespace", "team")
+    assert "permissions" in {entry["check"] for entry in found}
 
 
 def test_a_webhook_that_does_not_answer_is_found(plane: Any, training: Any) -> None:

@@ -44,7 +44,7 @@ class Api(Protocol):
     server_time: float | None
     clock_at_answer: float
 
-    def get(self, path: str, *, names_only: bool = False) -> Any: ...
+    def get(self, path: str, *, metadata_of: str = "") -> Any: ...
 
     def whole_list(
         self, path: str, reduce: Callable[[Json], Answer | None], **query: str
@@ -256,7 +256,7 @@ class Looking:
         return found if isinstance(found, Unseen) else dict(_flat(found))
 
     def _names(self, path: str) -> frozenset[str]:
-        answer = self.api.get(path, names_only=True) or {}
+        answer = self.api.get(path, metadata_of="list") or {}
         return frozenset(_name_of(item) for item in answer.get("items") or ())
 
     def _hooks(self) -> frozenset[str]:
@@ -288,7 +288,7 @@ class Looking:
         if not self.demand.secret:
             return Unseen("no secret is named", absent=True)
         path = f"/api/v1/namespaces/{quote(self.demand.namespace)}/secrets/{quote(self.demand.secret)}"
-        return self.api.get(path, names_only=True) is not None
+        return self.api.get(path, metadata_of="object") is not None
 
     def _job_trial(self, served: Served) -> Trial | Unseen:
         kind = self._kind(served)

@@ -148,7 +148,8 @@ def test_what_that_program_is_asked_beyond_it_is_left_to_it(
 
 def test_impersonation_is_kept() -> None:
     access = read_access(document({"token": "t", "as": "lead", "as-groups": ["a", "b"]}), path=CONFIG)
-    assert access.impersonated == {"Impersonate-User": "lead", "Impersonate-Group": "a,b"}
+    groups = (("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
+    assert access.impersonated == (("Impersonate-User", "lead"), *groups)
 
 
 def test_a_client_certificate_is_loaded_and_a_wrong_one_is_said(tmp_path: Path) -> None:

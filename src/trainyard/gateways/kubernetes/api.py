@@ -48,7 +48,11 @@ _CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
 _HEAD = 4096
 """Bytes in which the metadata of a list stand."""
 PLAIN = "application/json"
-NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+METADATA = {
+    "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    "list": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+}
+"""Names and labels only: the content of a Secret must not be sent."""
 Json = dict[str, Any]
 Kept = TypeVar("Kept")
 
@@ -67,12 +71,14 @@ class Api:
         self.clock_at_answer = 0.0
         """What the clock here said at that moment."""
 
-    def get(self, path: str, *, names_only: bool = False) -> Any:
+    def get(self, path: str, *, metadata_of: str = "") -> Any:
         """The answer to a read; None where there is no such thing.
+
+        `metadata_of` an `object` or a `list` asks for nothing else of it.
 
         Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
         """
-        body = self._read(path, NAMES_ONLY if names_only else PLAIN)
+        body = self._read(path, METADATA[metadata_of] if metadata_of else PLAIN)
         return None if body is None else _parsed(body, path)
 
     def whole_list(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
@@ -197,7 +203,7 @@ class Api:
             return self._token
 
     def _identity(self, token: str) -> dict[str, str]:
-        headers = dict(self.access.impersonated)
+        headers: dict[str, str] = {}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         elif self.access.credentials.basic:
@@ -212,13 +218,15 @@ class Api:
         import urllib3
 
         timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self._seconds), read=self._seconds)
-        headers = {"User-Agent": "trainyard", "Accept-Encoding": "gzip", **headers}
+        sent = urllib3.HTTPHeaderDict({"User-Agent": "trainyard", "Accept-Encoding": "gzip", **headers})
+        for name, value in self.access.impersonated:
+            sent.add(name, value)  # a header of its own for each group
         address = self.access.server[: -len(self._base)] if self._base else self.access.server
         try:
             answer = self._pool.request(
                 method,
                 address + self._base + path,
-                headers=headers,
+                headers=sent,
                 body=body,
                 timeout=timeout,
                 retries=False,

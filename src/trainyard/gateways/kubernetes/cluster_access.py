@@ -56,7 +56,7 @@ class Access:
     context: str = ""
     namespace: str = ""
     """The default one of the context."""
-    impersonated: Mapping[str, str] = field(default_factory=dict)
+    impersonated: tuple[tuple[str, str], ...] = ()
     """Headers of `as` and `as-groups`."""
 
 
@@ -219,11 +219,9 @@ def _options(arguments: list[str]) -> dict[str, str]:
     return found
 
 
-def _impersonated(user: Json) -> Mapping[str, str]:
-    headers = {"Impersonate-User": str(user["as"])} if user.get("as") else {}
-    if user.get("as-groups"):
-        headers["Impersonate-Group"] = ",".join(str(group) for group in user["as-groups"])
-    return headers
+def _impersonated(user: Json) -> tuple[tuple[str, str], ...]:
+    who = (("Impersonate-User", str(user["as"])),) if user.get("as") else ()
+    return (*who, *(("Impersonate-Group", str(group)) for group in user.get("as-groups") or ()))
 
 
 def _content(entry: Json, name: str, path: Path) -> bytes:
