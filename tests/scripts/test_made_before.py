@@ -64,3 +64,14 @@ def test_it_is_proven(run: RunDirectory) -> None:
     store = ["--run-dir", str(run.path), "--run-number", "1", "--store", (run.path.parent / "store").as_uri()]
     assert script("training_artifact_sync").main([*store, "--once"]) == 0
     assert script("prove_run").main(store) == 0
+
+
+def test_a_finished_run_is_still_finished_by_its_own_configuration(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The schema of today has more keys, so that the digest of the resolved configuration is another one."""
+    line = ["--config", str(run.config_file), "--run-dir", str(run.path)]
+    assert script("train").main(line) == 0
+    assert run.checkpoint_steps() == [STEPS]
+    assert script("train").main([*line, "--set", "training.learning_rate=0.5"]) == 2
+    assert "finished run of another configuration" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config.problems import DEFAULT, Origin, error_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard.config.from_weights import ReadWeights
     from trainyard.config.schema import Config
 
-__all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config"]
+__all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config", "values_sha256"]
 
 
 @dataclass(frozen=True)
@@ -74,5 +74,14 @@ def config_sha256(config: "Config") -> str:
 
     It includes values that cannot change the weights, so that equal digests mean equal configurations.
     """
-    canonical = json.dumps(config.to_plain(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return values_sha256(config.to_plain())
+
+
+def values_sha256(values: Mapping[str, Any]) -> str:
+    """Return the hex SHA-256 of plain values, as JSON with sorted keys.
+
+    For the values in a run's `config.yaml` it is the digest that was recorded, also if the schema has more
+    keys today. Raises TypeError or ValueError for values that JSON cannot hold.
+    """
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

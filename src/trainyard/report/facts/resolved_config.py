@@ -41,8 +41,11 @@ def config_settings(path: Path) -> dict[str, Any]:
 
 
 def config_digests(path: Path) -> frozenset[str]:
-    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing."""
-    from trainyard.config.load import config_sha256, load_config
+    """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing.
+
+    The values count as they stand and as resolved today: an earlier schema may have had fewer keys.
+    """
+    from trainyard.config.load import config_sha256, load_config, values_sha256
 
     content = _content(path)
     if content is None:
@@ -51,6 +54,8 @@ def config_digests(path: Path) -> frozenset[str]:
     # The configuration of another trainer has a digest of its bytes only.
     with suppress(ConfigError):
         digests.add(config_sha256(load_config(path).config))
+        with suppress(TypeError, ValueError):
+            digests.add(values_sha256(settings_of_config(content)))
     return frozenset(digests) if _content(path) == content else frozenset()
 
 

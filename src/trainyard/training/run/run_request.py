@@ -12,12 +12,13 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from trainyard.config.load import config_sha256, dump_yaml
+from trainyard.config.load import config_sha256, dump_yaml, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
+from trainyard.run.run_settings import read_settings
 from trainyard.run.whole_files import sha256_of_file, write_bytes_atomically
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after
@@ -98,12 +99,23 @@ def finished_before(
     if outcome.get("status") != "succeeded" or outcome.get("steps") != point.step:
         _require_steps_left(point, length)
         return None
-    if run.get("config_sha256") != config_sha256(request.config):
+    if not _is_of(directory, run.get("config_sha256"), request.config):
         raise ConfigError(
             f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
             "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
         )
     return outcome
+
+
+def _is_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
+    """Whether the run of digest `recorded` has this configuration, perhaps by a schema with fewer keys."""
+    if recorded == config_sha256(config):
+        return True
+    try:
+        settings = read_settings(directory.config_file.read_bytes())
+        return values_sha256(settings) == recorded and load_config(directory.config_file).config == config
+    except (OSError, ConfigError, TypeError, ValueError):
+        return False
 
 
 def _require_steps_left(point: ResumePoint | None, length: RunLength) -> None:
