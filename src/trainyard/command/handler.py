@@ -89,12 +89,24 @@ def _answer_of(main: Callable[[], int]) -> int:
             _logger.debug("where the space ran out:", exc_info=True)
             _say(f"The output could not be written: {error}\n")
             return ExitCode.NO
+        if isinstance(error, FileNotFoundError) and (folder := _missing_folder(error)):
+            _logger.debug("where the folder was missing:", exc_info=True)
+            _say(f"{folder[:300]}: no such folder. Make it first, or name another place.\n")
+            return ExitCode.USAGE
         if isinstance(error, OSError) and error.errno in (*_WRONG_NAMES, *_REFUSED):
             _logger.debug("where the file was refused:", exc_info=True)
             _say(f"{str(error.filename or '')[:300]}: {error.strerror}\n")
             return ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
         _say(traceback.format_exc())
         return ExitCode.BUG
+
+
+def _missing_folder(error: FileNotFoundError) -> str:
+    """Return the folder of the file that could not be opened, if it is missing; else nothing."""
+    if not isinstance(error.filename, str | bytes):
+        return ""
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename)))  # noqa: PTH100, PTH120 - any text
+    return "" if os.path.isdir(folder) else folder  # noqa: PTH112
 
 
 def _say(text: str) -> None:

@@ -68,6 +68,7 @@ class Grounds:
 
     def new(self) -> Path:
         """A path where nothing is yet."""
+        (self.path / "new").mkdir(exist_ok=True)
         return self.path / "new" / str(next(_fresh))
 
 

@@ -101,6 +101,7 @@ def odd_things(grounds: Grounds) -> Iterator[tuple[str, str]]:
         RAW,
         "file/below",
         "missing/below",
+        "nowhere/below",
         "pipe/x",
     )
     yield from ((name, str(odd / name)) for name in names)
