@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from trainyard.command import arguments, handler
 from trainyard.command import output as command_output
@@ -85,8 +86,14 @@ def export(root: Path, target: Path) -> int:
         if not done.ok:
             raise CheckFailedError(f"The commit of {root} cannot be read: {done.stderr.strip()}")
     with tarfile.open(archive) as packed:
-        packed.extractall(target, filter="data")
+        extract(packed, target)
     return int(done.stdout)
+
+
+def extract(packed: tarfile.TarFile, folder: Path) -> None:
+    """Extract an archive that this script made; Python has filters from 3.11.4 on."""
+    options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    packed.extractall(folder, **options)
 
 
 def repack(sdist: Path, output: Path, moment: int) -> None:
@@ -95,7 +102,7 @@ def repack(sdist: Path, output: Path, moment: int) -> None:
 
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:
-        packed.extractall(folder, filter="data")
+        extract(packed, folder)
     write_archive(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, moment=moment)
 
 

@@ -19,6 +19,8 @@ from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 
+FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Of extraction; Python has them from 3.11.4 on."""
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "stores-before-boto3.tar.xz"
 PART_BYTES = 16 << 20
 LARGE = "run-7/checkpoint-200/__0_0.distcp"
@@ -27,7 +29,7 @@ LARGE = "run-7/checkpoint-200/__0_0.distcp"
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Path:
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **FILTER)
     return tmp_path
 
 

@@ -68,4 +68,4 @@ def test_a_package_that_is_not_installed_is_refused_and_not_passed_over(tmp_path
 def test_a_missing_lock_is_named(tmp_path: Path) -> None:
     done = check(tmp_path / "no.txt")
     assert done.returncode == 2
-    assert "no.txt: No such file or directory" in done.stderr
+    assert "no.txt: missing" in done.stderr

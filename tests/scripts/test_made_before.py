@@ -6,6 +6,7 @@ texts. `scripts/train.py` made it in a clean tree.
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.planted.yard import script
@@ -17,6 +18,8 @@ from trainyard.run.identity import read_run
 from trainyard.run.outside import parse_yaml
 from trainyard.run.records import read_rows
 
+FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Of extraction; Python has them from 3.11.4 on."""
 MADE_BEFORE = Path(__file__).parent / "made_before" / "run.tar.gz"
 STEPS, MORE = 6, 9
 
@@ -24,7 +27,7 @@ STEPS, MORE = 6, 9
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     with tarfile.open(MADE_BEFORE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **FILTER)
     monkeypatch.chdir(tmp_path)  # its configuration names its texts from there
     return RunDirectory(tmp_path / "run")
 

@@ -274,4 +274,4 @@ def test_what_goes_on_behind_and_cannot_write_its_log_says_why(run: RunDirectory
     )
     done = sync(*there)
     assert done.returncode == 2, done.stderr
-    assert f"{run.path / 'no' / 'pid'}.log" in done.stderr
+    assert f"{run.path / 'no'}: no such folder" in done.stderr
