@@ -4,7 +4,7 @@
 
 Lists come page by page; the next page is fetched while the one before is worked on, so two are held at most.
 Reads are tried again where that can heal: 429 (after Retry-After), 5xx, broken connections. A token that has
-run out is asked for anew, once. The official client is not used: `docs/decisions/0016` says why.
+run out is asked for anew, once. The official client is not used: `docs/decisions/0018` says why.
 """
 
 import json
