@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a save costs training: `checkpointing.mode: async` against `dcp.save` and `dcp.async_save`.
+"""Measure what a save costs training: `checkpointing.mode: async` against `dcp.save` and `dcp.async_save`.
 
 One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step. It is
 saved in turns by `dcp.save`, by `dcp.async_save` at its best settings (a process; a stager that is kept, with
@@ -36,7 +36,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 GOALS = {"blocked": 1.2, "lost": 1.0, "whole": 1.5}
-"""At most so many times what `dcp.async_save` takes."""
+"""Greatest allowed ratio to the time of `dcp.async_save`."""
 PEER = "dcp.async_save"
 SHAPE = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12}
 SHAPE |= {"num_key_value_heads": 12, "vocab_size": 9728}
@@ -89,13 +89,13 @@ class Round:
     lost: float
     whole: float
     steps: int
-    """Beside the save, until it was whole."""
+    """Training steps done while the save ran."""
     plain: float
-    """The median of a step without one."""
+    """Median seconds of a step without a save."""
 
 
 def summary(rounds: Sequence[Round], peer: Sequence[Round]) -> dict[str, Any]:
-    """Medians and all values of one kind, and the ratios to the medians of `peer`."""
+    """Return medians and all values of one way to save, and the ratios of its medians to those of `peer`."""
     result: dict[str, Any] = {"steps": [each.steps for each in rounds]}
     result["plain"] = [round(each.plain, 3) for each in rounds]
     for name in GOALS:
@@ -108,7 +108,7 @@ def summary(rounds: Sequence[Round], peer: Sequence[Round]) -> dict[str, Any]:
 
 
 class Kind(Protocol):
-    """A way to save; `waited` is how long training waited for it so far, in seconds."""
+    """A way to save; `waited` is the number of seconds that training has waited for it so far."""
 
     @property
     def waited(self) -> float: ...
@@ -116,17 +116,17 @@ class Kind(Protocol):
     def save(self) -> None: ...
 
     def staged(self) -> None:
-        """Wait until the weights may change."""
+        """Block until the weights may be changed by the next step."""
 
     def poll(self) -> bool:
-        """Whether the last save is whole."""
+        """Return whether the last save is complete."""
 
     def clean(self) -> None:
-        """Remove what is not kept."""
+        """Remove old checkpoints."""
 
 
 def measure(parts: Any, kind: Kind, *, least: int) -> Round:
-    """Save, and train until the save is whole and at least `least` steps are done."""
+    """Save, then train until the save is complete and at least `least` steps are done."""
     from trainyard.training.run.step import TrainStep
 
     step = TrainStep(parts, kind)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def seconds_of(work: Any) -> float:
 
 
 class AtOnce:
-    """`dcp.save`."""
+    """The synchronous `dcp.save`."""
 
     def __init__(self, parts: Any) -> None:
         self.waited = 0.0
@@ -245,7 +245,7 @@ class AsyncSave:
 
 
 class Ours:
-    """The shipped saver."""
+    """The checkpoint saver that Trainyard ships."""
 
     def __init__(self, saver: Any, heard: "Heard") -> None:
         self._saver, self._heard = saver, heard
@@ -279,7 +279,7 @@ class Ours:
 
 
 class Heard:
-    """Keeps how long training waited for each save."""
+    """Records how many seconds training waited for each save."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []
@@ -292,7 +292,7 @@ class Heard:
 
 
 def build(args: argparse.Namespace, folder: Path) -> Any:
-    """What a segment trains with, on random tokens."""
+    """Return the parts that a training segment needs, with random tokens as data."""
     from trainyard.config.schema import Config
     from trainyard.run.directory import RunDirectory
     from trainyard.training.checkpoint.state import TrainingState
@@ -344,7 +344,7 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
 
 @contextmanager
 def stopped_children() -> Iterator[None]:
-    """Nothing but this process works meanwhile."""
+    """Stop the child processes of this one while the block runs."""
     children = [
         int(number)
         for file in Path("/proc/self/task").glob("*/children")
@@ -358,7 +358,7 @@ def stopped_children() -> Iterator[None]:
 
 
 class Batches:
-    """Random tokens."""
+    """Batches of random tokens."""
 
     steps_per_epoch = 10**6
 
@@ -370,7 +370,7 @@ class Batches:
         return np.random.default_rng(step).integers(0, SHAPE["vocab_size"], size).astype(np.int64)
 
     def position(self, step: int) -> None:
-        """The step says it all."""
+        """Do nothing: the step alone determines the batch."""
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Random) -> int:
-    """Start, kill, go on: `args.kills` times, then let it end. Returns how many were killed in time."""
+    """Kill and resume training `args.kills` times, then let it end. Returns how many kills were in time."""
     kills, target = 0, "train"
     while True:
         process = make(target, folder / "killed", args.set)
@@ -97,7 +97,7 @@ def make(target: str, runs: Path, overrides: Sequence[str]) -> "subprocess.Popen
 
 
 def numbers(run: Path) -> dict[str, Any]:
-    """Everything of a run that must repeat to the bit."""
+    """The parts of a run that must be equal to the bit after a resume."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         "state": json.loads((run / "run.json").read_text())["outcome"]["state_sha256"],
@@ -125,7 +125,7 @@ monitoring: {{tensorboard: false, log_steps: 1}}
 
 @dataclass
 class Case:
-    """One way to train, and how its kills went."""
+    """One way to train, with the results of its kills."""
 
     dtype: str
     compiled: bool
@@ -133,7 +133,7 @@ class Case:
     accumulation: int
     mode: str
     killed: Counter[str] = field(default_factory=Counter)
-    """By signal and by what was under way."""
+    """Number of kills by signal and by the activity that they interrupted."""
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ class Case:
 
 
 def matrix(args: argparse.Namespace) -> int:
-    """Every case that was asked for; prints a line each."""
+    """Run the requested cases and print one line per case."""
     every = product(("float32", "bfloat16"), (False, True), ("single", "fsdp"), (1, 4))
     # Another mode where any one factor differs.
     cases = [Case(*values, mode=MODES[i.bit_count() % 2]) for i, values in enumerate(every)]
@@ -204,13 +204,13 @@ def train(folder: Path, run: Path, case: Case, *, mode: str) -> "subprocess.Pope
 
 
 def newest(run: Path) -> int:
-    """The step of the newest whole checkpoint; 0 without one."""
+    """Return the step of the newest complete checkpoint, or 0 if there is none."""
     whole = (run / "checkpoints").glob("step-*/manifest.json")
     return max((int(path.parent.name.removeprefix("step-")) for path in whole), default=0)
 
 
 def wait_for_step(run: Path, process: "subprocess.Popen[bytes]", *, after: float, step: int) -> None:
-    """Until the row of `step` is written, later than `after`, or the process ends."""
+    """Wait until metrics contain `step`, later than `after`, or until the process ends."""
     path = run / "metrics.jsonl"
     while process.poll() is None:
         if path.exists() and path.stat().st_mtime > after:
@@ -221,7 +221,7 @@ def wait_for_step(run: Path, process: "subprocess.Popen[bytes]", *, after: float
 
 
 def kill(process: "subprocess.Popen[bytes]", run: Path, case: Case, *, after: float, gently: bool) -> None:
-    """End a run in the middle, `gently` by SIGTERM, and note what was under way."""
+    """End a running process, with SIGTERM if `gently`, and count what it interrupted in `case`."""
     try:
         process.wait(after)
     except subprocess.TimeoutExpired:
@@ -240,7 +240,7 @@ def kill(process: "subprocess.Popen[bytes]", run: Path, case: Case, *, after: fl
 
 
 def under_way(run: Path) -> str:
-    """What the leftovers of a killed run say of the moment."""
+    """Name the activity that the kill interrupted, from the files that it left."""
     folder = run / "checkpoints"
     if leftovers := list(folder.glob(".step-*.tmp")):
         return "completing" if (leftovers[0] / ".metadata").exists() else "writing"
@@ -251,7 +251,7 @@ def under_way(run: Path) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, the writers of checkpoints among them."""
+    """Return the ids of all descendants of `pid`, including the processes that write checkpoints."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:

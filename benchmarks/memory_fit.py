@@ -28,7 +28,7 @@ from trainyard.config.schema import Config
 
 GOAL = 0.10
 RUN_DIRECTORY = "MEMORY_FIT_RUN"
-"""Tells the processes of one shape which directory they share."""
+"""Environment variable with the directory that the processes of one shape share."""
 QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 STEPS = 3
 EMBEDDING = "aten::embedding"
@@ -38,11 +38,11 @@ MARKS = {"[memory]": "peak", EMBEDDING: "resident", BACKWARD: "before_backward",
 
 
 class Enough(Exception):  # noqa: N818 - nothing has gone wrong
-    """The steps that are measured are done; saving and sampling would only take time."""
+    """Ends the run after the measured steps, because saving and sampling would only take time."""
 
 
 class StopAfter:
-    """A listener that ends the run after a number of steps, and sees how much memory is shared then."""
+    """A listener that measures shared memory after a number of steps and then ends the run."""
 
     def __init__(self) -> None:
         self.before, self.staged = shared_memory(), 0
@@ -57,7 +57,7 @@ class StopAfter:
 
 
 def shared_memory() -> int:
-    """Bytes that this process has of memory that others could share: the copies that saving makes."""
+    """Return the bytes of shared memory of this process; saving places its copies there."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssShmem:"))
 
@@ -100,7 +100,7 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
 
 
 def run_steps(config: Config, folder: Path) -> int:
-    """Train; returns the bytes of the copy that is saved from, which torch's allocator does not know."""
+    """Train and return the size in bytes of the staged copy, which torch's allocator does not count."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
     from trainyard.training.run.lifecycle import train
@@ -118,7 +118,7 @@ def run_steps(config: Config, folder: Path) -> int:
 
 
 def measure(shape: Shape, device: str) -> dict[str, int]:
-    """Bytes, measured in this process."""
+    """Measured memory of this process, in bytes."""
     import torch
 
     with tempfile.TemporaryDirectory() as name:
@@ -137,12 +137,12 @@ def measure(shape: Shape, device: str) -> dict[str, int]:
 
 
 def with_copy(measured: dict[str, int], staged: int, *, beside: str) -> dict[str, int]:
-    """`measured` with the copy that is saved from."""
+    """Return `measured` plus the staged copy of the state."""
     return measured | {"staged": staged, beside: measured.get(beside, 0) + staged}
 
 
 def read_timeline(events: list[Any]) -> dict[str, int]:
-    """Live bytes over time from a profile's events: at the marks of the step, and at most.
+    """Compute live bytes from the events of a profile: at each mark of the step, and their peak.
 
     What gloo's threads free is not seen by the profiler, so with several processes the sum drifts upwards:
     each step is counted from what it started with, and the lowest step is taken.
@@ -163,7 +163,7 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 
 
 def planned(shape: Shape, device: str) -> dict[str, int]:
-    """The same bytes by `plan.memory`."""
+    """Return the planned bytes by `plan.memory`."""
     from trainyard.plan.memory import highest_memory_peak, host_bytes, loss_backward, memory_peaks_of
     from trainyard.plan.workload import workload_of
 
@@ -182,7 +182,7 @@ def planned(shape: Shape, device: str) -> dict[str, int]:
 
 
 def compare(name: str, device: str) -> dict[str, Any]:
-    """Measured in processes of their own, planned in this one, and their ratios."""
+    """Measure a shape in separate processes, plan it in this one, and return the ratios."""
     measured = json.loads(measured_apart(name, device).splitlines()[-1])
     plan = planned(SHAPES[name], device)
     # DDP's buckets and gathered tables are there before the first operation.
@@ -192,7 +192,7 @@ def compare(name: str, device: str) -> dict[str, Any]:
 
 
 def measured_apart(name: str, device: str) -> str:
-    """What the first process of the shape prints; the others end with it."""
+    """Run the processes of a shape and return the output of the first; the others end with it."""
     line = [sys.executable, __file__, "--measure", name, "--device", device]
     size = SHAPES[name].processes
     with socket.create_server(("127.0.0.1", 0)) as free:

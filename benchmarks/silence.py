@@ -30,7 +30,10 @@ _LINE_ENDS = re.compile(r"[\r\n]+")
 
 
 def recorded(command: Sequence[str], *, columns: int, log: bool) -> tuple[list[tuple[float, bytes]], int]:
-    """What came when, in seconds since the start, and the status; the last entry is the end."""
+    """Run a command and return its output with times in seconds since the start, and its exit status.
+
+    The last entry is the end of the command.
+    """
     ours, theirs = os.pipe() if log else pty.openpty()
     if not log:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -50,7 +53,7 @@ def recorded(command: Sequence[str], *, columns: int, log: bool) -> tuple[list[t
 
 
 def silences(came: Sequence[tuple[float, bytes]], above: float) -> list[tuple[float, float, str]]:
-    """Length, beginning and the text before it, of each silence longer than `above`."""
+    """Return length, start and preceding text of each silence longer than `above` seconds."""
     found, last, text = list[tuple[float, float, str]](), 0.0, ""
     for moment, piece in came:
         if moment - last > above:

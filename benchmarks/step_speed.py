@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compared(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """The figures of all sides; ratios are medians over the rounds, of operations or of tokens a second."""
+    """Measure all trainers; ratios are medians over the rounds, in operations or tokens per second."""
     flops, tokens = flops_per_token(), BATCH * SEQUENCE
     result: dict[str, Any] = {}
     for name, each in seconds.items():
@@ -90,7 +90,7 @@ def compared(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def flops_per_token() -> dict[str, float]:
-    """6 N + 12 L d s for each; nanoGPT's N as its own `estimate_mfu` counts it: all but the positions."""
+    """Return FLOPs per token, 6 N + 12 L d s; nanoGPT's `estimate_mfu` omits position embeddings from N."""
     from trainyard.config.schema import ArchitectureConfig
     from trainyard.plan.flops import flops_per_token as count
 
@@ -123,7 +123,7 @@ def write_tokens(path: Path) -> None:
 
 
 def finished(command: Sequence[str], *, threads: int, cwd: Path) -> str:
-    """What a run says on stdout. Raises CalledProcessError when it fails."""
+    """Run a command and return its stdout. Raises CalledProcessError if it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "CI": "true"}
     done = subprocess.run(
         command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=True
@@ -132,7 +132,7 @@ def finished(command: Sequence[str], *, threads: int, cwd: Path) -> str:
 
 
 def ours(args: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds of each step of the shipped trainer."""
+    """Return the seconds of each step of the shipped trainer."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     settings: dict[str, Any] = {
         "model.device": "cpu",
@@ -159,7 +159,7 @@ def ours(args: argparse.Namespace, folder: Path) -> list[float]:
 
 
 def nanogpt(args: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds of each iteration of nanoGPT's own trainer, in a copy, because it reads beside itself."""
+    """Return the seconds per iteration of nanoGPT's trainer, in a copy because it reads files beside it."""
     copy = folder / "nanogpt"
     if not copy.exists():
         shutil.copytree(args.nanogpt, copy, ignore=shutil.ignore_patterns(".git"))
@@ -191,7 +191,7 @@ def nanogpt(args: argparse.Namespace, folder: Path) -> list[float]:
 
 
 def hugging_face(args: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds of each step of the Hugging Face Trainer, in a process of its own."""
+    """Return the seconds of each step of the Hugging Face Trainer, run in a separate process."""
     command = [sys.executable, str(Path(__file__).resolve()), "--as-hugging-face", str(folder / "train.bin")]
     said = finished([*command, "--steps", str(args.steps)], threads=args.threads, cwd=folder)
     times: list[float] = json.loads(said.splitlines()[-1])
@@ -199,7 +199,7 @@ def hugging_face(args: argparse.Namespace, folder: Path) -> list[float]:
 
 
 def hugging_face_steps(tokens: Path, steps: int) -> list[float]:
-    """Train LlamaForCausalLM as its users do; from one end of a step to the next."""
+    """Train LlamaForCausalLM with the Trainer and record the seconds between the ends of its steps."""
     import numpy as np
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 

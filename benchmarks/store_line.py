@@ -33,19 +33,19 @@ PEAK_GOAL_MIB = 300
 
 @dataclass(frozen=True)
 class Case:
-    """A line and what goes over it."""
+    """A network line and the files that are copied over it."""
 
     flags: tuple[str, ...]
-    """Of the store."""
+    """Settings of the paced store."""
     files: int
     size: int
-    """Bytes of each file."""
+    """Size of each file, in bytes."""
     least_ratio: float = 0.0
-    """How many times as fast as `s5cmd` ours must be, up and down."""
+    """Required speed relative to `s5cmd`, for upload and download."""
     line: float = 0.0
-    """Bytes a second; 95 % of it must be used."""
+    """Speed of the line in bytes per second; 95 % of it must be used."""
     processor_seconds: float = 0.0
-    """At most, for each GiB."""
+    """Greatest allowed CPU seconds per GiB."""
 
 
 CASES = {
@@ -60,7 +60,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Taken:
-    """What a process took."""
+    """Resources that a process used."""
 
     seconds: float
     processor: float
@@ -68,7 +68,7 @@ class Taken:
 
 
 Contender = Callable[[Path, int], list[str]]
-"""The command that copies, of the run's directory or the target, and the round's number."""
+"""Makes the command that copies, from the run's or target's directory and the number of the round."""
 
 
 def contenders(args: argparse.Namespace, url: str, *, up: bool) -> dict[str, Contender]:
@@ -122,7 +122,7 @@ def timed(line: Sequence[str]) -> Taken:
 
 
 def measure(case: Case, args: argparse.Namespace) -> dict[tuple[str, str], list[Taken]]:
-    """By direction and contender; the first round warms up and does not count."""
+    """Measure every contender in both directions; the first round warms up and does not count."""
     found: dict[tuple[str, str], list[Taken]] = {}
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder, flags = Path(name), [*case.flags]
@@ -141,7 +141,7 @@ def measure(case: Case, args: argparse.Namespace) -> dict[tuple[str, str], list[
 
 
 def certified(folder: Path) -> list[str]:
-    """Flags that make the store speak TLS; ours and aws trust its certificate from now on."""
+    """Return the flags that make the store use TLS, and let Trainyard and aws trust its certificate."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=store"]
     line += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -151,7 +151,7 @@ def certified(folder: Path) -> list[str]:
 
 
 def judged(name: str, case: Case, found: dict[tuple[str, str], list[Taken]]) -> bool:
-    """Print a case; whether its goals are met."""
+    """Print the figures of a case and return whether they meet its goals."""
     total, met = case.files * case.size, True
     for (direction, who), rounds in found.items():
         seconds = [taken.seconds for taken in rounds]

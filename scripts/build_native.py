@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def plan(args: argparse.Namespace) -> list[tuple[str, list[str]]]:
-    """The phases in order, each with its command."""
+    """Return the commands of the build, by phase, in order."""
     build, jobs = str(args.build_dir), str(args.jobs)
     switches = {"ENABLE_TESTING": not args.no_tests, "SANITIZE": args.sanitize}
     defined = [f"-D{name}={'ON' if on else 'OFF'}" for name, on in switches.items()]
@@ -81,7 +81,7 @@ def plan(args: argparse.Namespace) -> list[tuple[str, list[str]]]:
 
 
 def generator(build: Path) -> list[str]:
-    """Ninja where it is installed; a directory that is configured keeps the generator that it has."""
+    """Choose Ninja if it is installed; a configured build directory keeps its generator."""
     configured = (build / "CMakeCache.txt").is_file()
     return [] if configured or shutil.which("ninja") is None else ["-G", "Ninja"]
 
@@ -101,7 +101,7 @@ def refusal(phase: str) -> type[TrainyardError]:
 
 
 def summary(phase: str, output: str) -> str:
-    """What a person wants to know of a step that went well."""
+    """Summarise the output of a successful phase in one line."""
     if phase == "ctest":
         return next((line for line in output.splitlines() if "tests passed" in line), "passed")
     return {"configure": "configured", "library": "libtrainyard_kernels built", "tests": "tests built"}[phase]

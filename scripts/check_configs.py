@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def problem_with(path: Path) -> str:
-    """What is wrong with a file, each problem in a line of its own; empty when nothing is."""
+    """Return the problems of a file, one line each; empty if there are none."""
     from trainyard.config.load import load_config
 
     try:
@@ -62,7 +62,7 @@ def problem_with(path: Path) -> str:
 
 
 def shown(path: Path) -> Path:
-    """The path from here, as GitHub shows it beside the change."""
+    """Return the path relative to the working directory, as GitHub annotations need it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

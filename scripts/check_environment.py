@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
-    """Ask the machine for everything that is judged."""
+    """Collect the facts about this machine that the checks need."""
     from trainyard.gateways.local_machine import (
         file_system_of,
         free_bytes,
@@ -123,7 +123,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
 
 
 def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[Room, ...]":
-    """What is written beside the checkpoints of the run, and the room that there is for it."""
+    """Compare the size of the records, apart from checkpoints, with the free space for them."""
     from trainyard.gateways import folder_of
     from trainyard.gateways.local_machine import file_system_of, free_bytes, size_of
     from trainyard.machine.preflight import Room, store_bytes_needed
@@ -144,7 +144,7 @@ def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[Room, ..
 
 
 def temporary_folder() -> Path:
-    """Where a sync copies records; where nothing can be written, the folder that should have taken them."""
+    """Return the directory for copies of records, or the directory that is not writable."""
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def temporary_folder() -> Path:
 
 
 def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
-    """Main memory against what training takes of it; None for a GPU that is not here."""
+    """Compare main memory with what training needs; None if the configured GPU is not in this machine."""
     from trainyard.gateways.local_machine import main_memory
     from trainyard.machine.preflight import Memory
     from trainyard.plan.main_memory import main_memory_need, reserve_bytes
@@ -172,7 +172,7 @@ def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
 
 
 def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
-    """Version, CUDA release and GPU memories; all unknown when torch cannot be imported."""
+    """Return torch's version, CUDA release and GPU memories; all unknown if torch cannot be imported."""
     try:
         from trainyard.training.runtime.torch_device import torch_facts
     except (ImportError, OSError):
@@ -182,14 +182,14 @@ def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
 
 
 def read_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
-    """The same where no driver is, and so no GPU: read, because importing torch takes seconds."""
+    """Read the same facts from torch's files if there is no driver, because importing torch takes seconds."""
     from trainyard.gateways.local_machine import installed_torch
 
     return *installed_torch(), ()
 
 
 def data_bytes(data: "DataConfig") -> int:
-    """How large the prepared data will be at most; pre-tokenised files are used where they are."""
+    """Return the greatest size of the prepared data; tokenised files are used in place."""
     from trainyard.gateways.local_machine import size_of
 
     if data.train_path is None:

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def refuse(findings: Any) -> None:
-    """Say what is wrong to the person, to GitHub and, by the step's output, to Slack."""
+    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown
 
@@ -96,7 +96,7 @@ def refuse(findings: Any) -> None:
 
 
 def ask(args: argparse.Namespace) -> "Answers":
-    """Ask the store and the key everything that is judged."""
+    """Collect the facts about the store and the signing key that the checks need."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.store.store_settings import StoreSettings
     from trainyard.gateways import names_a_store
@@ -129,7 +129,7 @@ def ask(args: argparse.Namespace) -> "Answers":
 
 
 def store_of(args: argparse.Namespace) -> tuple[str, str]:
-    """The store's address and encryption: what is given, else what the configuration says."""
+    """Return the store's address and encryption from the options, or else from the configuration."""
     encryption, configured = "AES256", None
     if args.config:
         from trainyard.config.load import load_config
@@ -145,7 +145,7 @@ def store_of(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def run_of(directory: Path | None) -> tuple[str, bool]:
-    """The identity that the run has or will have, and whether it may be stored already."""
+    """The identity of the run, and whether the store may contain it already."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
 
@@ -156,18 +156,18 @@ def run_of(directory: Path | None) -> tuple[str, bool]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the store is asked about."""
+    """Questions for the store."""
 
     run_id: str
     wanted: int | None
-    """The run number; None is the one that the run has, else the next free one."""
+    """The run number; None means the number of the run, or else the next free one."""
     is_begun: bool
-    """Whether the run may be stored already."""
+    """Whether the store may contain this run already."""
     writes: bool
 
 
 def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
-    """What the store answers, as fields of `Answers`."""
+    """Ask the store and return its answers as fields of `Answers`."""
     from trainyard.artifacts.store_probe import probe_store, standing_of
     from trainyard.gateways import open_store
 
@@ -187,7 +187,7 @@ def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
 
 
 def ask_signer(seconds: float) -> dict[str, Any]:
-    """What the environment says of signing, as fields of `Answers`; the key is read by what signs later."""
+    """Return the signing settings of the environment as fields of `Answers`; signing reads the key itself."""
     from trainyard.gateways.signing import METHOD, signer_from
 
     try:

@@ -136,7 +136,7 @@ def check(args: argparse.Namespace, look: "Looking") -> int:
 
 
 def show_usage(args: argparse.Namespace, look: "Looking") -> int:
-    """What is free: of the whole plan (`capacity`), or node by node (`nodes`)."""
+    """Show free capacity, for the whole plan (`capacity`) or per node (`nodes`)."""
     from trainyard.cluster.capacity import measure
     from trainyard.cluster.hyperpod import measured_use
     from trainyard.cluster.record import usage_record

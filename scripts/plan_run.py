@@ -98,7 +98,7 @@ def asked_by(args: argparse.Namespace) -> "Asked":
 
 
 def say_what_is_untold(plan: "RunPlan") -> str:
-    """Annotate that nothing is trained, and by which commands that changes; the job summary."""
+    """Write the annotation and summary of a run that trains nothing, with the commands that change this."""
     from trainyard.gateways.github import Level, annotate
     from trainyard.report.plan.run_plan_summary import untold_markdown, untold_text
 
@@ -109,7 +109,7 @@ def say_what_is_untold(plan: "RunPlan") -> str:
 
 
 def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
-    """What else the owner of the repository may do."""
+    """Return the other actions that the owner of the repository may take."""
     from trainyard.plan.target import Target
 
     if plan.asked.target is Target.HERE:
@@ -124,13 +124,13 @@ def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
 
 
 def local_run(environment: Mapping[str, str]) -> dict[str, str]:
-    """GitHub's variables, or what stands for them where somebody tries the plan by hand."""
+    """Return GitHub's variables, or defaults if the script runs outside GitHub."""
     here = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
     return {**here, **{name: environment[name] for name in here if environment.get(name)}}
 
 
 def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
-    """The figures of the run: on the machine, where it is known which one it is."""
+    """Plan the run, for the runner's machine if it is known."""
     from trainyard.config.load import config_sha256
     from trainyard.config.parameters import count_parameters
     from trainyard.plan.machine_plan import plan_on, usd_per_hour

@@ -59,16 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is to train on."""
+    """Amounts of training and validation data."""
 
     text: str
     facts: Mapping[str, Any]
     is_plan: bool = False
-    """Nothing was written: it was only asked what would be."""
+    """Whether this was a dry run that wrote nothing."""
 
 
 def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
-    """Prepare the data, open the stream, or only plan it; each imports no more than it needs."""
+    """Prepare the data, open the stream, or plan only; each branch imports only what it needs."""
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
@@ -96,7 +96,7 @@ def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
 
 
 def prepared_text(data: "PreparedData") -> str:
-    """`Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
+    """Summarise the data: `Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
     from trainyard.report.facts.quantities import data_files
 
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
@@ -106,7 +106,7 @@ def prepared_text(data: "PreparedData") -> str:
 
 
 def amount(file: "TokenFile") -> str:
-    """Bytes where a token is a byte, tokens elsewhere."""
+    """Format an amount in bytes if a token is a byte, otherwise in tokens."""
     unit = "B" if file.dtype == "uint8" else " tokens"
     scale, prefix = (1e3, "k") if file.tokens < 1e6 else (1e6, "M")
     return f"{file.tokens / scale:,.1f} {prefix}{unit}"
