@@ -59,7 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     require_address(args.store)
     display = PhaseDisplay("goes on")
     wanted = WantedResume(
-        *(RunDirectory(args.run_dir), args.run_dir.name, args.resume, args.store, args.run_number),
+        directory=RunDirectory(args.run_dir),
+        run_id=args.run_dir.name,
+        resume=args.resume,
+        store=args.store,
+        run_number=args.run_number,
         segment=args.segment,
         look_in_store=args.fetch == "true",
         may_begin=args.may_begin == "true",

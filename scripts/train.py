@@ -131,7 +131,12 @@ def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[P
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     require_weights(config, directory, args.resume)
     return lambda data: Request(
-        *(config, directory, data, args.resume, run_id, origin),
+        config=config,
+        directory=directory,
+        data=data,
+        resume=args.resume,
+        run_id=run_id,
+        provenance=origin,
         gpu_facts=gpu_sampler(seconds=10) if config.model.device != "cpu" else dict,
         digest_of=digest_of,
         **measures_of(config),

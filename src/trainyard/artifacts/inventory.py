@@ -170,8 +170,14 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     cost = "" if run.usd_per_month is None else f"{run.usd_per_month:,.2f}"
     text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
     return (
-        *(str(run.run_number), run.run_id, run.status, text, size_text(run.bytes)),
-        *(age_text(run.age_seconds), cost, verdict),
+        str(run.run_number),
+        run.run_id,
+        run.status,
+        text,
+        size_text(run.bytes),
+        age_text(run.age_seconds),
+        cost,
+        verdict,
     )
 
 
