@@ -73,7 +73,7 @@ EXPRESSIONS := tests/workflows/expressions
 LLAMA_CPP := tests/llama_cpp
 CONFIGURATION := --config "$(CONFIG)" $(SETTINGS)
 
-.PHONY: help install install-dev train resume test coverage lint docs native lock clean
+.PHONY: help install install-dev train resume test quick coverage lint docs native lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands and the variables
@@ -118,6 +118,9 @@ train resume: $(VENV)/training.stamp
 
 test: $(VENV)/development.stamp ## every test, with coverage of src
 	UV="$(abspath $(UV))" "$(RUN)" -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
+
+quick: $(VENV)/development.stamp ## the unit tests that start no process
+	"$(RUN)" -m pytest tests/unit --quick $(TESTS)
 
 coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart (coverage-* files)
 	"$(RUN)" -m coverage combine --keep coverage-*

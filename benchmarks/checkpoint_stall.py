@@ -52,6 +52,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=256, help="tokens per step")
     parser.add_argument("--layers", type=int, default=12, help="of the model; 7 million parameters each")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument(
+        "--dtype",
+        default="bfloat16",
+        choices=("bfloat16", "float32"),
+        help="float32 suits a processor without bfloat16 instructions",
+    )
     parser.add_argument("--threads", type=int, help="of training; default: one per core")
     parser.add_argument("--folder", type=Path, help="where to write; default: the system's temporary folder")
     parser.add_argument("--json", action="store_true")
@@ -309,7 +315,7 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
     shape = SHAPE | {"num_layers": args.layers}
     config = Config.model_validate(
         {
-            "model": {"name": "stall", "device": args.device, "dtype": "bfloat16", "architecture": shape},
+            "model": {"name": "stall", "device": args.device, "dtype": args.dtype, "architecture": shape},
             "training": {"batch_size": 1, "max_steps": 10**6},
             "compute": {"threads": args.threads},
             "data": {"sequence_length": args.tokens},

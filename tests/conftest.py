@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+pytest_plugins = ["tests.quick"]
+
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> Iterator[None]:

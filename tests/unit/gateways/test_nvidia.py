@@ -67,6 +67,7 @@ def test_a_gpu_without_a_sensor_has_no_temperature() -> None:
     assert read_answer("GRID, 580.65.06, 8192, [N/A]\n").gpus[0].temperature_celsius is None
 
 
+@pytest.mark.process
 def test_the_sampler_returns_the_drivers_last_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, "echo '94, 72'", monkeypatch)
     sample = gpu_sampler(seconds=0.01)

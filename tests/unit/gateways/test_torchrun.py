@@ -50,6 +50,7 @@ def test_the_code_is_the_main_workers_or_that_of_the_failure_that_ended_it(
     assert launched(tmp_path, monkeypatch, "\n".join([*lines, "exit 1"])) == code
 
 
+@pytest.mark.process
 def test_a_signal_before_there_is_a_run_to_save_interrupts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_signal_before_there_is_a_run_to_save_interrupts(
         launched(tmp_path, monkeypatch, body)
 
 
+@pytest.mark.process
 def test_a_signal_while_the_workers_are_being_started_ends_them_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

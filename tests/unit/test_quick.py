@@ -1,0 +1,53 @@
+"""`make quick`: a test that starts a process is skipped at that moment; slow tests are not started."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+TESTS = """
+import multiprocessing, os, subprocess, sys
+import pytest
+
+def test_plain(): ...
+
+def test_subprocess():
+    try:
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+    except Exception:
+        pass
+    raise AssertionError("it went on")
+
+def test_fork():
+    multiprocessing.get_context("fork").Process(target=print).start()
+
+@pytest.fixture(scope="module")
+def server():
+    return subprocess.Popen([sys.executable, "-c", "pass"])
+
+def test_with_a_server(server): ...
+
+@pytest.mark.slow
+def test_slow():
+    raise AssertionError("it ran")
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "outcome"), [("--quick", "1 passed, 3 skipped, 1 deselected"), ("-x", "1 failed")]
+)
+def test_quick_skips_what_starts_a_process(tmp_path: Path, option: str, outcome: str) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  process")
+    line = [sys.executable, "-m", "pytest", "-p", "tests.quick", "-p", "no:cacheprovider", option, "-k"]
+    chosen = "test" if option == "--quick" else "slow"
+    ran = subprocess.run(
+        [*line, chosen, "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=HOUSE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome in ran.stdout, ran.stdout
