@@ -5,6 +5,7 @@
 Only what the list names is compared. What people added beside it, such as a rule or a tag, is theirs.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -77,7 +78,7 @@ def _listed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _listed(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        inner = sorted((_listed(each) for each in value), key=repr)
+        inner = sorted((_listed(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True, default=str))
         return inner[0] if len(inner) == 1 else inner
     return value
 
