@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from trainyard.errors import PermissionRefusedError
 from trainyard.gateways.aws_setup.account import Call
 
 _ABSENT = ("404", "NoSuchBucket", "NotFound")
@@ -34,8 +35,14 @@ class S3Bucket:
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
         name = p["BucketName"]
-        if self._call("s3", "head_bucket", absent=_ABSENT, Bucket=name) is None:
-            return None
+        try:
+            if self._call("s3", "head_bucket", absent=_ABSENT, Bucket=name) is None:
+                return None
+        except PermissionRefusedError as error:
+            raise PermissionRefusedError(
+                f"{error}\nThe name {name} is taken by another account, or s3:ListBucket is missing. "
+                "With another --project-name the bucket has another name."
+            ) from None
         encryption = self._asked("get_bucket_encryption", name)
         rules = encryption.get("ServerSideEncryptionConfiguration", {}).get("Rules", [{}])
         ownership = self._asked("get_bucket_ownership_controls", name)
