@@ -22,7 +22,7 @@ from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
-    from trainyard.gateways.aws_setup.applying import Change
+    from trainyard.gateways.aws_setup.listed_resources import Change
     from trainyard.infrastructure.agreement import Finding
 
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     chosen = chosen_by(args)
     from trainyard.gateways.aws_setup.account import AwsAccount
-    from trainyard.gateways.aws_setup.applying import Application
+    from trainyard.gateways.aws_setup.listed_resources import Application
     from trainyard.infrastructure.agreement import differences, exit_code
     from trainyard.infrastructure.settings import Account, settings_for, wanted
 

@@ -111,9 +111,9 @@ def test_deleting_keeps_what_holds_data(aws: str) -> None:
     set_up(*GITHUB)
     s3 = client("s3", aws)
     with pytest.raises(ClientError, match="Forbidden"):  # moto's server speaks HTTP, and the policy wants TLS
-        s3.put_object(Bucket=BUCKET, Key="source/a.zip", Body=b"a")
+        s3.put_object(Bucket=BUCKET, Key="trainyard/source/a.zip", Body=b"a")
     s3.delete_bucket_policy(Bucket=BUCKET)
-    s3.put_object(Bucket=BUCKET, Key="source/a.zip", Body=b"a")
+    s3.put_object(Bucket=BUCKET, Key="trainyard/source/a.zip", Body=b"a")
     set_up(*GITHUB)
     client("ecr", aws).put_image(repositoryName="trainyard", imageManifest=MANIFEST, imageTag="v1")
     looked = set_up("--delete", "--dry-run", code=1)
@@ -222,7 +222,7 @@ def test_what_terraform_makes_agrees_with_the_list(aws: str, tmp_path: Path) -> 
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    terraform("fmt", "-check")
+    terraform("fmt", "-check", "main.tf")
     terraform("init", "-no-color")
     terraform("validate", "-no-color")
     subject = 'subject=["repo:me/lab:environment:training"]'

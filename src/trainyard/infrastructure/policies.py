@@ -69,7 +69,7 @@ BUILD_GRANTS = (
     Grant(
         "ReadTheSource",
         ("s3:GetObject", "s3:GetObjectVersion"),
-        (f"{_S3}{SOURCE_BUCKET}/source/*",),
+        (f"{_S3}{SOURCE_BUCKET}/${{Project}}/source/*",),
         Caller.SERVICE,
         "the archive that is built",
     ),
@@ -122,10 +122,10 @@ BUILD_GRANTS = (
     ),
     Grant(
         "ReadWhatWasPushed",
-        ("ecr:DescribeImages", "ecr:DescribeImageScanFindings"),
+        ("ecr:DescribeRepositories", "ecr:DescribeImages", "ecr:DescribeImageScanFindings"),
         _REPOSITORIES[:1],
         Caller.SCRIPTS,
-        "whether a content is there already, the digest after a push, and the findings of the scan",
+        "the address of the repository and whether its tags are immutable, whether a content is there already, the digest after a push, and the findings of the scan",
     ),
 )
 """The role of CodeBuild."""
@@ -141,7 +141,7 @@ GITHUB_GRANTS = (
     Grant(
         "UploadTheSource",
         ("s3:PutObject", "s3:GetObject"),
-        (f"{_S3}{SOURCE_BUCKET}/source/*",),
+        (f"{_S3}{SOURCE_BUCKET}/${{Project}}/source/*",),
         Caller.SCRIPTS,
         "the archive, once for each content; GetObject permits the question whether it is there (HeadObject)",
     ),

@@ -213,7 +213,7 @@ _GITHUB_TRUST = {
 _SOURCE_EXPIRY = {
     "Id": "expire-archives",
     "Status": "Enabled",
-    "Prefix": "source/",
+    "Prefix": "${Project}/source/",
     "ExpirationInDays": 90,
 }
 
@@ -287,7 +287,7 @@ RESOURCES = (
             "Source": {
                 "Type": Either("UsesWebhook", "GITHUB", "S3"),
                 "Location": Either(
-                    "UsesWebhook", "https://github.com/${WebhookRepository}.git", SOURCE_BUCKET + "/source/none.zip"
+                    "UsesWebhook", "https://github.com/${WebhookRepository}.git", SOURCE_BUCKET + "/${Project}/source/none.zip"
                 ),
                 "BuildSpec": "buildspec.yml",
             },

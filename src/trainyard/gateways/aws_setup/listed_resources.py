@@ -14,7 +14,7 @@ from trainyard.gateways.aws_setup.account import AwsAccount
 from trainyard.gateways.aws_setup.buckets import S3Bucket, S3BucketPolicy
 from trainyard.gateways.aws_setup.builds import BuildProject
 from trainyard.gateways.aws_setup.identities import AccessEntry, IamRole, OidcProvider
-from trainyard.gateways.aws_setup.registries import EcrRepository, LogGroup
+from trainyard.gateways.aws_setup.registry_and_log import EcrRepository, LogGroup
 
 _NAMES = ("RepositoryName", "BucketName", "Bucket", "LogGroupName", "RoleName", "Name", "Url", "PrincipalArn")
 
