@@ -133,6 +133,7 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and gen
 	"$(RUN)" scripts/write_infrastructure.py --check
 	"$(RUN)" scripts/check_licences.py
 	"$(RUN)" scripts/check_configs.py
+	"$(RUN)" scripts/check_buildspec.py
 
 docs: $(VENV)/development.stamp ## check the documents, and those that are generated
 	"$(RUN)" -m pytest tests/unit/test_docs.py

@@ -14,7 +14,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-TELLING = ("torch", "nvidia-nccl-cu13", "megatron-core", "transformer-engine", "nemo-toolkit", "verl", "vllm", "ray")
+TELLING = (
+    "torch",
+    "nvidia-nccl-cu13",
+    "megatron-core",
+    "transformer-engine",
+    "nemo-toolkit",
+    "verl",
+    "vllm",
+    "ray",
+)
 
 
 def record(name: str, locks: list[Path]) -> dict[str, Any]:

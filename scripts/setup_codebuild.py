@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Set up AWS once for building images with CodeBuild: registry, project, buckets, log group, roles.
 
-What is there already and right is not touched, what differs is changed and said, so it can run again at any time.
-infrastructure/setup-codebuild.sh calls it; infrastructure/cloudformation.yaml and infrastructure/terraform make the
-same resources, from the same list.
+What is there already and right is not touched, what differs is changed and said, so it can run again at any
+time. infrastructure/setup-codebuild.sh calls it; infrastructure/cloudformation.yaml and the module in
+infrastructure/terraform make the same resources, from the same list.
 
 Reads:      its flags; what the account has; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
-Writes:     the resources in AWS, unless --dry-run; a line for each on stdout, with --json as data. --delete removes
-            them, except buckets and repositories that hold something, and the OIDC provider
-Exit codes: 0 the account agrees with the list; 1 with --dry-run: something is to be done; 2 wrong usage; 4 AWS
-            refused or could not be reached
-Example:    scripts/setup_codebuild.py --project-name trainyard --region us-west-2 --github OWNER/REPO --dry-run
+Writes:     the resources in AWS, unless --dry-run; a line for each on stdout, with --json as data. --delete
+            removes them, except buckets and repositories that hold something, and the OIDC provider
+Exit codes: 0 the account agrees with the list; 1 with --dry-run: something is to be done; 2 wrong usage;
+            4 AWS refused or could not be reached
+Example:    scripts/setup_codebuild.py --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
 """
 
 import argparse
@@ -32,7 +32,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--region", default="", help="default: AWS's own setting")
     parser.add_argument("--ecr-repository", default="trainyard", metavar="NAME", help="default: trainyard")
     mutable = "MUTABLE: a tag such as latest may move; default: IMMUTABLE"
-    parser.add_argument("--tag-mutability", choices=("IMMUTABLE", "MUTABLE"), default="IMMUTABLE", help=mutable)
+    parser.add_argument(
+        "--tag-mutability", choices=("IMMUTABLE", "MUTABLE"), default="IMMUTABLE", help=mutable
+    )
     size = "of the build machine; default: BUILD_GENERAL1_LARGE"
     parser.add_argument("--compute-type", default="BUILD_GENERAL1_LARGE", metavar="TYPE", help=size)
     limit = "of a build, 5 to 2160; default: 120"
@@ -50,7 +52,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     webhook = "build pushes to its main branch by themselves"
     parser.add_argument("--webhook-repository", default="", metavar="OWNER/REPO", help=webhook)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--delete", action="store_true", help="remove the resources instead, none that holds data")
+    how.add_argument(
+        "--delete", action="store_true", help="remove the resources instead, none that holds data"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)

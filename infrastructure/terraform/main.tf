@@ -42,13 +42,13 @@ variable "ecr_repository" {
 }
 
 variable "tag_mutability" {
-  description = "IMMUTABLE: a tag is written once, so it names one image for ever; MUTABLE: a tag such as latest may move"
+  description = "IMMUTABLE: a tag names one image for ever; MUTABLE: a tag such as latest may move"
   type        = string
   default     = "IMMUTABLE"
 
   validation {
     condition     = can(regex("^(IM)?MUTABLE$", var.tag_mutability))
-    error_message = "tag_mutability: IMMUTABLE: a tag is written once, so it names one image for ever; MUTABLE: a tag such as latest may move."
+    error_message = "tag_mutability: IMMUTABLE: a tag names one image for ever; MUTABLE: a tag such as latest may move."
   }
 }
 
@@ -86,13 +86,13 @@ variable "log_days" {
 }
 
 variable "subject" {
-  description = "the subject of a GitHub Actions job that may assume the role, such as repo:OWNER/REPO:environment:NAME"
+  description = "the subjects of GitHub's jobs that may assume the role, such as repo:OWNER/REPO:environment:NAME"
   type        = list(string)
   default     = []
 
   validation {
     condition     = alltrue([for each in var.subject : can(regex("^repo:[^*?\\s,]+:(environment|ref):[^*?\\s,]+$", each))])
-    error_message = "subject: the subject of a GitHub Actions job that may assume the role, such as repo:OWNER/REPO:environment:NAME."
+    error_message = "subject: the subjects of GitHub's jobs that may assume the role, such as repo:OWNER/REPO:environment:NAME."
   }
 }
 
@@ -114,13 +114,13 @@ variable "cluster" {
 }
 
 variable "webhook_repository" {
-  description = "OWNER/REPO on GitHub whose pushes to main build by themselves; CodeBuild must be connected to GitHub"
+  description = "OWNER/REPO whose pushes to main build by themselves; CodeBuild must be connected to GitHub"
   type        = string
   default     = ""
 
   validation {
     condition     = can(regex("^([A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})?$", var.webhook_repository))
-    error_message = "webhook_repository: OWNER/REPO on GitHub whose pushes to main build by themselves; CodeBuild must be connected to GitHub."
+    error_message = "webhook_repository: OWNER/REPO whose pushes to main build by themselves; CodeBuild must be connected to GitHub."
   }
 }
 
@@ -291,7 +291,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "source_bucket" {
     status = "Enabled"
 
     filter {
-      prefix = "source/"
+      prefix = "${var.project_name}/source/"
     }
 
     expiration {
@@ -472,7 +472,7 @@ resource "aws_iam_role_policy" "build_role" {
         Effect = "Allow"
         Action = ["s3:GetObject", "s3:GetObjectVersion"]
         Resource = [
-          "arn:${local.partition}:s3:::${var.project_name}-source-${local.account}-${local.region}/source/*",
+          "arn:${local.partition}:s3:::${var.project_name}-source-${local.account}-${local.region}/${var.project_name}/source/*",
         ]
       },
       {
@@ -541,7 +541,7 @@ resource "aws_iam_role_policy" "build_role" {
       {
         Sid    = "ReadWhatWasPushed"
         Effect = "Allow"
-        Action = ["ecr:DescribeImages", "ecr:DescribeImageScanFindings"]
+        Action = ["ecr:DescribeRepositories", "ecr:DescribeImages", "ecr:DescribeImageScanFindings"]
         Resource = [
           "arn:${local.partition}:ecr:${local.region}:${local.account}:repository/${var.ecr_repository}",
         ]
@@ -560,7 +560,7 @@ resource "aws_codebuild_project" "builds" {
 
   source {
     type      = local.uses_webhook ? "GITHUB" : "S3"
-    location  = local.uses_webhook ? "https://github.com/${var.webhook_repository}.git" : "${var.project_name}-source-${local.account}-${local.region}/source/none.zip"
+    location  = local.uses_webhook ? "https://github.com/${var.webhook_repository}.git" : "${var.project_name}-source-${local.account}-${local.region}/${var.project_name}/source/none.zip"
     buildspec = "buildspec.yml"
   }
 
@@ -680,7 +680,7 @@ resource "aws_iam_role_policy" "github_role" {
         Effect = "Allow"
         Action = ["s3:PutObject", "s3:GetObject"]
         Resource = [
-          "arn:${local.partition}:s3:::${var.project_name}-source-${local.account}-${local.region}/source/*",
+          "arn:${local.partition}:s3:::${var.project_name}-source-${local.account}-${local.region}/${var.project_name}/source/*",
         ]
       },
       {

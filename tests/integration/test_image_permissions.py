@@ -1,4 +1,4 @@
-"""The two roles of image builds on a server that enforces policies: enough for every call, and nothing too much."""
+"""The two roles of image builds on a server that enforces policies: enough, and nothing too much."""
 
 import json
 import urllib.request
@@ -30,7 +30,11 @@ CALLS: dict[str, dict[str, Call]] = {
         "codebuild:StartBuild": ("codebuild", "start_build", {"projectName": "trainyard"}),
         "codebuild:BatchGetBuilds": ("codebuild", "batch_get_builds", {"ids": ["BUILD"]}),
         "codebuild:StopBuild": ("codebuild", "stop_build", {"id": "BUILD"}),
-        "s3:PutObject": ("s3", "put_object", {"Bucket": SOURCE, "Key": "trainyard/source/b.zip", "Body": b"b"}),
+        "s3:PutObject": (
+            "s3",
+            "put_object",
+            {"Bucket": SOURCE, "Key": "trainyard/source/b.zip", "Body": b"b"},
+        ),
         "s3:GetObject": ("s3", "head_object", {"Bucket": SOURCE, "Key": "trainyard/source/a.zip"}),
         "s3:ListBucket": ("s3", "list_objects_v2", {"Bucket": SOURCE}),
         "logs:GetLogEvents": ("logs", "get_log_events", {"logGroupName": LOGS, "logStreamName": "build"}),
@@ -38,14 +42,22 @@ CALLS: dict[str, dict[str, Call]] = {
         "eks:DescribeCluster": ("eks", "describe_cluster", {"name": "gpus"}),
     },
     "BuildRole": {
-        "logs:CreateLogStream": ("logs", "create_log_stream", {"logGroupName": LOGS, "logStreamName": "FRESH"}),
+        "logs:CreateLogStream": (
+            "logs",
+            "create_log_stream",
+            {"logGroupName": LOGS, "logStreamName": "FRESH"},
+        ),
         "logs:PutLogEvents": (
             "logs",
             "put_log_events",
             {"logGroupName": LOGS, "logStreamName": "build", "logEvents": [{"timestamp": 1, "message": "x"}]},
         ),
         "s3:GetObject": ("s3", "get_object", {"Bucket": SOURCE, "Key": "trainyard/source/a.zip"}),
-        "s3:GetObjectVersion": ("s3", "get_object", {"Bucket": SOURCE, "Key": "trainyard/source/a.zip", "VersionId": "VERSION"}),
+        "s3:GetObjectVersion": (
+            "s3",
+            "get_object",
+            {"Bucket": SOURCE, "Key": "trainyard/source/a.zip", "VersionId": "VERSION"},
+        ),
         "s3:GetBucketLocation": ("s3", "get_bucket_location", {"Bucket": SOURCE}),
         "s3:GetBucketAcl": ("s3", "get_bucket_acl", {"Bucket": KEPT}),
         "s3:PutObject": ("s3", "put_object", {"Bucket": KEPT, "Key": "builds/1/records.zip", "Body": b"b"}),
@@ -65,7 +77,11 @@ CALLS: dict[str, dict[str, Call]] = {
             "get_download_url_for_layer",
             {"repositoryName": REPOSITORY, "layerDigest": "LAYER"},
         ),
-        "ecr:InitiateLayerUpload": ("ecr", "initiate_layer_upload", {"repositoryName": f"{REPOSITORY}-cache"}),
+        "ecr:InitiateLayerUpload": (
+            "ecr",
+            "initiate_layer_upload",
+            {"repositoryName": f"{REPOSITORY}-cache"},
+        ),
         "ecr:UploadLayerPart": (
             "ecr",
             "upload_layer_part",
@@ -126,13 +142,13 @@ def arn_of(call: Call) -> str:
     if service == "s3":
         return f"arn:aws:s3:::{given['Bucket']}" + (f"/{given['Key']}" if "Key" in given else "")
     named = {
-        "ecr": lambda: f"repository/{given.get('repositoryName', REPOSITORY)}",
-        "eks": lambda: f"cluster/{given['name']}",
-        "codebuild": lambda: f"project/{given.get('projectName', 'trainyard')}",
-        "logs": lambda: f"log-group:{given['logGroupName']}:log-stream:{given.get('logStreamName', '')}",
-        "iam": lambda: "role/",
+        "ecr": f"repository/{given.get('repositoryName', REPOSITORY)}",
+        "eks": f"cluster/{given.get('name')}",
+        "codebuild": f"project/{given.get('projectName', 'trainyard')}",
+        "logs": f"log-group:{given.get('logGroupName')}:log-stream:{given.get('logStreamName', '')}",
+        "iam": "role/",
     }
-    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{named[service]()}"
+    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{named[service]}"
 
 
 def covers(statement: dict[str, Any], action: str, arn: str) -> bool:
@@ -141,9 +157,7 @@ def covers(statement: dict[str, Any], action: str, arn: str) -> bool:
 
 def for_moto(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """moto compares the resources of S3 only; those of the other services are compared here (`covers`)."""
-    return [
-        each if each["Action"][0].startswith("s3:") else {**each, "Resource": "*"} for each in given
-    ]
+    return [each if each["Action"][0].startswith("s3:") else {**each, "Resource": "*"} for each in given]
 
 
 def statements(role: str, *, without: str = "") -> list[dict[str, Any]]:
@@ -180,9 +194,7 @@ class Guarded:
         place = {"LocationConstraint": REGION}
         for bucket in (SOURCE, KEPT):
             self.admin("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration=place)
-        self.admin("s3").put_bucket_versioning(
-            Bucket=SOURCE, VersioningConfiguration={"Status": "Enabled"}
-        )
+        self.admin("s3").put_bucket_versioning(Bucket=SOURCE, VersioningConfiguration={"Status": "Enabled"})
         put = self.admin("s3").put_object(Bucket=SOURCE, Key="trainyard/source/a.zip", Body=b"a")
         self.ids["VERSION"] = put["VersionId"]
         for name in (REPOSITORY, f"{REPOSITORY}-cache", "other"):
@@ -216,13 +228,16 @@ class Guarded:
         urllib.request.urlopen(request, timeout=30).close()
 
     def permits(self, call: Call) -> bool:
-        """Whether the user may make the call. Any other refusal, such as "no such layer", comes after that."""
+        """Whether the user may make the call. Another refusal, as "no such layer", comes after that."""
         service, operation, given = call
         if service not in self._clients:
             self._clients[service] = boto3.client(
                 service, region_name=REGION, endpoint_url=self.url, **self._keys
             )
-        filled = {key: self.ids.get(value, value) if isinstance(value, str) else value for key, value in given.items()}
+        filled = {
+            key: self.ids.get(value, value) if isinstance(value, str) else value
+            for key, value in given.items()
+        }
         if "ids" in filled:
             filled["ids"] = [self.ids["BUILD"]]
         try:

@@ -1,4 +1,4 @@
-"""The set-up of AWS, on moto's server: the script makes, agrees, mends and removes; the other doors make the same."""
+"""The set-up of AWS on moto's server: the script makes, mends and removes; the other doors make the same."""
 
 import contextlib
 import io
@@ -13,9 +13,9 @@ from urllib.request import Request, urlopen
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from scripts import setup_codebuild
 from tests.integration.conftest import Endpoint
 
+from scripts import setup_codebuild
 from trainyard.command import handler
 
 MANIFEST = json.dumps(
@@ -136,7 +136,9 @@ def test_deleting_keeps_what_holds_data(aws: str) -> None:
 
 
 def test_names_and_limits_are_the_chosen_ones(aws: str) -> None:
-    set_up("--project-name", "lab", "--ecr-repository", "team/lab", "--timeout-minutes", "45", "--log-days", "7")
+    set_up(
+        "--project-name", "lab", "--ecr-repository", "team/lab", "--timeout-minutes", "45", "--log-days", "7"
+    )
     project = client("codebuild", aws).batch_get_projects(names=["lab"])["projects"][0]
     assert project["timeoutInMinutes"] == 45
     assert {"name": "ECR_REPOSITORY", "value": "team/lab", "type": "PLAINTEXT"} in project["environment"][
@@ -174,7 +176,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_template_makes_the_same_names(aws: str) -> None:
-    """moto's CloudFormation knows five of these types, and few of their settings; see tests/unit/infrastructure."""
+    """moto's CloudFormation knows five of these types and few settings; see tests/unit/infrastructure."""
     body = (ROOT / "infrastructure" / "cloudformation.yaml").read_text()
     subject = {"ParameterKey": "Subjects", "ParameterValue": "repo:me/lab:environment:training"}
     client("cloudformation", aws).create_stack(
@@ -202,7 +204,7 @@ PLUGINS = os.environ.get("TRAINYARD_TERRAFORM_PLUGINS", "")
 @pytest.mark.slow
 @pytest.mark.skipif(
     not PLUGINS or not shutil.which("terraform"),
-    reason="TRAINYARD_TERRAFORM_PLUGINS names no mirror of Terraform's providers, or terraform is not installed",
+    reason="no terraform, or TRAINYARD_TERRAFORM_PLUGINS names no mirror of its providers",
 )
 def test_what_terraform_makes_agrees_with_the_list(aws: str, tmp_path: Path) -> None:
     module = tmp_path / "module"
@@ -212,7 +214,9 @@ def test_what_terraform_makes_agrees_with_the_list(aws: str, tmp_path: Path) -> 
         "  skip_metadata_api_check = true\n  s3_use_path_style = true\n}\n"
     )
     settings = tmp_path / "terraformrc"
-    settings.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{PLUGINS}"\n  }}\n}}\n')
+    settings.write_text(
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{PLUGINS}"\n  }}\n}}\n'
+    )
     environment = {**os.environ, "TF_CLI_CONFIG_FILE": str(settings), "CHECKPOINT_DISABLE": "1"}
 
     def terraform(*words: str) -> str:

@@ -125,13 +125,19 @@ def test_what_is_copied_is_there_and_not_ignored(path: Path) -> None:
     assert [name for name in sources if ignored(name)] == []
 
 
-@pytest.mark.parametrize("name", [".venv/bin/python", "runs/a/run.json", ".git/config", ".env", "data/x", "tests/a.py"])
+@pytest.mark.parametrize(
+    "name", [".venv/bin/python", "runs/a/run.json", ".git/config", ".env", "data/x", "tests/a.py"]
+)
 def test_what_an_image_has_no_use_for_stays_out(name: str) -> None:
     assert ignored(name)
 
 
 def test_only_the_image_of_megatron_compiles_and_for_the_cuda_of_the_lock() -> None:
-    cuda = re.search(r"^cuda-toolkit(?:\[[^]]*\])?==(\d+\.\d+)", (ROOT / "requirements-training.txt").read_text(), flags=re.M)
+    cuda = re.search(
+        r"^cuda-toolkit(?:\[[^]]*\])?==(\d+\.\d+)",
+        (ROOT / "requirements-training.txt").read_text(),
+        flags=re.M,
+    )
     megatron = ROOT / "docker" / "megatron" / "Dockerfile"
     assert cuda and f"nvidia/cuda:{cuda[1]}." in argument(megatron, "CUDA_IMAGE")
 

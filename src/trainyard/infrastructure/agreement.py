@@ -74,11 +74,13 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
 
 
 def _listed(value: Any) -> Any:
-    """The order in a list of a policy, of variables or of modes means nothing; one element may stand alone."""
+    """The order in a list of actions, variables or modes means nothing; one element may stand alone."""
     if isinstance(value, Mapping):
         return {key: _listed(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        inner = sorted((_listed(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True, default=str))
+        inner = sorted(
+            (_listed(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True, default=str)
+        )
         return inner[0] if len(inner) == 1 else inner
     return value
 

@@ -29,7 +29,7 @@ def template() -> dict[str, Any]:
     """The template as plain data."""
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": "Trainyard: build, check and push training images with CodeBuild, without local Docker.",
+        "Description": "Trainyard: build, check and push training images in CodeBuild.",
         "Parameters": {choice.name: _parameter(choice) for choice in CHOICES},
         "Conditions": {name: _condition(name) for name in CONDITIONS},
         "Resources": {resource.name: _resource(resource) for resource in RESOURCES},
@@ -106,7 +106,11 @@ def _rendered(value: Any) -> Any:
         case Either(condition, then, otherwise):
             left_out = {"Ref": "AWS::NoValue"}
             return {
-                "Fn::If": [condition, _rendered(then), left_out if otherwise is None else _rendered(otherwise)]
+                "Fn::If": [
+                    condition,
+                    _rendered(then),
+                    left_out if otherwise is None else _rendered(otherwise),
+                ]
             }
         case Mapping():
             return {key: _rendered(inner) for key, inner in value.items()}

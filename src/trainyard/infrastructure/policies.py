@@ -2,8 +2,8 @@
 
     GRANTS  ──>  the policy of CodeBuild's role, the policy of GitHub's role
 
-Least privilege: an action is here because a caller is named beside it. The tests compare the callers of our own
-code with the calls in `gateways/`, and docs/runbooks/permissions.md with this table.
+Least privilege: an action is here because a caller is named beside it. The tests compare the callers of our
+own code with the calls in `gateways/`, and docs/runbooks/permissions.md with this table.
 """
 
 from collections.abc import Mapping
@@ -125,7 +125,8 @@ BUILD_GRANTS = (
         ("ecr:DescribeRepositories", "ecr:DescribeImages", "ecr:DescribeImageScanFindings"),
         _REPOSITORIES[:1],
         Caller.SCRIPTS,
-        "the address of the repository and whether its tags are immutable, whether a content is there already, the digest after a push, and the findings of the scan",
+        "the address of the repository and whether its tags are immutable, whether a content is there "
+        "already, the digest after a push, and the findings of the scan",
     ),
 )
 """The role of CodeBuild."""

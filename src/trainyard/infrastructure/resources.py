@@ -61,7 +61,7 @@ CHOICES = (
         "TagMutability",
         "tag-mutability",
         "IMMUTABLE",
-        "IMMUTABLE: a tag is written once, so it names one image for ever; MUTABLE: a tag such as latest may move",
+        "IMMUTABLE: a tag names one image for ever; MUTABLE: a tag such as latest may move",
         pattern=r"^(IM)?MUTABLE$",
     ),
     Choice(
@@ -77,7 +77,7 @@ CHOICES = (
         "Subjects",
         "subject",
         [],
-        "the subject of a GitHub Actions job that may assume the role, such as repo:OWNER/REPO:environment:NAME",
+        "the subjects of GitHub's jobs that may assume the role, such as repo:OWNER/REPO:environment:NAME",
         pattern=r"^repo:[^*?\s,]+:(environment|ref):[^*?\s,]+$",
     ),
     Choice(
@@ -97,7 +97,7 @@ CHOICES = (
         "WebhookRepository",
         "webhook-repository",
         "",
-        "OWNER/REPO on GitHub whose pushes to main build by themselves; CodeBuild must be connected to GitHub",
+        "OWNER/REPO whose pushes to main build by themselves; CodeBuild must be connected to GitHub",
         pattern=r"^([A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})?$",
     ),
 )
@@ -287,7 +287,9 @@ RESOURCES = (
             "Source": {
                 "Type": Either("UsesWebhook", "GITHUB", "S3"),
                 "Location": Either(
-                    "UsesWebhook", "https://github.com/${WebhookRepository}.git", SOURCE_BUCKET + "/${Project}/source/none.zip"
+                    "UsesWebhook",
+                    "https://github.com/${WebhookRepository}.git",
+                    SOURCE_BUCKET + "/${Project}/source/none.zip",
                 ),
                 "BuildSpec": "buildspec.yml",
             },

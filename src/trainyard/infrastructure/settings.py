@@ -1,6 +1,6 @@
 """What the user chose for one account and region, checked, as the settings that the list of resources needs.
 
-    values of CHOICES, account, region  ──>  Settings | ConfigError with every wrong choice
+values of CHOICES, account, region  ──>  Settings | ConfigError with every wrong choice
 """
 
 import re
@@ -88,7 +88,8 @@ def _too_long(values: Mapping[str, Any], account: Account) -> Iterator[str]:
     texts = {"Project": values["Project"], "Account": account.number, "Region": account.region}
     longest = max((_filled(name, texts) for name in (SOURCE_BUCKET, ARTIFACT_BUCKET)), key=len)
     if len(longest) > _BUCKET_LETTERS:
+        name = values["Project"]
         yield (
-            f"--project-name: {values['Project'][:40]!r} is too long: a bucket would be called {longest[:99]}, and its "
-            f"name has at most {_BUCKET_LETTERS} letters; use {_BUCKET_LETTERS - len(longest) + len(values['Project'])}"
+            f"--project-name: {name[:40]!r} is too long: a bucket would be called {longest[:99]}. Its name "
+            f"has at most {_BUCKET_LETTERS} letters; use {_BUCKET_LETTERS - len(longest) + len(name)}"
         )

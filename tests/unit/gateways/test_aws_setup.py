@@ -1,4 +1,4 @@
-"""What moto does not have: webhooks, access entries, a bucket of another account, a role that is not known yet."""
+"""What moto does not have: webhooks, access entries, a bucket of another account, a role not yet known."""
 
 from collections.abc import Callable
 from typing import Any
@@ -87,7 +87,9 @@ def test_a_project_that_differs_is_updated() -> None:
 
 
 def test_without_a_connection_to_github_the_remedy_is_named() -> None:
-    call = Recorded(create_webhook=ServiceError("AWS refused codebuild:CreateWebhook (OAuthProviderException)"))
+    call = Recorded(
+        create_webhook=ServiceError("AWS refused codebuild:CreateWebhook (OAuthProviderException)")
+    )
     with pytest.raises(ServiceError, match="connected to GitHub"):
         BuildProject(call).create(PROPERTIES["Builds"])
 
@@ -134,7 +136,7 @@ def test_an_oidc_provider_that_others_made_gets_our_audience_and_is_never_remove
 def test_a_bucket_of_another_account_is_named_with_the_way_out() -> None:
     call = Recorded(head_bucket=PermissionRefusedError("AWS does not allow s3:HeadBucket (403)"))
     bucket = S3Bucket(call, region="us-west-2", account="123456789012")
-    with pytest.raises(PermissionRefusedError, match="taken by another account.*\n*.*--project-name"):
+    with pytest.raises(PermissionRefusedError, match=r"taken by another account.*\n*.*--project-name"):
         bucket.found(PROPERTIES["SourceBucket"])
 
 

@@ -1,4 +1,4 @@
-"""The template and the module say what the list says, read by independent readers: no second list can grow."""
+"""The template and the module say what the list says, read by independent readers: there is one list."""
 
 import json
 import re

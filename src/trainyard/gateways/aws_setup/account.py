@@ -88,7 +88,7 @@ def _error(what: str, code: str, said: str) -> ServiceError:
     words = f"{what} ({code}): {said}"
     if code in _DENIED:
         return PermissionRefusedError(
-            f"AWS does not allow {words}\nThe actions of the set-up are in docs/runbooks/permissions.md#images."
+            f"AWS does not allow {words}\nWhat the set-up needs is in docs/runbooks/permissions.md#images."
         )
     if code in _UNKNOWN_CALLER:
         return CredentialsRefusedError(f"AWS does not know these credentials, at {words}")

@@ -160,7 +160,5 @@ class AccessEntry:
         )
 
     def remove(self, p: dict[str, Any]) -> str:
-        self._call(
-            "eks", "delete_access_entry", clusterName=p["ClusterName"], principalArn=p["PrincipalArn"]
-        )
+        self._call("eks", "delete_access_entry", clusterName=p["ClusterName"], principalArn=p["PrincipalArn"])
         return ""

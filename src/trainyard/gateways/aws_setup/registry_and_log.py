@@ -51,13 +51,14 @@ class EcrRepository:
         name = p["RepositoryName"]
         if "imageTagMutability" in keys:
             mutability = p["ImageTagMutability"]
-            self._call(
-                "ecr", "put_image_tag_mutability", repositoryName=name, imageTagMutability=mutability
-            )
+            self._call("ecr", "put_image_tag_mutability", repositoryName=name, imageTagMutability=mutability)
         if "scanOnPush" in keys:
             scan = {"scanOnPush": p["ImageScanningConfiguration"]["ScanOnPush"]}
             self._call(
-                "ecr", "put_image_scanning_configuration", repositoryName=name, imageScanningConfiguration=scan
+                "ecr",
+                "put_image_scanning_configuration",
+                repositoryName=name,
+                imageScanningConfiguration=scan,
             )
         if "lifecyclePolicy" in keys:
             text = p["LifecyclePolicy"]["LifecyclePolicyText"]
