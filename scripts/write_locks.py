@@ -2,11 +2,11 @@
 """Resolve every lock from its .in file, for every platform at once; or check that the locks still fit.
 
 Versions that still fit are kept; --upgrade takes the newest. A lock's first line holds the SHA-256 of what it
-was resolved from (development: of both .in files, because the first lock constrains the second), so that a
+was resolved from (of both .in files where the training lock constrains it), so that a
 changed input is noticed without asking an index.
 
 Reads:      requirements-*.in, the present locks; without --check the package index that uv is set to
-Writes:     requirements-uv.txt, requirements-training.txt, requirements-development.txt
+Writes:     requirements-NAME.txt for uv, training, development, and the images megatron and verl
 Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
 Example:    scripts/write_locks.py --check
 """
@@ -23,7 +23,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON = "3.11"
+PYTHON, IMAGE_PYTHON = "3.11", "3.12"
+"""The oldest Python of a lock, and the one of the images' base."""
 RESOLVE_SECONDS = 900
 
 
@@ -34,6 +35,8 @@ class Lock:
     name: str
     also: tuple[str, ...] = ()
     """Names of the locks that constrain it."""
+    python: str = PYTHON
+    """The oldest Python it is for."""
 
     def inputs(self, root: Path) -> bytes:
         names = (f"requirements-{name}.in" for name in (self.name, *self.also))
@@ -49,7 +52,13 @@ def text_of(path: Path) -> str:
     return read_named_text(path, "--root names the folder of the locks and of their .in files")
 
 
-LOCKS = (Lock("uv"), Lock("training"), Lock("development", also=("training",)))
+LOCKS = (
+    Lock("uv"),
+    Lock("training"),
+    Lock("development", also=("training",)),
+    Lock("megatron", also=("training",), python=IMAGE_PYTHON),
+    Lock("verl", python=IMAGE_PYTHON),
+)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -108,7 +117,7 @@ def refuse_other_uv(uv: str, root: Path) -> None:
 
 
 def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
-    flags = ["--universal", "--python-version", PYTHON, "--generate-hashes", "--no-header", "--quiet"]
+    flags = ["--universal", "--python-version", lock.python, "--generate-hashes", "--no-header", "--quiet"]
     files = [f"requirements-{lock.name}.in", "--output-file", f"requirements-{lock.name}.txt"]
     return [uv, "pip", "compile", *flags, *(["--upgrade"] if upgrade else []), *files]
 

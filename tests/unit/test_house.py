@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "proof": PURE | {"watch"},
     "report": PURE,
     "repository": PURE | {"plan"},
+    "infrastructure": PURE,
     "artifacts": {"run", "errors"},
     "training": PURE,
     "gateways": {"errors"},
@@ -66,7 +67,7 @@ ONLY_IN = {
 }
 MAY_TOUCH = {"src/trainyard/report/terminal/picture.py": {"rich"}}
 """Draws a picture with rich, and no line on a terminal."""
-PURE_PARTS = {"plan", "image", "cluster", "machine", "jobs", "watch", "proof", "report"}
+PURE_PARTS = {"infrastructure", "plan", "image", "cluster", "machine", "jobs", "watch", "proof", "report"}
 IMPURE = {
     *(
         "time.time",

@@ -24,6 +24,8 @@ from trainyard.machine.package_lock import Pin, fits_inputs, read_pins, with_inp
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "write_locks.py"
 NAMES = ("uv", "training", "development")
+ALL = (*NAMES, "megatron", "verl")
+"""The last two are for images: Linux, and Python 3.12 or newer."""
 PLATFORMS = {
     "linux x86-64": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
     "linux arm64": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "aarch64"},
@@ -106,7 +108,7 @@ def test_every_needed_package_has_a_fitting_pin(name: str, platform: str, python
         )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_pin_has_hashes(name: str) -> None:
     assert len(pins(name)) > 0
     assert [pin.name for pin in pins(name) if not pin.hashes] == []
@@ -119,6 +121,14 @@ def test_the_development_lock_agrees_with_the_training_lock(platform: str, pytho
     shared = training.keys() & development.keys()
     assert shared
     assert {name: development[name] for name in shared} == {name: training[name] for name in shared}
+
+
+def test_the_lock_of_megatron_can_be_installed_beside_the_training_lock() -> None:
+    where = environment("linux x86-64", "3.12")
+    training, megatron = pinned("training", where), pinned("megatron", where)
+    shared = training.keys() & megatron.keys()
+    assert "torch" in shared and "transformer-engine" in megatron.keys() - shared
+    assert {name: megatron[name] for name in shared} == {name: training[name] for name in shared}
 
 
 def test_the_training_lock_holds_torch_with_its_cuda_libraries_on_linux_only() -> None:
@@ -136,12 +146,17 @@ def test_the_locks_fit_their_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "stale"),
-    [("training", ["training", "development"]), ("development", ["development"]), ("uv", ["uv"])],
+    [
+        ("training", ["training", "development", "megatron"]),
+        ("development", ["development"]),
+        ("uv", ["uv"]),
+        ("verl", ["verl"]),
+    ],
 )
 def test_a_changed_input_is_noticed(changed: str, stale: list[str], tmp_path: Path) -> None:
-    for name in NAMES:
+    for name in ALL:
         shutil.copy(ROOT / f"requirements-{name}.in", tmp_path)
-    for name, also in (("uv", ""), ("training", ""), ("development", "training")):
+        also = "training" if name in ("development", "megatron") else ""
         inputs = b"".join((tmp_path / f"requirements-{n}.in").read_bytes() for n in (name, also) if n)
         (tmp_path / f"requirements-{name}.txt").write_text(with_input_digest("", inputs))
     check = [sys.executable, str(SCRIPT), "--check", "--root", str(tmp_path)]
@@ -170,7 +185,7 @@ def test_resolving_covers_every_platform_and_writes_hashes(capsys: pytest.Captur
     spec.loader.exec_module(module)
     assert module.main(["--dry-run", "--uv", "uv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [re.findall(r"requirements-(\w+)\.in", line) for line in lines] == [[name] for name in NAMES]
+    assert [re.findall(r"requirements-(\w+)\.in", line) for line in lines] == [[name] for name in ALL]
     for line in lines:
         assert "--universal --python-version 3.11 --generate-hashes" in line
 

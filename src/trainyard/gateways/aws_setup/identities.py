@@ -1,0 +1,164 @@
+"""IAM roles with their inline policy, GitHub's OIDC provider, and the access entry of an EKS cluster."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from trainyard.gateways.aws_setup.account import Call
+
+_NO_ENTITY = ("NoSuchEntity", "NoSuchEntityException")
+
+
+class IamRole:
+    """`AWS::IAM::Role`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "trust": p["AssumeRolePolicyDocument"],
+            "policy": p["Policies"][0]["PolicyDocument"],
+            "maxSessionDuration": p.get("MaxSessionDuration", 3600),
+        }
+
+    def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
+        answer = self._call("iam", "get_role", absent=_NO_ENTITY, RoleName=p["RoleName"])
+        if answer is None:
+            return None
+        inline = self._call(
+            "iam",
+            "get_role_policy",
+            absent=_NO_ENTITY,
+            RoleName=p["RoleName"],
+            PolicyName=p["Policies"][0]["PolicyName"],
+        )
+        return {
+            "trust": _document(answer["Role"]["AssumeRolePolicyDocument"]),
+            "policy": _document(inline["PolicyDocument"]) if inline else {},
+            "maxSessionDuration": answer["Role"].get("MaxSessionDuration", 3600),
+        }
+
+    def create(self, p: dict[str, Any]) -> None:
+        self._call(
+            "iam",
+            "create_role",
+            RoleName=p["RoleName"],
+            Description=p["Description"],
+            AssumeRolePolicyDocument=json.dumps(p["AssumeRolePolicyDocument"]),
+            MaxSessionDuration=p.get("MaxSessionDuration", 3600),
+        )
+        self.change(p, {"policy"})
+
+    def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
+        name = p["RoleName"]
+        if "trust" in keys:
+            trust = json.dumps(p["AssumeRolePolicyDocument"])
+            self._call("iam", "update_assume_role_policy", RoleName=name, PolicyDocument=trust)
+        if "policy" in keys:
+            inline = p["Policies"][0]
+            self._call(
+                "iam",
+                "put_role_policy",
+                RoleName=name,
+                PolicyName=inline["PolicyName"],
+                PolicyDocument=json.dumps(inline["PolicyDocument"]),
+            )
+        if "maxSessionDuration" in keys:
+            seconds = p.get("MaxSessionDuration", 3600)
+            self._call("iam", "update_role", RoleName=name, MaxSessionDuration=seconds)
+
+    def remove(self, p: dict[str, Any]) -> str:
+        name, policy = p["RoleName"], p["Policies"][0]["PolicyName"]
+        self._call("iam", "delete_role_policy", absent=_NO_ENTITY, RoleName=name, PolicyName=policy)
+        self._call("iam", "delete_role", RoleName=name)
+        return ""
+
+
+def _document(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+class OidcProvider:
+    """`AWS::IAM::OIDCProvider`: an account has one for each address, and other roles may need it."""
+
+    def __init__(self, call: Call, *, partition: str, account: str) -> None:
+        self._call, self._place = call, f"arn:{partition}:iam::{account}:oidc-provider"
+
+    def _arn(self, p: dict[str, Any]) -> str:
+        return f"{self._place}/{p['Url'].removeprefix('https://')}"
+
+    def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
+        return {"clients": dict.fromkeys(p["ClientIdList"], True)}
+
+    def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
+        arn = self._arn(p)
+        answer = self._call(
+            "iam", "get_open_id_connect_provider", absent=_NO_ENTITY, OpenIDConnectProviderArn=arn
+        )
+        return None if answer is None else {"clients": dict.fromkeys(answer.get("ClientIDList", []), True)}
+
+    def create(self, p: dict[str, Any]) -> None:
+        # AWS checks GitHub's certificate by its own list of authorities; a thumbprint is not needed any more.
+        self._call("iam", "create_open_id_connect_provider", Url=p["Url"], ClientIDList=p["ClientIdList"])
+
+    def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
+        assert "clients" in keys
+        arn = self._arn(p)
+        for client in p["ClientIdList"]:
+            self._call(
+                "iam",
+                "add_client_id_to_open_id_connect_provider",
+                OpenIDConnectProviderArn=arn,
+                ClientID=client,
+            )
+
+    def remove(self, p: dict[str, Any]) -> str:
+        arn = self._arn(p)
+        return (
+            "other roles of the account may need it; "
+            f"aws iam delete-open-id-connect-provider --open-id-connect-provider-arn {arn} removes it"
+        )
+
+
+class AccessEntry:
+    """`AWS::EKS::AccessEntry`."""
+
+    _ABSENT = ("ResourceNotFoundException",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
+        return {"kubernetesGroups": p["KubernetesGroups"]}
+
+    def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
+        answer = self._call(
+            "eks",
+            "describe_access_entry",
+            absent=self._ABSENT,
+            clusterName=p["ClusterName"],
+            principalArn=p["PrincipalArn"],
+        )
+        return None if answer is None else {"kubernetesGroups": answer["accessEntry"]["kubernetesGroups"]}
+
+    def create(self, p: dict[str, Any]) -> None:
+        self._send("create_access_entry", p, type=p["Type"])
+
+    def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
+        assert "kubernetesGroups" in keys
+        self._send("update_access_entry", p)
+
+    def _send(self, operation: str, p: dict[str, Any], **more: Any) -> None:
+        self._call(
+            "eks",
+            operation,
+            clusterName=p["ClusterName"],
+            principalArn=p["PrincipalArn"],
+            kubernetesGroups=p["KubernetesGroups"],
+            **more,
+        )
+
+    def remove(self, p: dict[str, Any]) -> str:
+        self._call("eks", "delete_access_entry", clusterName=p["ClusterName"], principalArn=p["PrincipalArn"])
+        return ""

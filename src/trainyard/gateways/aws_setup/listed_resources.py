@@ -1,0 +1,129 @@
+"""Make an account agree with the list of resources, or remove what the list names.
+
+    wanted (resource, properties)  ──>  a Kind for its type  ──>  Finding, one for each resource
+
+What differs is read first, so a second run changes nothing. After a change the resource is read again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainyard.errors import ServiceError
+from trainyard.gateways.aws_setup.account import AwsAccount
+from trainyard.gateways.aws_setup.buckets import S3Bucket, S3BucketPolicy
+from trainyard.gateways.aws_setup.builds import BuildProject
+from trainyard.gateways.aws_setup.identities import AccessEntry, IamRole, OidcProvider
+from trainyard.gateways.aws_setup.registry_and_log import EcrRepository, LogGroup
+
+_NAMES = ("RepositoryName", "BucketName", "Bucket", "LogGroupName", "RoleName", "Name", "Url", "PrincipalArn")
+
+
+class Kind(Protocol):
+    """One type of resource."""
+
+    def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
+        """The settings that are compared, in the words of the API."""
+
+    def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
+        """The same settings as AWS has them; None when there is no such resource."""
+
+    def create(self, p: dict[str, Any]) -> None:
+        """Make it."""
+
+    def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
+        """Change the settings named by `keys`, of those that `wanted` has."""
+
+    def remove(self, p: dict[str, Any]) -> str:
+        """Remove it, or say why it stays."""
+
+
+class Listed(Protocol):
+    """A resource of the list, as far as this module asks."""
+
+    @property
+    def type(self) -> str:
+        """Its CloudFormation type."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was found, and done, about one resource."""
+
+    resource: Listed
+    name: str
+    before: dict[str, Any] | None
+    differences: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
+    """Differences after the change; not empty means that AWS did not keep it."""
+    done: bool = False
+    kept: str = ""
+    refused: str = ""
+
+
+class Application:
+    """Works through the list in one account."""
+
+    def __init__(
+        self,
+        aws: AwsAccount,
+        compare: Callable[[Any, Any], Iterator[str]],
+        *,
+        account: str,
+        partition: str,
+    ) -> None:
+        call = aws.call
+        self._compare = compare
+        self._kinds: dict[str, Kind] = {
+            "AWS::ECR::Repository": EcrRepository(call),
+            "AWS::S3::Bucket": S3Bucket(call, region=aws.region, account=account),
+            "AWS::S3::BucketPolicy": S3BucketPolicy(call),
+            "AWS::Logs::LogGroup": LogGroup(call),
+            "AWS::IAM::Role": IamRole(call),
+            "AWS::IAM::OIDCProvider": OidcProvider(call, partition=partition, account=account),
+            "AWS::CodeBuild::Project": BuildProject(call),
+            "AWS::EKS::AccessEntry": AccessEntry(call),
+        }
+
+    def apply(self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool) -> Iterator[Change]:
+        """Make what is missing and change what differs. Ends at the first refusal: later ones build on it."""
+        for resource, properties in wanted:
+            name = _name(properties)
+            try:
+                change = self._agree(resource, properties, dry_run=dry_run)
+            except ServiceError as error:
+                yield Change(resource, name, None, refused=str(error))
+                return
+            yield change
+
+    def _agree(self, resource: Listed, p: dict[str, Any], *, dry_run: bool) -> Change:
+        kind, name = self._kinds[resource.type], _name(p)
+        before, wanted = kind.found(p), kind.wanted(p)
+        differing = tuple(self._compare(wanted, before)) if before is not None else ()
+        if dry_run or (before is not None and not differing):
+            return Change(resource, name, before, differing)
+        if before is None:
+            kind.create(p)
+        else:
+            kind.change(p, {key for key in wanted if any(self._compare({key: wanted[key]}, before))})
+        remaining = tuple(self._compare(wanted, kind.found(p) or {}))
+        return Change(resource, name, before, differing, remaining, done=True)
+
+    def remove(self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool) -> Iterator[Change]:
+        """Remove what holds no data, last made first. What is refused stays, and the rest goes on."""
+        for resource, p in reversed(list(wanted)):
+            kind, name = self._kinds[resource.type], _name(p)
+            try:
+                before = kind.found(p)
+                if before is None or dry_run:
+                    yield Change(resource, name, before)
+                    continue
+                kept = kind.remove(p)
+            except ServiceError as error:
+                yield Change(resource, name, None, refused=str(error))
+                continue
+            yield Change(resource, name, before, done=not kept, kept=kept)
+
+
+def _name(p: dict[str, Any]) -> str:
+    return next(str(p[key]) for key in _NAMES if key in p)
