@@ -72,8 +72,10 @@ def choose_files(files: Iterable[ListedFile], rules: tuple[IgnoreRule, ...]) -> 
 def require_usable(files: Sequence[ListedFile], *, where: str, most_bytes: int) -> None:
     """Raise ConfigError for a context that is empty, too large, or names a file that is a secret."""
     if not files:
-        raise ConfigError(f"{where}: no file is left to build from. Only files that git tracks are sent (git add), less what "
-            ".dockerignore leaves out")
+        raise ConfigError(
+            f"{where}: no file is left to build from. Only files that git tracks are sent (git add), less "
+            "what .dockerignore leaves out"
+        )
     total = sum(file.size for file in files)
     if total > most_bytes:
         largest = sorted(files, key=lambda file: -file.size)[:_SHOWN]

@@ -79,7 +79,15 @@ def test_a_pattern_that_is_none_is_refused_with_its_line(line: str) -> None:
 
 SECRET_NAMES = (".env", "a/.env", ".env.prod", "id_rsa", "k/id_ed25519", ".netrc", "x.p12", "x.PFX")
 SECRET_PATHS = (".aws/credentials", "home/.docker/config.json", ".git-credentials", ".kube/config")
-HARMLESS = (".env.example", "env.py", "id_rsa.pub", "aws/credentials.py", "config.json", "cert.pem", ".envrc.md")
+HARMLESS = (
+    ".env.example",
+    "env.py",
+    "id_rsa.pub",
+    "aws/credentials.py",
+    "config.json",
+    "cert.pem",
+    ".envrc.md",
+)
 
 
 @pytest.mark.parametrize("name", (*SECRET_NAMES, *SECRET_PATHS))
