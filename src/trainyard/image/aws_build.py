@@ -5,6 +5,7 @@ CodeBuild, ECR and the archive are handed in; this module holds the order of the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -83,7 +84,7 @@ class AwsBuilder:
     ) -> dict[str, Any]:
         """The result as plain data. A start repeated with `token` is one build; `origin` is git's remote."""
         place = (self.account, self.aws.region)
-        held = None if self.options.rebuild or request.unpinned else self._held(request)
+        held = None if self.options.rebuild or request.unpinned else self._held(request, request.tag, "")
         if held is not None:
             progress.ended = "there already"
             return aws_result(request, place, held, None)
@@ -109,16 +110,16 @@ class AwsBuilder:
             )
         )
         progress.ended = "done"
-        return aws_result(request, place, same_digest(request, ended, self._held(request)), ended)
+        return aws_result(request, place, same_digest(request, ended, partial(self._held, request)), ended)
 
-    def _held(self, request: BuildRequest) -> str | None:
-        """The digest that ECR holds of this content."""
+    def _held(self, request: BuildRequest, tag: str, digest: str) -> str | None:
+        """The digest that ECR holds for a tag or a digest."""
         return self.find_digest(
             account=self.account,
             region=self.aws.region,
             repository=request.image,
-            tag=request.tag,
-            digest="",
+            tag=tag,
+            digest=digest,
         )
 
     def _source(

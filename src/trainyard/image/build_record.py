@@ -3,7 +3,7 @@
 It starts nothing and reads nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -102,13 +102,17 @@ def github_source(request: BuildRequest, address: str, folder: str) -> dict[str,
     }
 
 
-def same_digest(request: BuildRequest, ended: Ended, held: str | None) -> str:
-    """The digest of the built image. Raises VerificationError unless build and registry agree on it."""
+def same_digest(request: BuildRequest, ended: Ended, find: Callable[[str, str], str | None]) -> str:
+    """The digest of the built image. Raises VerificationError unless build and registry agree on it.
+
+    `find` gives the digest that the registry holds for a tag and a digest, of which one is empty.
+    """
     said = ended.exported.get("IMAGE_DIGEST", "")
+    held = find("", said) if said else find(request.tag, "")
     if held is None:
         raise VerificationError(
-            f"{request.image}: the build {ended.build_id} succeeded, but ECR has no image {request.image}:"
-            f"{request.tag}. {ended.log_address}"
+            f"{request.image}: the build {ended.build_id} succeeded, but ECR has no image "
+            f"{request.image}{'@' + said if said else ':' + request.tag}. {ended.log_address}"
         )
     if said and said != held:
         raise VerificationError(

@@ -17,6 +17,7 @@ from trainyard.image.dockerfile import Dockerfile
 from trainyard.image.image_names import repository_from, require_repository
 
 CONTENT_LABEL = "dev.trainyard.content"
+BASES_LABEL = "dev.trainyard.bases"
 COMMIT_LABEL = "org.opencontainers.image.revision"
 PLATFORM = "linux/amd64"
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -48,6 +49,8 @@ class BuildRequest:
     ignore_files: tuple[str, ...]
     """The ignore file that was applied, relative to the context; empty where there is none."""
     total_bytes: int
+    bases: tuple[str, ...]
+    """All base images, as they are named."""
     unpinned: tuple[str, ...]
     """Base images that are named by a tag, which may move: then nothing may be skipped."""
 
@@ -58,7 +61,7 @@ class BuildRequest:
     @property
     def labels(self) -> dict[str, str]:
         """What is written into the image. A time is not: the same content gives the same labels."""
-        labels = {CONTENT_LABEL: self.digest}
+        labels = {CONTENT_LABEL: self.digest, BASES_LABEL: " ".join(self.bases)}
         return labels | ({COMMIT_LABEL: self.commit} if self.commit and not self.dirty else {})
 
     def record(self) -> dict[str, Any]:
@@ -118,6 +121,7 @@ def request_of(
         names=context.names,
         ignore_files=tuple(options["ignore_files"]),
         total_bytes=context.total_bytes,
+        bases=tuple(stage.image for stage in parsed.bases),
         unpinned=tuple(stage.image for stage in parsed.unpinned),
     )
 

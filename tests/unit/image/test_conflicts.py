@@ -208,8 +208,16 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
 
 @pytest.mark.parametrize(
     ("instance", "has"),
-    [("p5.48xlarge", True), ("ml.p5.48xlarge", True), ("p5.4xlarge", False), ("g5.48xlarge", False)]
-    + [("p4d.24xlarge", True), ("g7e.8xlarge", False), ("g7e.12xlarge", True), ("p6-b300.48xlarge", True)],
+    [
+        ("p5.48xlarge", True),
+        ("ml.p5.48xlarge", True),
+        ("p5.4xlarge", False),
+        ("g5.48xlarge", False),
+        ("p4d.24xlarge", True),
+        ("g7e.8xlarge", False),
+        ("g7e.12xlarge", True),
+        ("p6-b300.48xlarge", True),
+    ],
 )
 def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> None:
     assert has_rdma(instance) == has

@@ -26,7 +26,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip file can say."""
 _TOOLS = (
     *("buildspec.yml", "Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-"),
-    *("scripts/", "src/", "configs/"),
+    *("scripts/", "src/", "configs/", "docker/probe/"),
 )
 _NEVER_SENT = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules")
 """Folders that are skipped where git does not say what belongs to the context."""

@@ -35,6 +35,8 @@ class ImageFacts:
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     architecture: str
+    image_id: str
+    """64 hex digits, of its configuration."""
     size: int | None
     """Bytes of all layers, unpacked; None where the builder does not say."""
 
@@ -256,7 +258,9 @@ def _last_line(done: Finished) -> str:
 
 
 def _docker_facts(found: Mapping[str, Any]) -> ImageFacts:
-    return _facts(found.get("Config") or {}, str(found.get("Architecture", "")), found.get("Size"))
+    return _facts(
+        found.get("Config") or {}, str(found.get("Architecture", "")), found.get("Size"), image_id=found["Id"]
+    )
 
 
 def _buildah_facts(found: Mapping[str, Any]) -> ImageFacts:
@@ -264,10 +268,12 @@ def _buildah_facts(found: Mapping[str, Any]) -> ImageFacts:
     manifest = json.loads(found.get("Manifest") or "{}")
     layers = manifest.get("layers") or ()
     size = sum(layer.get("size", 0) for layer in layers) if layers else None
-    return _facts(image.get("config") or {}, str(image.get("architecture", "")), size)
+    return _facts(
+        image.get("config") or {}, str(image.get("architecture", "")), size, image_id=found["FromImageID"]
+    )
 
 
-def _facts(config: Mapping[str, Any], architecture: str, size: int | None) -> ImageFacts:
+def _facts(config: Mapping[str, Any], architecture: str, size: int | None, *, image_id: str) -> ImageFacts:
     variables = (line.partition("=") for line in config.get("Env") or ())
     return ImageFacts(
         user=str(config.get("User") or ""),
@@ -276,5 +282,6 @@ def _facts(config: Mapping[str, Any], architecture: str, size: int | None) -> Im
         environment={key: value for key, _, value in variables},
         labels=dict(config.get("Labels") or {}),
         architecture=architecture,
+        image_id=image_id.removeprefix("sha256:"),
         size=size,
     )
