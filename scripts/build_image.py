@@ -115,9 +115,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build one after the other: they share the machine."""
     from trainyard.gateways.images.context_files import copy_files
+    from trainyard.gateways.images.ecr_repository import login_to
     from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.image_names import parse_reference
 
     builder, results = find_builder(args.program), []
+    if args.cache:
+        builder.log_in(login_to(parse_reference(args.cache).host))
     for request in requests:
         name, begun = f"{request.image}:{request.tag}", time.monotonic()
         built = args.rebuild or bool(request.unpinned) or not builder.has(name)
@@ -143,6 +147,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.gateways.git import origin_address
     from trainyard.gateways.images import context_files
     from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.build_fleet import Fleet
 
@@ -154,6 +159,8 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         args.source,
         level=args.level,
         tags=args.tags,
+        version=next(iter(tags_at_head(args.context)), ""),
+        cache=args.cache,
         rebuild=args.rebuild,
         seconds=args.time_limit,
         poll_seconds=args.poll,

@@ -29,6 +29,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
+    from trainyard.gateways.images.local_builder import LocalBuilder
     from trainyard.image.check_levels import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,14 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_here(args: argparse.Namespace) -> "list[Answer]":
+    from trainyard.gateways.images.ecr_repository import login_to
     from trainyard.gateways.images.image_layers import secrets_in_layers
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.check_levels import LEVELS, judge_declared, judge_layers
     from trainyard.image.context_secrets import HEAD_BYTES, secret_in
+    from trainyard.image.image_names import parse_reference
 
     builder, answers = find_builder(args.program), []
     if not builder.has(args.image):
-        builder.pull(args.image)
+        builder.pull(args.image, login_to(parse_reference(args.image).host))
     facts = builder.inspect(args.image)
     answers = judge_declared(facts, most_bytes=args.max_size * 1000**3)
     if "secrets" in LEVELS[args.level]:
@@ -97,17 +100,18 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
             archive = Path(folder) / "image.tar"
             builder.save(args.image, archive)
             answers.append(judge_layers(secrets_in_layers(archive, secret_in, head_bytes=HEAD_BYTES)))
-    return [*answers, *probe(args, builder)]
+    return [*answers, *probe(args, builder, facts.architecture)]
 
 
-def probe(args: argparse.Namespace, builder: Any) -> "list[Answer]":
+def probe(args: argparse.Namespace, builder: "LocalBuilder", architecture: str) -> "list[Answer]":
     """The checks that run in a container."""
-    from trainyard.image.check_levels import MODEL, probe_answers, probe_request
+    from trainyard.image.check_levels import MODEL, linux_markers, probe_answers, probe_request
     from trainyard.machine.package_lock import read_pins
     from trainyard.run.outside import read_named_text
 
     pins = read_pins(read_named_text(args.lock, "Name the lock with --lock FILE."))
-    packages = {pin.name: pin.version for pin in pins if pin.applies()}
+    linux = linux_markers(architecture)
+    packages = {pin.name: pin.version for pin in pins if pin.applies(linux)}
     asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python, "-", json.dumps(asked)]

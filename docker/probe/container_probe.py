@@ -61,7 +61,10 @@ def imports(asked: dict[str, Any]) -> str:
 
 
 def _modules(name: str) -> list[str]:
-    """The top modules of a package; none for one that only carries libraries or tools."""
+    """The module of a package's own name, else its top modules; none where it only carries libraries.
+
+    A package may bring others beside its own that want more, as slack-sdk brings its predecessor.
+    """
     if name in _NO_MODULE:
         return []
     try:
@@ -73,7 +76,8 @@ def _modules(name: str) -> list[str]:
         files = [str(file) for file in package.files or ()]
         tops = sorted({f.split("/")[0] for f in files if f.endswith("/__init__.py") and f.count("/") == 1})
     usable = [top for top in tops if top.isidentifier() and not top.startswith("_")]
-    return [] if name.startswith("nvidia-") else usable[:3]
+    own = [top for top in usable if top.lower() == name.replace("-", "_")]
+    return [] if name.startswith("nvidia-") else own or usable[:3]
 
 
 def cuda(asked: dict[str, Any]) -> str:

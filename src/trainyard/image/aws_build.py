@@ -52,6 +52,9 @@ class AwsOptions:
     """`s3` or `github`."""
     level: str
     tags: str
+    version: str
+    """Of the image; empty: none was given and no tag of git is on the commit."""
+    cache: str
     rebuild: bool
     seconds: float
     poll_seconds: float
@@ -93,7 +96,12 @@ class AwsBuilder:
             say(f"built anew: {named} is not pinned by digest, so it may have changed")
         source, context = self._source(request, say, origin)
         variables = build_variables(
-            request, level=self.options.level, tags=self.options.tags, context=context
+            request,
+            level=self.options.level,
+            tags=self.options.tags,
+            context=context,
+            version=self.options.version,
+            cache=self.options.cache,
         )
         follower = Follower(
             self.aws,

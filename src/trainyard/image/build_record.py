@@ -40,7 +40,9 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, "Nothing was built."]
 
 
-def build_variables(request: BuildRequest, *, level: str, tags: str, context: str) -> dict[str, str]:
+def build_variables(
+    request: BuildRequest, *, level: str, tags: str, context: str, version: str, cache: str
+) -> dict[str, str]:
     """The variables of the buildspec's task `image`."""
     arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
     spaced = sorted(key for key, value in request.build_args.items() if " " in value or "\n" in value)
@@ -58,8 +60,10 @@ def build_variables(request: BuildRequest, *, level: str, tags: str, context: st
         "PLATFORM": request.platform,
         "CONTENT": request.digest,
         "COMMIT": "" if request.dirty else request.commit,
+        "VERSION": version,
         "LEVEL": level,
         "TAGS": tags,
+        **({"CACHE": cache} if cache else {}),
     }
 
 

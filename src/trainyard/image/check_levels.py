@@ -74,6 +74,13 @@ def probe_request(
     }
 
 
+def linux_markers(architecture: str) -> dict[str, str]:
+    """The variables of markers in an image, which is for Linux wherever it is checked from."""
+    machine = {"arm64": "aarch64"}.get(architecture, "x86_64")
+    facts = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    return facts | {"platform_machine": machine}
+
+
 def judge_declared(facts: Facts, *, most_bytes: int) -> list[Answer]:
     """The checks that need no container: user, entry point, size."""
     user = facts.user.partition(":")[0]

@@ -4,6 +4,7 @@ Creating a repository belongs to the set-up, not to a push: a misspelt name woul
 """
 
 import base64
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,13 @@ from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, 
 from trainyard.gateways.images.local_builder import Login
 
 _POLL_SECONDS = 3.0
+_HOST = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII)
+
+
+def login_to(host: str) -> Login | None:
+    """How to enter the registry `host`; None where it is not ECR, which then needs no login from here."""
+    match = _HOST.fullmatch(host)
+    return EcrRepository("", match[1]).login() if match else None
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class LocalBuilder:
     def pull(self, image: str, login: "Login | None" = None) -> None:
         """Fetch an image from its registry. Raises ServiceError when that is refused or fails."""
         with _auth_file(login) as auth:
-            self._log_in(login)
+            self.log_in(login)
             words = [] if self.is_docker else [*_plain_http(image), f"--authfile={auth}"]
             done = run_program([self.program, "pull", *words, image], seconds=PUSH_SECONDS)
         if not done.ok:
@@ -154,7 +154,7 @@ class LocalBuilder:
         Raises ServiceError when the registry refuses.
         """
         with _auth_file(login) as auth:
-            self._log_in(login)
+            self.log_in(login)
             if self.is_docker:
                 self._run("tag", image, target)
                 done = run_program(["docker", "push", target], seconds=PUSH_SECONDS)
@@ -184,7 +184,8 @@ class LocalBuilder:
             ]
         return words
 
-    def _log_in(self, login: "Login | None") -> None:
+    def log_in(self, login: "Login | None") -> None:
+        """Let docker enter a registry. buildah is given the login with each call instead."""
         if not self.is_docker or login is None or not login.password:
             return
         words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
