@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _LOG_BYTES = 64 * 1024
+_END_SECONDS = 5.0
+"""What a program may take to end after it was asked to."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,46 @@ def _end(group: int, late: threading.Event) -> None:
     late.set()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
+
+
+def run_streamed(
+    command: Sequence[str], *, seconds: float, on_line: Callable[[str], None], stdin: bytes | None = None
+) -> int | None:
+    """Run `command` and hand on each line of its stdout and stderr as it comes.
+
+    Returns its exit code; None when it could not be started or did not end in time. The program and its
+    children are ended when this process is interrupted.
+    """
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin or b"")
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            on_line(f"{command[0]}: {error.strerror}")
+            return None
+    late = threading.Event()
+    timer = threading.Timer(seconds, _end, (process.pid, late))
+    timer.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            on_line(line.decode(errors="replace").rstrip("\r\n"))
+        code = process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        timer.cancel()
+    return None if late.is_set() else code

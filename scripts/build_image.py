@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Build training images in AWS, or on this machine, and only where their content is new.
+
+The content is what git tracks and .dockerignore allows, the Dockerfile and the arguments. Its digest is a tag
+in ECR: where that exists already, nothing is built. Several --dockerfile are built side by side. CodeBuild
+checks and pushes what it built, so its result is a digest that was tested; --builder local only builds.
+
+Reads:      the context; git; AWS_*; TRAINYARD_IMAGE_PROJECT and TRAINYARD_SOURCE_BUCKET for two options
+Writes:     the source into S3 and the image into ECR (codebuild), or the image into docker or buildah
+            (local); --output; in GitHub Actions the outputs `image`, `digest`, `built` and the job summary
+Exit codes: 0 the image is there; 1 the build failed, or its content is not what was expected; 2 wrong usage,
+            context or Dockerfile; 4 AWS refused or failed; 5 it took too long; 130 interrupted and stopped
+Example:    scripts/build_image.py --context . --dockerfile docker/fsdp/Dockerfile --region us-west-2
+"""
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, handler, output, signals
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.image.build_request import BuildRequest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = "trainyard"
+_logger = logging.getLogger("trainyard.build_image")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    what, where = parser.add_argument_group("the image"), parser.add_argument_group("where it is built")
+    what.add_argument("--context", type=arguments.path, default=Path(), metavar="DIR", help="default: .")
+    what.add_argument(
+        "--dockerfile", type=arguments.path, action="append", metavar="FILE", help="may be repeated"
+    )
+    what.add_argument("--image", metavar="NAME", help="default: the folder of the Dockerfile")
+    what.add_argument("--target", default="", metavar="STAGE", help="default: the last one")
+    what.add_argument("--platform", default="linux/amd64", metavar="OS/ARCH", help="default: linux/amd64")
+    what.add_argument(
+        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
+    what.add_argument(
+        "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
+    )
+    what.add_argument("--expect-content", metavar="DIGEST", help="refuse to build anything else")
+    where.add_argument(
+        "--builder", choices=("codebuild", "local"), default="codebuild", help="default: codebuild"
+    )
+    where.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
+    where.add_argument("--cache", default="", metavar="REFERENCE", help="of layers, in a registry")
+    where.add_argument("--source", choices=("s3", "github"), default="s3", help="of CodeBuild; default: s3")
+    project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
+    where.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
+    bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
+    where.add_argument(
+        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT"
+    )
+    where.add_argument("--region", default="", help="of AWS; default: as the environment says")
+    where.add_argument(
+        "--level", choices=("quick", "standard", "full"), default="standard", help="of the check"
+    )
+    tags = ("auto", "semantic", "git-sha", "latest")
+    where.add_argument("--tags", choices=tags, default="auto", help="of the pushed image; default: auto")
+    where.add_argument("--rebuild", action="store_true", help="also where the content is there already")
+    where.add_argument(
+        "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
+    )
+    where.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help="between two looks")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be built; ask and change nothing"
+    )
+    args = parser.parse_args(argv)
+    if args.image and args.dockerfile and len(args.dockerfile) > 1:
+        parser.error("--image names one image; leave it out where several Dockerfiles are built")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images import context_files
+    from trainyard.image.build_record import plan_lines, require_different_names
+    from trainyard.image.planning import BuildOptions, plan_build, require_content
+
+    signals.end_at_signals()
+    options = BuildOptions(
+        args.image or "", args.platform, args.target, args.build_arg, args.max_context * 1000**2
+    )
+    requests = [
+        plan_build(args.context, file, options, files=context_files, git=git_facts(args.context))
+        for file in args.dockerfile or [args.context / "Dockerfile"]
+    ]
+    require_different_names([request.image for request in requests])
+    require_content(requests, args.expect_content)
+    if args.dry_run:
+        plan = [request.record() for request in requests]
+        output.print_json({"builds": plan}) if args.json else print("\n".join(plan_lines(plan)))
+        return ExitCode.DONE
+    return tell(args, build_here(args, requests) if args.builder == "local" else build_in_aws(args, requests))
+
+
+def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
+    """Build one after the other: they share the machine."""
+    from trainyard.gateways.images.context_files import copy_files
+    from trainyard.gateways.images.ecr_repository import login_to
+    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.image_names import parse_reference
+
+    builder, results = find_builder(args.program), []
+    if args.cache:
+        builder.log_in(login_to(parse_reference(args.cache).host))
+    for request in requests:
+        name, begun = f"{request.image}:{request.tag}", time.monotonic()
+        built = args.rebuild or bool(request.unpinned) or not builder.has(name)
+        if built:
+            with tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder:
+                copy_files({one: args.context / one for one in request.names}, Path(folder))
+                builder.build(
+                    request,
+                    context=Path(folder),
+                    dockerfile=args.context / request.dockerfile,
+                    cache=args.cache,
+                    on_line=partial(_logger.info, "%s | %s", request.image),
+                )
+        facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - begun, 1)}
+        results.append(request.record() | facts)
+    return results
+
+
+def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
+    """Build side by side; the first that fails is raised when all have ended."""
+    from trainyard.command.terminal import shown
+    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.git import origin_address
+    from trainyard.gateways.images import context_files
+    from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.gateways.images.context_files import tags_at_head
+    from trainyard.image.aws_build import AwsBuilder, AwsOptions
+    from trainyard.image.build_fleet import Fleet
+
+    aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
+    fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
+    options = AwsOptions(
+        args.project,
+        args.source_bucket,
+        args.source,
+        level=args.level,
+        tags=args.tags,
+        version=next(iter(tags_at_head(args.context)), ""),
+        cache=args.cache,
+        rebuild=args.rebuild,
+        seconds=args.time_limit,
+        poll_seconds=args.poll,
+    )
+    builder = AwsBuilder(
+        aws,
+        context_files,
+        find_digest,
+        account=aws.account(),
+        options=options,
+        root=ROOT,
+        clock=time.monotonic,
+        pause=fleet.pause,
+    )
+    origin, now = origin_address(args.context), time.time_ns()
+
+    def build(name: str) -> dict[str, Any]:
+        say = partial(_logger.info, "%s | %s", name)
+        token = f"{by_name[name].tag}-{now:x}"
+        return builder.build(by_name[name], fleet.progress[name], say=say, token=token, origin=origin)
+
+    with shown(fleet):
+        done = fleet.run(build)
+    failed = [error for error in done.values() if isinstance(error, BaseException)]
+    for error in failed[1:]:
+        _logger.error("%s", error)
+    if failed:
+        raise failed[0]
+    return [result for result in done.values() if isinstance(result, dict)]
+
+
+def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+    from trainyard.gateways.github import append_summary, set_outputs
+    from trainyard.image.build_record import result_lines, result_markdown
+    from trainyard.run.whole_files import write_json_atomically
+
+    first = results[0]
+    data = {"image": first["uri"], "digest": first["digest"], "built": first["built"], "builds": results}
+    if args.output:
+        write_json_atomically(args.output, data)
+    if args.builder == "codebuild":
+        set_outputs({"image": first["uri"], "digest": first["digest"], "built": str(first["built"]).lower()})
+        append_summary(result_markdown(results))
+    output.print_json(data) if args.json else print("\n".join(result_lines(results)))
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Check an image before it is deployed: it holds the lock, everything imports, and it computes.
+
+quick looks at versions, imports, user, entry point and size; standard also at CUDA, NCCL, the EFA plugin, a
+model's configuration and secrets in layers; full also runs a forward and backward pass and a sum over two
+processes. A check that gives no answer has failed.
+
+Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
+Writes:     --junit, --output; with --builder codebuild a build; in GitHub Actions the job summary
+Exit codes: 0 every check holds; 1 one does not; 2 wrong usage, or there is no such image; 4 AWS or the
+            registry refused or failed; 5 it took too long; 130 interrupted
+Example:    scripts/check_image.py --image fsdp:latest --level standard --builder local
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, handler, output, signals
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.local_builder import LocalBuilder
+    from trainyard.image.check_levels import Answer
+
+ROOT = Path(__file__).resolve().parents[1]
+PROBE = ROOT / "docker" / "probe" / "container_probe.py"
+_logger = logging.getLogger("trainyard.check_image")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument(
+        "--image", required=True, metavar="URI", help="name:tag, or a reference in a registry"
+    )
+    levels = ("quick", "standard", "full")
+    parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
+    parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help="who runs it")
+    parser.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
+    lock = ROOT / "requirements-training.txt"
+    parser.add_argument("--lock", type=arguments.path, default=lock, metavar="FILE", help="what it must hold")
+    parser.add_argument("--max-size", type=arguments.positive, default=25, metavar="GB", help="default: 25")
+    parser.add_argument("--python", default="python", metavar="COMMAND", help="in the image; default: python")
+    parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
+    parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
+    parser.add_argument("--gpus", action="store_true", help="give the container the GPUs of this machine")
+    parser.add_argument(
+        "--time-limit", type=arguments.duration, default=1800.0, metavar="DURATION", help="default: 30m"
+    )
+    project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or "trainyard"
+    parser.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
+    parser.add_argument("--region", default="", help="of AWS; default: as the environment says")
+    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help="between two looks")
+    parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.image.check_levels import LEVELS
+    from trainyard.image.image_names import parse_reference
+
+    parse_reference(args.image)
+    signals.end_at_signals()
+    if args.dry_run:
+        plan = {"image": args.image, "level": args.level, "checks": list(LEVELS[args.level])}
+        output.print_json(plan) if args.json else print("\n".join(f"  {one}" for one in LEVELS[args.level]))
+        return ExitCode.DONE
+    return check_in_aws(args) if args.builder == "codebuild" else tell(args, check_here(args))
+
+
+def check_here(args: argparse.Namespace) -> "list[Answer]":
+    from trainyard.gateways.images.ecr_repository import login_to
+    from trainyard.gateways.images.image_layers import secrets_in_layers
+    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.check_levels import LEVELS, judge_declared, judge_layers
+    from trainyard.image.context_secrets import HEAD_BYTES, secret_in
+    from trainyard.image.image_names import parse_reference
+
+    builder, answers = find_builder(args.program), []
+    if not builder.has(args.image):
+        builder.pull(args.image, login_to(parse_reference(args.image).host))
+    facts = builder.inspect(args.image)
+    answers = judge_declared(facts, most_bytes=args.max_size * 1000**3)
+    if "secrets" in LEVELS[args.level]:
+        with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
+            archive = Path(folder) / "image.tar"
+            builder.save(args.image, archive)
+            answers.append(judge_layers(secrets_in_layers(archive, secret_in, head_bytes=HEAD_BYTES)))
+    return [*answers, *probe(args, builder, facts.architecture)]
+
+
+def probe(args: argparse.Namespace, builder: "LocalBuilder", architecture: str) -> "list[Answer]":
+    """The checks that run in a container."""
+    from trainyard.image.check_levels import MODEL, linux_markers, probe_answers, probe_request
+    from trainyard.machine.package_lock import read_pins
+    from trainyard.run.outside import read_named_text
+
+    pins = read_pins(read_named_text(args.lock, "Name the lock with --lock FILE."))
+    linux = linux_markers(architecture)
+    packages = {pin.name: pin.version for pin in pins if pin.applies(linux)}
+    asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
+    source = PROBE.read_text(encoding="utf-8")
+    command = [args.python, "-", json.dumps(asked)]
+    begun = time.monotonic()
+    done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
+    _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - begun)
+    words = " ".join(done.stderr.split())[-400:]
+    how = (
+        f"the container ended with {done.exit_code}"
+        if done.exit_code is not None
+        else "it did not end in time"
+    )
+    return probe_answers(asked["checks"], done.stdout, f"{how}: {words}" if words else how)
+
+
+def check_in_aws(args: argparse.Namespace) -> int:
+    """The buildspec's task `check` runs this script in AWS, with --builder local."""
+    from trainyard.command.terminal import shown
+    from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.image.build_fleet import Fleet
+    from trainyard.image.build_progress import Follower
+
+    aws, fleet = CodeBuild(args.region), Fleet[Any](["check"], time.monotonic)
+    flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
+    variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
+    variables["CHECK_FLAGS"] = " ".join(f"--{flag}" for flag in flags)
+    token = f"check-{time.time_ns():x}"
+
+    def follow(name: str) -> Any:
+        follower = Follower(
+            aws,
+            fleet.progress[name],
+            time.monotonic,
+            fleet.pause,
+            partial(_logger.info, "%s | %s", name),
+            seconds=args.time_limit,
+            poll_seconds=args.poll,
+        )
+        return follower.run(
+            lambda attempt: aws.start(
+                args.project, source={}, variables=variables, token=f"{token}-{attempt}"
+            )
+        )
+
+    with shown(fleet):
+        ended = fleet.run(follow)["check"]
+    if isinstance(ended, BaseException):
+        raise ended
+    data = {"image": args.image, "level": args.level, "ok": True, "build_id": ended.build_id}
+    output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: every check holds")
+    return ExitCode.DONE
+
+
+def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
+    from trainyard.image.check_levels import junit, lines
+    from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
+
+    ok = all(answer.ok for answer in answers)
+    data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
+    data["checks"] = [answer.record() for answer in answers]
+    if args.junit:
+        write_bytes_atomically(args.junit, junit(args.image, args.level, answers).encode())
+    if args.output:
+        write_json_atomically(args.output, data)
+    output.print_json(data) if args.json else print("\n".join(lines(args.image, args.level, answers)))
+    return ExitCode.DONE if ok else ExitCode.NO
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

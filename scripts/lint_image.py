@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Say what will break in an image before a 20-minute build does: version conflicts, EFA, user, secrets.
+
+torch, CUDA, Python, drivers, GPUs, flash-attn, Transformer Engine, vLLM, NCCL and EFA are looked at together,
+as the Dockerfile, the lock and the name of the base image declare them. What is not known is not judged.
+--fix changes single lines of the Dockerfile and shows the difference; it decides nothing that is a choice.
+
+Reads:      --dockerfile, --lock
+Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
+Exit codes: 0 nothing would break; 1 something would (after --fix: is left); 2 wrong usage or Dockerfile
+Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.image.declared_versions import Declared
+    from trainyard.image.finding import Finding, Machine
+
+LOCK = Path(__file__).resolve().parents[1] / "requirements-training.txt"
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--dockerfile", type=arguments.path, required=True, metavar="FILE")
+    lock = "what the image installs; default: requirements-training.txt"
+    parser.add_argument("--lock", type=arguments.path, default=LOCK, metavar="FILE", help=lock)
+    parser.add_argument("--instance-type", default="", metavar="TYPE", help="what it is to run on")
+    parser.add_argument("--driver", default="", metavar="VERSION", help="of NVIDIA, on the machine")
+    parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    parser.add_argument("--fix", action="store_true", help="change the lines for which there is one answer")
+    parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.image.conflict_fix import diff_of, fix
+    from trainyard.image.conflicts import judge
+    from trainyard.run.outside import read_named_text
+    from trainyard.run.whole_files import write_bytes_atomically
+
+    name, machine = str(args.dockerfile), machine_of(args)
+    before = read_named_text(args.dockerfile, "Name the Dockerfile with --dockerfile FILE.")
+    lock = read_named_text(args.lock, "Name the lock with --lock FILE.")
+    after = before
+    if args.fix:
+        after = fix(before, lambda text: judge(declared_by(args, text, lock), machine), file=name)
+    difference = diff_of(before, after, name)
+    if difference and not args.dry_run:
+        write_bytes_atomically(args.dockerfile, after.encode())
+    declared = declared_by(args, after, lock)
+    return tell(args, declared, judge(declared, machine), difference)
+
+
+def declared_by(args: argparse.Namespace, text: str, lock: str) -> "Declared":
+    from trainyard.image.build_request import parse_build_args
+    from trainyard.image.declared_versions import declare, locked_packages
+    from trainyard.image.dockerfile import parse_dockerfile
+
+    name = str(args.dockerfile)
+    known = parse_dockerfile(text, name).arguments
+    given = parse_build_args(args.build_arg, known)
+    return declare(parse_dockerfile(text, name, given), name, locked_packages(lock), str(args.lock))
+
+
+def machine_of(args: argparse.Namespace) -> "Machine":
+    from trainyard.image.finding import Machine
+    from trainyard.image.version_facts import GPU_ARCHITECTURES, has_rdma, version
+    from trainyard.plan.instances import find_instance
+
+    driver = version(args.driver)
+    if not args.instance_type:
+        return Machine(driver=driver)
+    found = find_instance(args.instance_type)
+    return Machine(
+        architecture=GPU_ARCHITECTURES.get(found.gpu, ""),
+        efa=found.efa > 0,
+        rdma=has_rdma(found.name),
+        family=found.name.removeprefix("ml.").partition(".")[0],
+        driver=driver,
+    )
+
+
+def tell(
+    args: argparse.Namespace, declared: "Declared", findings: "Sequence[Finding]", difference: str
+) -> int:
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.image.base_choice import choose_base
+    from trainyard.image.lint_text import declared_record, lint_lines
+
+    choice = choose_base(declared, efa=bool(machine_of(args).efa))
+    failed = any(finding.severity == "error" for finding in findings)
+    data = {
+        "ok": not failed,
+        "declared": declared_record(declared),
+        "findings": [finding.record() for finding in findings],
+        "base": {"found": declared.base.image, "proposed": choice.image, "reason": choice.reason},
+        "difference": difference,
+    }
+    output.print_json(data) if args.json else print("\n".join(lint_lines(data)))
+    for finding in findings:
+        level = Level.ERROR if finding.severity == "error" else Level.WARNING
+        annotate(level, f"{finding.what}: {finding.why}", title=finding.remedy)
+    return ExitCode.NO if failed else ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Push an image that was built here: the digest is read back, scanned, and only then tagged for people.
+
+A tag that cannot move is respected: a version names one image for ever. To the pushed digest the list of its
+packages (CycloneDX) and its provenance (SLSA) are attached. With several --region each gets the same digest.
+
+Reads:      --image, from docker or buildah here; git, or --commit and --version; --lock; AWS_*
+Writes:     the image, its tags and attachments into ECR, or into --registry; --output; in GitHub Actions the
+            outputs `image` and `digest`
+Exit codes: 0 pushed, and read back equal; 1 read back otherwise, a tag is taken, or the scan found too much;
+            2 wrong usage, no such image or repository; 4 AWS or the registry refused or failed
+Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, handler, output, signals
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError, ExitCode, VerificationError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.ecr_repository import EcrRepository
+    from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
+    from trainyard.gateways.images.registry import Registry
+    from trainyard.image.tag_strategy import Tag
+
+ROOT = Path(__file__).resolve().parents[1]
+_logger = logging.getLogger("trainyard.push_image")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--image", required=True, metavar="NAME", help="name:tag, in docker or buildah here")
+    parser.add_argument("--repository", required=True, metavar="NAME", help="where it goes")
+    tags = ("auto", "semantic", "git-sha", "latest")
+    parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
+    parser.add_argument("--region", action="append", default=[], help="of ECR; may be repeated")
+    parser.add_argument(
+        "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
+    )
+    parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what answers")
+    parser.add_argument("--commit", default="", metavar="SHA", help="where git does not know it")
+    parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
+    lock = ROOT / "requirements-training.txt"
+    parser.add_argument("--lock", type=arguments.path, default=lock, metavar="FILE", help="of its packages")
+    levels = ("critical", "high", "medium", "low", "none")
+    parser.add_argument(
+        "--fail-on", choices=levels, default="critical", help="of ECR's scan; default: critical"
+    )
+    parser.add_argument(
+        "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
+    )
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
+    args = parser.parse_args(argv)
+    if args.registry and args.region:
+        parser.error("--region is of ECR; leave it out with --registry")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.image_names import require_region, require_repository
+
+    signals.end_at_signals()
+    require_repository(args.repository)
+    for region in args.region:
+        require_region(region)
+    builder = find_builder(args.program)
+    facts = builder.inspect(args.image)
+    tags = tags_of(args, facts)
+    if args.dry_run:
+        plan: dict[str, Any] = {"image": args.image, "repository": args.repository}
+        plan |= {"places": [args.registry] if args.registry else args.region}
+        plan |= {"tags": [tag.name for tag in tags]}
+        output.print_json(plan) if args.json else print("\n".join(f"  {key}: {v}" for key, v in plan.items()))
+        return ExitCode.DONE
+    regions = [""] if args.registry else args.region or [os.environ.get("AWS_REGION", "")]
+    results = [push_to(args, region, (builder, facts), tags) for region in regions]
+    if len({result["digest"] for result in results}) > 1:
+        raise VerificationError(f"The regions hold different digests of {args.image}: {results}")
+    return tell(args, results)
+
+
+def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.context_files import tags_at_head
+    from trainyard.image.build_context import content_tag
+    from trainyard.image.build_request import COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.image.tag_strategy import tags_for
+
+    git = git_facts(Path())
+    commit = args.commit or facts.labels.get(COMMIT_LABEL) or str(git.get("commit", ""))
+    known = args.commit or facts.labels.get(COMMIT_LABEL)
+    content = facts.labels.get(CONTENT_LABEL, "")
+    return tags_for(
+        args.tags,
+        commit=commit,
+        dirty=not known and bool(git.get("dirty", False)),
+        versions=[args.version] if args.version else tags_at_head(Path()),
+        content=content_tag(content) if content else "",
+    )
+
+
+def push_to(
+    args: argparse.Namespace, region: str, built: "tuple[LocalBuilder, ImageFacts]", tags: "list[Tag]"
+) -> dict[str, Any]:
+    """Push to one registry: push, read back, scan, tag, attach."""
+    from trainyard.gateways.images.ecr_repository import EcrRepository
+    from trainyard.gateways.images.local_builder import Login
+    from trainyard.gateways.images.registry import Registry
+    from trainyard.image.tag_strategy import plan_tags
+
+    builder, facts = built
+    ecr = None if args.registry else EcrRepository(args.repository, region)
+    immutable = ecr.tags_are_immutable() if ecr else False
+    login = ecr.login() if ecr else Login(args.registry, "", "")
+    registry = Registry(login)
+    name = f"{login.host}/{args.repository}"
+    said = builder.push(args.image, f"{name}:build-{facts.image_id[:12]}", login)
+    held = registry.digest_of(args.repository, said)
+    if held != said:
+        raise VerificationError(f"{name}: {builder.program} says it pushed {said}, the registry holds {held}")
+    _logger.info("%s@%s pushed and read back", name, said)
+    scan = scanned(args, ecr, said) if ecr else "the registry does not scan"
+    steps = plan_tags(tags, said, lambda tag: registry.digest_of(args.repository, tag), immutable=immutable)
+    attached = attach(args, registry, said, facts)
+    for step in steps:
+        if step.action in ("set", "moved"):
+            registry.tag(args.repository, said, step.tag)
+        if step.action != "skipped" and registry.digest_of(args.repository, step.tag) != said:
+            raise VerificationError(f"{name}:{step.tag} does not name {said} after it was set")
+    return {
+        "uri": f"{name}@{said}",
+        "digest": said,
+        "tags": [vars(step) for step in steps],
+        "scan": scan,
+        "attached": attached,
+    }
+
+
+def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
+    """What the scan says. Raises CheckFailedError if it found too much: the image gets no further tag."""
+    from trainyard.image.scan_verdict import judge_scan
+
+    seconds = 0.0 if args.fail_on == "none" else args.scan_limit
+    scan = ecr.scan(digest, seconds=seconds)
+    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on)
+    if not verdict.ok:
+        raise CheckFailedError(
+            f"{args.repository}@{digest} in {ecr.region}: {verdict.says}. It was not tagged."
+        )
+    return verdict.says
+
+
+def attach(
+    args: argparse.Namespace, registry: "Registry", digest: str, facts: "ImageFacts"
+) -> dict[str, str]:
+    """Attach packages and provenance; media type -> digest."""
+    from trainyard.image import attachments
+    from trainyard.image.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.machine.package_lock import read_pins
+    from trainyard.run.outside import read_named_text
+
+    pins = [
+        pin for pin in read_pins(read_named_text(args.lock, "Name it with --lock FILE.")) if pin.applies()
+    ]
+    labels = {
+        "commit": facts.labels.get(COMMIT_LABEL, args.commit),
+        "content": facts.labels.get(CONTENT_LABEL, ""),
+    }
+    bases = facts.labels.get(BASES_LABEL, "").split()
+    builder = os.environ.get("CODEBUILD_BUILD_ARN") or "https://trainyard.dev/local-builder"
+    packages = attachments.bill_of_materials(args.repository, digest, pins)
+    origin = attachments.provenance(args.repository, digest, facts=labels, bases=bases, builder=builder)
+    return {
+        kind: registry.attach(args.repository, digest, content, kind)
+        for kind, content in ((attachments.BOM_TYPE, packages), (attachments.PROVENANCE_TYPE, origin))
+    }
+
+
+def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+    from trainyard.gateways.github import set_outputs
+    from trainyard.run.whole_files import write_json_atomically
+
+    first = results[0]
+    data = {"image": first["uri"], "digest": first["digest"], "places": results}
+    if args.output:
+        write_json_atomically(args.output, data)
+    set_outputs({"image": first["uri"], "digest": first["digest"]})
+    if args.json:
+        output.print_json(data)
+        return ExitCode.DONE
+    for result in results:
+        print(f"  {result['uri']}")
+        for step in result["tags"]:
+            print(f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else ""))
+        print(f"    {result['scan']}")
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,222 @@
+"""The files of a build context: listed by git where the folder is in a repository, hashed, copied, archived.
+
+Only files that git tracks are listed; a folder outside any repository is listed whole. A copy and an archive
+of the same files are the same bytes on every machine: sorted, with modes 644 and 755 and one fixed time.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import ConfigError
+from trainyard.gateways.process import run_program
+
+LISTING = ".trainyard-source.txt"
+"""In an archive: the names of its files, for the machine that unpacks it and has no git history."""
+_GIT_SECONDS = 60
+_THREADS = 4
+_BLOCK = 1 << 20
+_TIME = (1980, 1, 1, 0, 0, 0)
+"""The earliest that a zip file can say."""
+_TOOLS = (
+    *("buildspec.yml", "Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-"),
+    *("scripts/", "src/", "configs/", "docker/probe/"),
+)
+_NEVER_SENT = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules")
+"""Folders that are skipped where git does not say what belongs to the context."""
+
+
+@dataclass(frozen=True)
+class FileOnDisk:
+    """A file of a context, as it is listed."""
+
+    name: str
+    """Relative to the context, with `/`."""
+    size: int
+    mode: str
+    """`file`, `executable` or `link`."""
+
+
+@dataclass(frozen=True)
+class HashedFile:
+    """A file of a context, as it is read."""
+
+    name: str
+    mode: str
+    sha256: str
+    secret: str | None
+    """What secret it holds, in the words of who judged its beginning."""
+
+
+def list_files(context: Path) -> list[FileOnDisk]:
+    """The files of a context.
+
+    Raises ConfigError if there is no such folder. A file that git tracks and that was deleted is left out.
+    """
+    if not context.is_dir():
+        raise ConfigError(f"{context}: no such folder to build from")
+    names = _tracked(context)
+    names = _listed(context) if names is None else names
+    if names is None:
+        return list(_walked(context))
+    return [file for name in names if (file := _file(context, name)) is not None]
+
+
+def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
+    """A Dockerfile: its name in the context (absolute if it is elsewhere), its text, and its ignore file.
+
+    `given` is relative to the working directory or to the context. Raises ConfigError if there is none.
+    """
+    path = given if given.is_file() else context / given
+    if not path.is_file():
+        near = [one for one in ("Dockerfile", "docker") if (context / one).exists()]
+        hint = f"; {context} has {' and '.join(near)}" if near else ""
+        raise ConfigError(f"{given}: there is no such Dockerfile{hint}. Name it with --dockerfile FILE")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a Dockerfile ({error})") from None
+    inside = path.resolve().is_relative_to(context.resolve())
+    name = path.resolve().relative_to(context.resolve()).as_posix() if inside else str(path.resolve())
+    ignores = (path.with_name(f"{path.name}.dockerignore"), context / ".dockerignore")
+    return name, text, next((one for one in ignores if one.is_file()), None)
+
+
+def tool_files(root: Path) -> dict[str, Path]:
+    """What a build machine needs of this repository to build: the scripts, the library, the locks."""
+    names = [file.name for file in list_files(root) if file.name.startswith(_TOOLS)]
+    return {name: root / name for name in names}
+
+
+def hash_files(
+    context: Path,
+    files: Iterable[tuple[str, str]],
+    *,
+    examine: Callable[[bytes], str | None],
+    head_bytes: int,
+) -> list[HashedFile]:
+    """Read files, given as name and mode; `examine` says of each beginning what secret it is.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+
+    def read(file: tuple[str, str]) -> HashedFile:
+        name, mode = file
+        path = context / name
+        try:
+            if mode == "link":
+                return HashedFile(name, mode, hashlib.sha256(bytes(path.readlink())).hexdigest(), None)
+            with path.open("rb", buffering=0) as stream:
+                digest = hashlib.sha256(head := stream.read(_BLOCK))
+                block = head
+                while len(block) == _BLOCK:
+                    digest.update(block := stream.read(_BLOCK))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; it belongs to the build context") from None
+        return HashedFile(name, mode, digest.hexdigest(), examine(head[:head_bytes]))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(read, files, chunksize=64))
+
+
+def copy_files(sources: Mapping[str, Path], folder: Path) -> None:
+    """Copy files, each to its name below `folder`."""
+    for name, path in sorted(sources.items()):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            target.symlink_to(path.readlink())
+            continue
+        shutil.copyfile(path, target)
+        target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+
+
+def write_archive(sources: Mapping[str, Path], target: Path) -> str:
+    """Write a zip file of the files by their names, and return its SHA-256 (CodeBuild takes zip)."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name in sorted((*sources, LISTING)):
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.create_system, entry.compress_type = 3, zipfile.ZIP_DEFLATED
+            if name == LISTING:
+                entry.external_attr = (stat.S_IFREG | 0o644) << 16
+                archive.writestr(entry, "".join(f"{one}\n" for one in sorted(sources)))
+                continue
+            path = sources[name]
+            if path.is_symlink():
+                entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+                archive.writestr(entry, bytes(path.readlink()))
+                continue
+            mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            entry.external_attr = (stat.S_IFREG | mode) << 16
+            with path.open("rb") as source, archive.open(entry, "w") as sink:
+                shutil.copyfileobj(source, sink, _BLOCK)
+    with target.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def repository_of(folder: Path) -> Path | None:
+    """The top folder of the git repository that `folder` is in; None outside one."""
+    done = run_program(["git", "-C", str(folder), "rev-parse", "--show-toplevel"], seconds=_GIT_SECONDS)
+    return Path(done.stdout.removesuffix("\n")) if done.ok and done.stdout.strip() else None
+
+
+def tags_at_head(folder: Path) -> list[str]:
+    """The git tags of the commit that is checked out."""
+    done = run_program(["git", "-C", str(folder), "tag", "--points-at", "HEAD"], seconds=_GIT_SECONDS)
+    return done.stdout.split() if done.ok else []
+
+
+def _tracked(context: Path) -> list[str] | None:
+    """What git tracks below the context; None outside a repository.
+
+    Raises ConfigError where there is a repository that git cannot read: its files must not be guessed.
+    """
+    line = ["git", "-C", str(context), "ls-files", "-z", "--cached", "--recurse-submodules"]
+    done = run_program(line, seconds=_GIT_SECONDS)
+    if done.ok:
+        return sorted({name for name in done.stdout.split("\0") if name})
+    if any((folder / ".git").exists() for folder in (context.resolve(), *context.resolve().parents)):
+        said = " ".join(done.stderr.split())[:300]
+        raise ConfigError(f"{context}: git cannot say what it tracks here, so nothing is sent: {said}")
+    return None
+
+
+def _listed(context: Path) -> list[str] | None:
+    """What the listing of an unpacked archive names below the context; None without one."""
+    for folder in (context.resolve(), *context.resolve().parents):
+        listing = folder / LISTING
+        if listing.is_file() and not listing.is_symlink():
+            below = context.resolve().relative_to(folder).as_posix()
+            prefix = "" if below == "." else f"{below}/"
+            names = listing.read_text(encoding="utf-8").splitlines()
+            return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return None
+
+
+def _walked(context: Path) -> Iterator[FileOnDisk]:
+    for folder, folders, names in os.walk(context):
+        folders[:] = sorted(name for name in folders if name not in _NEVER_SENT)
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in sorted((*names, *links)):
+            below = Path(folder, name).relative_to(context).as_posix()
+            if (file := _file(context, below)) is not None:
+                yield file
+
+
+def _file(context: Path, name: str) -> FileOnDisk | None:
+    """A file or link by its name; None for what is gone, and for what is no file."""
+    try:
+        facts = os.lstat(f"{context}/{name}")
+    except OSError:
+        return None
+    if stat.S_ISLNK(facts.st_mode):
+        return FileOnDisk(name, facts.st_size, "link")
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return FileOnDisk(name, facts.st_size, "executable" if facts.st_mode & 0o100 else "file")

@@ -1,0 +1,120 @@
+"""A repository in ECR: how it is entered, whether its tags move, and what its scan found.
+
+Creating a repository belongs to the set-up, not to a push: a misspelt name would make a new one.
+"""
+
+import base64
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.gateways.images.local_builder import Login
+
+_POLL_SECONDS = 3.0
+_HOST = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII)
+
+
+def login_to(host: str) -> Login | None:
+    """How to enter the registry `host`; None where it is not ECR, which then needs no login from here."""
+    match = _HOST.fullmatch(host)
+    return EcrRepository("", match[1]).login() if match else None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan says."""
+
+    status: str
+    """COMPLETE, IN_PROGRESS, FAILED, …; NONE where there is none."""
+    counts: Mapping[str, int]
+    """Severity in capital letters -> findings."""
+    names: Mapping[str, str]
+    """CVE -> severity, of the first page."""
+
+
+class EcrRepository:
+    """One repository of the account's registry in a region."""
+
+    def __init__(self, name: str, region: str) -> None:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        settings = Config(
+            connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 4}
+        )
+        try:
+            self._client = boto3.session.Session(region_name=region or None).client("ecr", config=settings)
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"{error}; name a region with --region") from None
+        self.name, self.region = name, str(self._client.meta.region_name)
+
+    def tags_are_immutable(self) -> bool:
+        """Whether a tag can be set only once. Raises ConfigError if there is no such repository."""
+        found = self._asked(
+            lambda: self._client.describe_repositories(repositoryNames=[self.name])["repositories"]
+        )
+        return str(found[0].get("imageTagMutability", "")).startswith("IMMUTABLE")
+
+    def login(self) -> Login:
+        """How to enter the registry, for some hours."""
+        data = self._asked(lambda: self._client.get_authorization_token()["authorizationData"][0])
+        user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
+        return Login(urlsplit(data["proxyEndpoint"]).netloc, user, password)
+
+    def scan(self, digest: str, *, seconds: float, pause: Callable[[float], None] = time.sleep) -> Scan:
+        """What the scan of an image found, once it has ended or the time is over."""
+        end = time.monotonic() + seconds
+        while True:
+            found = self._scan(digest)
+            if found.status not in ("IN_PROGRESS", "PENDING", "NONE") or time.monotonic() > end:
+                return found
+            pause(_POLL_SECONDS)
+
+    def _scan(self, digest: str) -> Scan:
+        from botocore.exceptions import ClientError
+
+        def ask() -> Any:
+            try:
+                return self._client.describe_image_scan_findings(
+                    repositoryName=self.name, imageId={"imageDigest": digest}
+                )
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") == "ScanNotFoundException":
+                    return {}
+                raise
+
+        answer = self._asked(ask)
+        findings = answer.get("imageScanFindings") or {}
+        named = {str(f.get("name", "")): str(f.get("severity", "")) for f in findings.get("findings") or ()}
+        status = str((answer.get("imageScanStatus") or {}).get("status") or "NONE")
+        return Scan(status, findings.get("findingSeverityCounts") or {}, named)
+
+    def _asked(self, work: Callable[[], Any]) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+        where = f"ECR of {self.region}"
+        try:
+            return work()
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            said = str(error.response.get("Error", {}).get("Message", ""))
+            if code == "RepositoryNotFoundException":
+                raise ConfigError(
+                    f"{where} has no repository {self.name}. Make it once with "
+                    f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
+                ) from None
+            if "AccessDenied" in code or code in ("UnrecognizedClientException", "InvalidClientTokenId"):
+                raise PermissionRefusedError(
+                    f"{where} does not allow this ({code}): {said}. What is needed is in "
+                    "docs/runbooks/permissions.md; a region can also be off for the account."
+                ) from None
+            raise ServiceError(f"{where} refused ({code}): {said}") from None
+        except NoCredentialsError:
+            raise PermissionRefusedError(f"There are no AWS credentials for {where}") from None
+        except BotoCoreError as error:
+            raise ServiceTroubleError(f"{where} could not be reached: {error}") from None

@@ -1,0 +1,44 @@
+"""Read the layers of an image that was saved as a docker archive: every file's path and its beginning."""
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from trainyard.errors import DamagedFileError
+
+_LARGEST_LOOKED_AT = 1 << 20
+"""Secrets are short; of a larger file only its name is looked at."""
+
+
+def secrets_in_layers(
+    archive: Path, judge: Callable[[str, bytes], str | None], *, head_bytes: int
+) -> Iterator[tuple[str, str, str]]:
+    """Layer, path and what it is, of every file that `judge` takes for a secret.
+
+    Raises DamagedFileError if it is no archive of an image.
+    """
+    try:
+        with tarfile.open(archive) as whole:
+            manifest = whole.extractfile("manifest.json")
+            assert manifest is not None
+            for name in json.load(manifest)[0]["Layers"]:
+                layer = whole.extractfile(name)
+                assert layer is not None
+                yield from _in_layer(layer, Path(name).name, judge, head_bytes)
+    except (tarfile.TarError, KeyError, ValueError, AssertionError) as error:
+        raise DamagedFileError(f"{archive.name}: is no archive of an image ({error})") from None
+
+
+def _in_layer(
+    layer: IO[bytes], name: str, judge: Callable[[str, bytes], str | None], head_bytes: int
+) -> Iterator[tuple[str, str, str]]:
+    with tarfile.open(fileobj=layer, mode="r|*") as files:
+        for entry in files:
+            if not entry.isreg():
+                continue
+            content = files.extractfile(entry) if 0 < entry.size <= _LARGEST_LOOKED_AT else None
+            head = content.read(head_bytes) if content else b""
+            if what := judge(entry.name.removeprefix("./"), head):
+                yield name.removesuffix(".tar"), entry.name, what

@@ -1,0 +1,288 @@
+"""Build, run, inspect and push images on this machine, with docker or with buildah.
+
+docker is taken where its daemon answers, else buildah, which needs none. Nothing here judges an image.
+"""
+
+import base64
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways.process import Finished, run_program, run_streamed
+
+BUILD_SECONDS, PUSH_SECONDS = 7200.0, 3600.0
+_ASK_SECONDS = 60.0
+_SAVE_SECONDS = 1800.0
+_TAIL_LINES = 15
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What a builder says of an image that it has."""
+
+    user: str
+    """As USER set it; empty is root."""
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    architecture: str
+    image_id: str
+    """64 hex digits, of its configuration."""
+    size: int | None
+    """Bytes of all layers, unpacked; None where the builder does not say."""
+
+
+class Plan(Protocol):
+    """What is built; see `image.build_request`."""
+
+    @property
+    def image(self) -> str: ...
+    @property
+    def tag(self) -> str: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def build_args(self) -> Mapping[str, str]: ...
+
+
+class LocalBuilder:
+    """docker or buildah; `program` is which."""
+
+    def __init__(self, program: str, *, buildx: bool = False) -> None:
+        self.program = program
+        self._buildx = buildx
+
+    @property
+    def is_docker(self) -> bool:
+        return self.program == "docker"
+
+    def build(
+        self, plan: "Plan", *, context: Path, dockerfile: Path, cache: str, on_line: Callable[[str], None]
+    ) -> None:
+        """Build an image and keep it here; `cache` is a reference in a registry, or empty.
+
+        Raises CheckFailedError with the end of the log when the build fails.
+        """
+        name = f"{plan.image}:{plan.tag}"
+        options = [f"--file={dockerfile}", f"--platform={plan.platform}"]
+        options += [f"--tag={name}", f"--tag={plan.image}:latest"]
+        options += [f"--label={key}={value}" for key, value in plan.labels.items()]
+        options += [f"--build-arg={key}={value}" for key, value in plan.build_args.items()]
+        options += [f"--target={plan.target}"] if plan.target else []
+        lines: list[str] = []
+
+        def note(line: str) -> None:
+            lines.append(line)
+            on_line(line)
+
+        code = run_streamed(
+            [*self._build_words(cache), *options, str(context)], seconds=BUILD_SECONDS, on_line=note
+        )
+        if code != 0:
+            how = f"ended with {code}" if code is not None else f"did not end within {BUILD_SECONDS:.0f} s"
+            raise CheckFailedError(
+                f"{name} could not be built: {self.program} {how}. The end of its log:\n"
+                + "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
+            )
+
+    def has(self, image: str) -> bool:
+        """Whether the image is here."""
+        kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
+        return self._run(*kind, image).ok
+
+    def inspect(self, image: str) -> ImageFacts:
+        """What the image declares. Raises ConfigError if it is not here."""
+        kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
+        done = self._run(*kind, image)
+        if not done.ok:
+            raise ConfigError(
+                f"{image}: {self.program} has no such image here. Build it with scripts/build_image.py, or "
+                "pull it."
+            )
+        found = json.loads(done.stdout)
+        return _docker_facts(found[0]) if self.is_docker else _buildah_facts(found)
+
+    def pull(self, image: str, login: "Login | None" = None) -> None:
+        """Fetch an image from its registry. Raises ServiceError when that is refused or fails."""
+        with _auth_file(login) as auth:
+            self.log_in(login)
+            words = [] if self.is_docker else [*_plain_http(image), f"--authfile={auth}"]
+            done = run_program([self.program, "pull", *words, image], seconds=PUSH_SECONDS)
+        if not done.ok:
+            raise ServiceError(f"{image} could not be pulled: {_last_line(done)}")
+
+    def run(self, image: str, command: Sequence[str], *, stdin: str, seconds: float, gpus: bool) -> Finished:
+        """Run a command in a container of the image that is removed afterwards; its user and network stay."""
+        if self.is_docker:
+            words = ["run", "--rm", "--interactive", "--shm-size=1g", f"--entrypoint={command[0]}"]
+            words += ["--gpus=all"] if gpus else []
+            return run_program(["docker", *words, image, *command[1:]], seconds=seconds, stdin=stdin)
+        made = self._run("from", "--pull-never", image)
+        if not made.ok:
+            return made
+        container = made.stdout.strip()
+        try:
+            return run_program(["buildah", "run", container, "--", *command], seconds=seconds, stdin=stdin)
+        finally:
+            self._run("rm", container)
+
+    def save(self, image: str, target: Path) -> None:
+        """Write the image with its layers as a docker archive. Raises ServiceTroubleError if that fails."""
+        words = ["save", "--output", str(target), image]
+        if not self.is_docker:
+            words = ["push", "--quiet", image, f"docker-archive:{target}"]
+        done = run_program([self.program, *words], seconds=_SAVE_SECONDS)
+        if not done.ok:
+            raise ServiceTroubleError(f"{image} could not be saved to be looked at: {_last_line(done)}")
+
+    def push(self, image: str, target: str, login: "Login | None") -> str:
+        """Push the image under the name `target`; returns the digest that the builder says it pushed.
+
+        Raises ServiceError when the registry refuses.
+        """
+        with _auth_file(login) as auth:
+            self.log_in(login)
+            if self.is_docker:
+                self._run("tag", image, target)
+                done = run_program(["docker", "push", target], seconds=PUSH_SECONDS)
+                found = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
+                digest = found[1] if found else ""
+            else:
+                file = Path(auth).with_name("digest")
+                words = ["push", f"--digestfile={file}", f"--authfile={auth}", *_plain_http(target)]
+                words += ["--format=oci", image, f"docker://{target}"]
+                done = run_program(["buildah", *words], seconds=PUSH_SECONDS)
+                digest = file.read_text().strip() if file.is_file() else ""
+        if not done.ok or not digest:
+            raise ServiceError(f"{target} could not be pushed: {_last_line(done)}")
+        return digest
+
+    def _build_words(self, cache: str) -> list[str]:
+        if not self.is_docker:
+            words = ["buildah", "bud", "--layers"]
+            return words + ([f"--cache-from={cache}", f"--cache-to={cache}"] if cache else [])
+        if not self._buildx:
+            return ["docker", "build"]
+        words = ["docker", "buildx", "build", "--load", "--progress=plain"]
+        if cache:
+            words += [f"--cache-from=type=registry,ref={cache}"]
+            words += [
+                f"--cache-to=type=registry,ref={cache},mode=max,image-manifest=true,oci-mediatypes=true"
+            ]
+        return words
+
+    def log_in(self, login: "Login | None") -> None:
+        """Let docker enter a registry. buildah is given the login with each call instead."""
+        if not self.is_docker or login is None or not login.password:
+            return
+        words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
+        done = run_program(words, seconds=_ASK_SECONDS, stdin=login.password)
+        if not done.ok:
+            raise ServiceError(f"docker could not log in to {login.host}: {_last_line(done)}")
+
+    def _run(self, *words: str) -> Finished:
+        return run_program([self.program, *words], seconds=_ASK_SECONDS)
+
+
+@dataclass(frozen=True)
+class Login:
+    """How a registry is entered. The password is a secret: it reaches no command line and no log."""
+
+    host: str
+    user: str
+    password: str
+
+
+def find_builder(wanted: str = "") -> LocalBuilder:
+    """The builder of this machine, or `wanted` (docker, buildah). Raises ConfigError where there is none."""
+    if wanted in ("", "docker") and run_program(["docker", "info"], seconds=_ASK_SECONDS).ok:
+        buildx = run_program(["docker", "buildx", "version"], seconds=_ASK_SECONDS).ok
+        return LocalBuilder("docker", buildx=buildx)
+    if wanted in ("", "buildah") and run_program(["buildah", "--version"], seconds=_ASK_SECONDS).ok:
+        return LocalBuilder("buildah")
+    missing = "docker answers" if wanted == "docker" else "buildah is here" if wanted else "docker or buildah"
+    raise ConfigError(
+        f"An image cannot be built on this machine: no {missing}. Start docker, install buildah, or build "
+        "in AWS with --builder codebuild, which needs neither."
+    )
+
+
+class _auth_file:  # noqa: N801 - used as a context manager, like a function
+    """A file with a login in docker's format, readable by us only, for as long as it is needed."""
+
+    def __init__(self, login: Login | None) -> None:
+        self._login = login
+        self._folder = tempfile.TemporaryDirectory()
+
+    def __enter__(self) -> str:
+        path = Path(self._folder.name) / "config.json"
+        auths: dict[str, Any] = {}
+        if self._login and self._login.password:
+            secret = f"{self._login.user}:{self._login.password}".encode()
+            auths[self._login.host] = {"auth": base64.b64encode(secret).decode()}
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump({"auths": auths}, file)
+        return str(path)
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a registry's host is this machine, which is spoken to without TLS."""
+    return host.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]") or host in (
+        "127.0.0.1",
+        "localhost",
+    )
+
+
+def _plain_http(image: str) -> list[str]:
+    return ["--tls-verify=false"] if is_loopback(image.partition("/")[0]) else []
+
+
+def _last_line(done: Finished) -> str:
+    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return lines[-1].strip()[:400] if lines else f"it ended with {done.exit_code}"
+
+
+def _docker_facts(found: Mapping[str, Any]) -> ImageFacts:
+    return _facts(
+        found.get("Config") or {}, str(found.get("Architecture", "")), found.get("Size"), image_id=found["Id"]
+    )
+
+
+def _buildah_facts(found: Mapping[str, Any]) -> ImageFacts:
+    image = found.get("OCIv1") or {}
+    manifest = json.loads(found.get("Manifest") or "{}")
+    layers = manifest.get("layers") or ()
+    size = sum(layer.get("size", 0) for layer in layers) if layers else None
+    return _facts(
+        image.get("config") or {}, str(image.get("architecture", "")), size, image_id=found["FromImageID"]
+    )
+
+
+def _facts(config: Mapping[str, Any], architecture: str, size: int | None, *, image_id: str) -> ImageFacts:
+    variables = (line.partition("=") for line in config.get("Env") or ())
+    return ImageFacts(
+        user=str(config.get("User") or ""),
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        command=tuple(config.get("Cmd") or ()),
+        environment={key: value for key, _, value in variables},
+        labels=dict(config.get("Labels") or {}),
+        architecture=architecture,
+        image_id=image_id.removeprefix("sha256:"),
+        size=size,
+    )

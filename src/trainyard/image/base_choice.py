@@ -1,0 +1,53 @@
+"""Which base image to start from, and why: PyTorch's, NVIDIA's NGC and CUDA images, AWS's, or Python's.
+
+It names no digest: a digest is looked up where the image is pulled, and pinned in the Dockerfile.
+"""
+
+from dataclasses import dataclass
+
+from trainyard.image.declared_versions import Declared
+from trainyard.image.version_facts import shown
+
+
+@dataclass(frozen=True)
+class BaseChoice:
+    """A kind of base image, and why it is the right one."""
+
+    image: str
+    reason: str
+
+
+def choose_base(declared: Declared, *, efa: bool) -> BaseChoice:
+    """The kind of base image for what is declared; `efa` is whether the machine has it."""
+    packages, cuda = declared.packages, declared.cuda
+    number = f"{shown(cuda)}.x" if cuda else "VERSION"
+    if declared.torch is None:
+        if "transformer-engine" in packages or "megatron-core" in packages:
+            return BaseChoice(
+                "nvcr.io/nvidia/pytorch:YY.MM-py3",
+                "torch is not locked, and NGC's torch, Transformer Engine and NCCL are compiled for each "
+                "other",
+            )
+        if efa:
+            return BaseChoice(
+                "763104351884.dkr.ecr.REGION.amazonaws.com/pytorch-training",
+                "torch is not locked, and the AWS image brings torch, NCCL, EFA and its plugin, tested "
+                "together",
+            )
+        return BaseChoice(
+            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime", "torch is not locked: its own image brings it"
+        )
+    compiled = sorted(
+        {"flash-attn", "transformer-engine", "transformer-engine-torch", "apex"} & set(packages)
+    )
+    if compiled:
+        return BaseChoice(
+            f"nvidia/cuda:{number}-devel-ubuntu22.04 to build, -runtime- to run",
+            f"{', '.join(compiled)} may be compiled, which wants nvcc of torch's own CUDA; the last stage "
+            "does not",
+        )
+    return BaseChoice(
+        "python:3.11-slim-bookworm",
+        f"torch {declared.torch.text} of the lock brings its own CUDA, cuDNN and NCCL; a base with CUDA "
+        "only adds a second one",
+    )

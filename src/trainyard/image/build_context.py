@@ -1,0 +1,128 @@
+"""The files that a builder sees, and the digest that stands for all of them.
+
+The digest covers the name, mode and content of every file, the Dockerfile, the build arguments, the target
+and the platform. Two builds with equal digests get the same input; that their base images are the same as
+well holds only where each is pinned by its own digest.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainyard.errors import ConfigError
+from trainyard.image.context_secrets import secret_by_name
+from trainyard.image.ignore_rules import IgnoreRule, is_ignored
+
+MOST_BYTES = 500 * 1000**2
+"""Of a context, unless the caller says otherwise: code and locks take a hundredth of it."""
+_SHOWN = 3
+_MOST_NAMED = 5
+_TAG_DIGITS = 24
+
+
+class ListedFile(Protocol):
+    """A file as the disk lists it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+
+class ReadFile(Protocol):
+    """A file that was read: its digest, and what secret its content is."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def secret(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """A context that may be sent to a builder."""
+
+    names: tuple[str, ...]
+    """Sorted."""
+    total_bytes: int
+    digest: str
+    """64 hex digits."""
+
+    @property
+    def tag(self) -> str:
+        """The tag under which an image of this content is kept."""
+        return content_tag(self.digest)
+
+
+def content_tag(digest: str) -> str:
+    """The tag of an image whose build input has this digest."""
+    return f"content-{digest[:_TAG_DIGITS]}"
+
+
+def choose_files(files: Iterable[ListedFile], rules: tuple[IgnoreRule, ...]) -> list[ListedFile]:
+    """The files that no rule leaves out, by name."""
+    return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
+
+
+def require_usable(files: Sequence[ListedFile], *, where: str, most_bytes: int) -> None:
+    """Raise ConfigError for a context that is empty, too large, or names a file that is a secret."""
+    if not files:
+        raise ConfigError(
+            f"{where}: no file is left to build from. Only files that git tracks are sent (git add), less "
+            "what .dockerignore leaves out"
+        )
+    total = sum(file.size for file in files)
+    if total > most_bytes:
+        largest = sorted(files, key=lambda file: -file.size)[:_SHOWN]
+        named = ", ".join(f"{file.name} ({_size(file.size)})" for file in largest)
+        raise ConfigError(
+            f"{where}: the build context has {_size(total)} in {len(files):,} files, at most "
+            f"{_size(most_bytes)} "
+            f"are sent. The largest: {named}. List in .dockerignore what the image does not need, or raise "
+            "--max-context."
+        )
+    refuse_secrets({file.name: what for file in files if (what := secret_by_name(file.name))}, where=where)
+
+
+def refuse_secrets(found: Mapping[str, str], *, where: str) -> None:
+    """Raise ConfigError if there is any secret (name -> what it is)."""
+    if not found:
+        return
+    lines = [f"{name}: {what}" for name, what in sorted(found.items())]
+    more = f"\n  and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    raise ConfigError(
+        f"{where}: the build context holds what looks like a secret:\n  "
+        + "\n  ".join(lines[:_MOST_NAMED])
+        + more
+        + "\nEverybody who can pull the image could read it. Remove it from git, or list it in "
+        ".dockerignore, and hand it to the job as a secret. Nothing was sent."
+    )
+
+
+def seal_context(files: Sequence[ReadFile], *, total_bytes: int, inputs: Mapping[str, str]) -> BuildContext:
+    """The context with its digest; `inputs` is everything besides the files that decides the result."""
+    digest = hashlib.sha256(b"trainyard build input 1\n")
+    for key, value in sorted(inputs.items()):
+        digest.update(_line("input", key, value))
+    for file in sorted(files, key=lambda file: file.name):
+        digest.update(_line(file.mode, file.name, file.sha256))
+    return BuildContext(tuple(sorted(file.name for file in files)), total_bytes, digest.hexdigest())
+
+
+def _line(*parts: str) -> bytes:
+    """The parts, each with its length, so that no two lists of parts give the same bytes."""
+    return (
+        b"".join(b"%d:%s" % (len(p), p) for p in (q.encode(errors="surrogateescape") for q in parts)) + b"\n"
+    )
+
+
+def _size(count: int) -> str:
+    for unit, factor in (("GB", 1000**3), ("MB", 1000**2), ("kB", 1000)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"

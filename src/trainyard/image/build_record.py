@@ -1,0 +1,170 @@
+"""What is said of a build, and what is handed to CodeBuild: variables, source, keys, lines and records.
+
+It starts nothing and reads nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from trainyard.errors import ConfigError, VerificationError
+from trainyard.image.build_progress import Ended
+from trainyard.image.build_request import BuildRequest
+
+FOREIGN = ".image-context"
+"""Where a context that is not in this repository lies in the archive."""
+
+
+def require_different_names(names: Sequence[str]) -> None:
+    """Raise ConfigError when two images of one call have one name."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"Two Dockerfiles would make the image {twice[0]}. Each is named for its folder: build one of "
+            "them by itself with --image."
+        )
+
+
+def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What would be built, for people."""
+    lines = []
+    for one in plan:
+        tree = " (with changes that are not committed)" if one["dirty"] else ""
+        lines += [
+            f"  {one['image']:<13} {one['dockerfile']} in {one['context']}, {one['platform']}",
+            f"  {'':<13} {one['files']:,} files, {one['bytes'] / 1e6:.1f} MB, tag {one['tag']}",
+            f"  {'':<13} commit {one['commit'][:7] or 'unknown'}{tree}",
+        ]
+        for base in one["unpinned"]:
+            lines.append(f"  {'':<13} {base} is not pinned by digest: this would be built each time")
+    return [*lines, "Nothing was built."]
+
+
+def build_variables(
+    request: BuildRequest, *, level: str, tags: str, context: str, version: str, cache: str
+) -> dict[str, str]:
+    """The variables of the buildspec's task `image`."""
+    arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
+    spaced = sorted(key for key, value in request.build_args.items() if " " in value or "\n" in value)
+    if spaced:
+        raise ConfigError(
+            f"--build-arg {spaced[0]}: CodeBuild gets no value with spaces; use --builder local"
+        )
+    return {
+        "TASK": "image",
+        "IMAGE": request.image,
+        "CONTEXT": context,
+        "DOCKERFILE": request.dockerfile,
+        "BUILD_ARGS": arguments,
+        "TARGET": request.target,
+        "PLATFORM": request.platform,
+        "CONTENT": request.digest,
+        "COMMIT": "" if request.dirty else request.commit,
+        "VERSION": version,
+        "LEVEL": level,
+        "TAGS": tags,
+        **({"CACHE": cache} if cache else {}),
+    }
+
+
+def source_key(project: str, digest: str) -> str:
+    """The key of a source archive: its content names it, so that it is sent once."""
+    return f"{project}/source/{digest}.zip"
+
+
+def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
+    """Name in the archive -> name in the context, of all files of the context and the Dockerfile's own.
+
+    `folder` is the context's place in this repository; empty for one that is not in it.
+    """
+    if PurePosixPath(request.dockerfile).is_absolute():
+        raise ConfigError(
+            f"{request.dockerfile} is not in the context {request.context}, so CodeBuild would not have "
+            "it. Move it there, or use --builder local."
+        )
+    prefix = "" if folder == "." else f"{folder or FOREIGN}/"
+    return {f"{prefix}{name}": name for name in (*request.names, request.dockerfile, *request.ignore_files)}
+
+
+def github_source(request: BuildRequest, address: str, folder: str) -> dict[str, str]:
+    """What overrides the project's source to clone the commit from GitHub, or a ConfigError."""
+    if request.dirty or not request.commit:
+        raise ConfigError(
+            "--source github builds a commit, and the working tree has changes that are not committed. "
+            "Commit and push them, or use --source s3."
+        )
+    place = address.partition("github.com")[2].lstrip(":/").removesuffix(".git")
+    if place.count("/") != 1:
+        raise ConfigError("--source github: the remote origin is not a repository on GitHub; use --source s3")
+    if not folder:
+        raise ConfigError("--source github: the context is not in this repository; use --source s3")
+    return {
+        "sourceTypeOverride": "GITHUB",
+        "sourceLocationOverride": f"https://github.com/{place}.git",
+        "sourceVersion": request.commit,
+        "context": folder,
+    }
+
+
+def same_digest(request: BuildRequest, ended: Ended, find: Callable[[str, str], str | None]) -> str:
+    """The digest of the built image. Raises VerificationError unless build and registry agree on it.
+
+    `find` gives the digest that the registry holds for a tag and a digest, of which one is empty.
+    """
+    said = ended.exported.get("IMAGE_DIGEST", "")
+    held = find("", said) if said else find(request.tag, "")
+    if held is None:
+        raise VerificationError(
+            f"{request.image}: the build {ended.build_id} succeeded, but ECR has no image "
+            f"{request.image}{'@' + said if said else ':' + request.tag}. {ended.log_address}"
+        )
+    if said and said != held:
+        raise VerificationError(
+            f"{request.image}: the build {ended.build_id} pushed {said}, but ECR holds {held} as "
+            f"{request.tag}"
+        )
+    return held
+
+
+def aws_result(
+    request: BuildRequest, place: tuple[str, str], digest: str, ended: Ended | None
+) -> dict[str, Any]:
+    """The result as plain data; `place` is account and region, `ended` None where nothing was built."""
+    account, region = place
+    host = f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+    found = {"uri": f"{host}/{request.image}@{digest}", "digest": digest, "built": ended is not None}
+    if ended is not None:
+        found |= {"build_id": ended.build_id, "attempts": ended.attempts, "phases": dict(ended.phases)}
+        found |= {"seconds": round(sum(seconds for _, seconds in ended.phases), 1), "log": ended.log_address}
+    return request.record() | found
+
+
+def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The results for people: what is there, then what goes on with it."""
+    lines = []
+    for one in results:
+        how = (
+            f"built in {_minutes(one.get('seconds', 0))}"
+            if one["built"]
+            else "there already, nothing was built"
+        )
+        lines += [f"  {one['image']:<13} {how}", f"  {'':<13} {one['uri']}"]
+    return lines
+
+
+def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """The results for a job summary."""
+    built = [one for one in results if one["built"]]
+    title = "Built, checked and pushed" if built else "Nothing to build: this content is in the registry"
+    rows = [
+        f"| {one['image']} | `{one['digest'] or one['uri']}` | `{one['tag']}` | "
+        f"{_minutes(one.get('seconds', 0)) if one['built'] else 'there already'} |"
+        for one in results
+    ]
+    return "\n".join(
+        [f"### ✅ {title}", "", "| image | digest | content | took |", "|---|---|---|---|", *rows, ""]
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,159 @@
+"""What is to be built: the request as a value that can be printed, compared and sent.
+
+    Dockerfile + files of the context --plan--> BuildRequest --(local builder | CodeBuild)--> an image
+
+It reads no file; names, texts and digests are handed in.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from trainyard.errors import ConfigError
+from trainyard.image.build_context import BuildContext, content_tag
+from trainyard.image.dockerfile import Dockerfile
+from trainyard.image.image_names import repository_from, require_repository
+
+CONTENT_LABEL = "dev.trainyard.content"
+BASES_LABEL = "dev.trainyard.bases"
+COMMIT_LABEL = "org.opencontainers.image.revision"
+PLATFORM = "linux/amd64"
+_ARGUMENT = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SECRET_ARGUMENT = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY)(?:_|$)", re.I
+)
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """One image that is to be built."""
+
+    image: str
+    """The name of the image, and of its repository."""
+    context: str
+    """The folder."""
+    dockerfile: str
+    """Relative to the context, or absolute if it is not in it."""
+    platform: str
+    target: str
+    build_args: Mapping[str, str]
+    commit: str
+    """Empty outside git."""
+    dirty: bool
+    digest: str
+    """Of everything that goes in: the files, the Dockerfile, the arguments."""
+    names: tuple[str, ...]
+    """Of the files that are sent."""
+    ignore_files: tuple[str, ...]
+    """The ignore file that was applied, relative to the context; empty where there is none."""
+    total_bytes: int
+    bases: tuple[str, ...]
+    """All base images, as they are named."""
+    unpinned: tuple[str, ...]
+    """Base images that are named by a tag, which may move: then nothing may be skipped."""
+
+    @property
+    def tag(self) -> str:
+        return content_tag(self.digest)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What is written into the image. A time is not: the same content gives the same labels."""
+        labels = {CONTENT_LABEL: self.digest, BASES_LABEL: " ".join(self.bases)}
+        return labels | ({COMMIT_LABEL: self.commit} if self.commit and not self.dirty else {})
+
+    def record(self) -> dict[str, Any]:
+        """It as plain data."""
+        return {
+            "image": self.image,
+            "context": self.context,
+            "dockerfile": self.dockerfile,
+            "platform": self.platform,
+            "target": self.target,
+            "build_args": dict(self.build_args),
+            "commit": self.commit,
+            "dirty": self.dirty,
+            "content": self.digest,
+            "tag": self.tag,
+            "files": len(self.names),
+            "bytes": self.total_bytes,
+            "unpinned": list(self.unpinned),
+        }
+
+
+def build_inputs(
+    dockerfile_text: str, *, platform: str, target: str, build_args: Mapping[str, str]
+) -> dict[str, str]:
+    """Everything besides the files that decides what comes out of a build."""
+    given = {f"arg {key}": value for key, value in build_args.items()}
+    return {"dockerfile": dockerfile_text, "platform": platform, "target": target, **given}
+
+
+def request_of(
+    context: BuildContext,
+    parsed: Dockerfile,
+    *,
+    image: str,
+    places: tuple[str, str],
+    options: Mapping[str, Any],
+    git: Mapping[str, Any],
+) -> BuildRequest:
+    """The request; `places` are the context's folder and the Dockerfile in it.
+
+    `options` hold platform, target, build_args and ignore_files; `git` what git says of the commit.
+    """
+    target = options["target"]
+    if target and target.lower() not in {stage.name for stage in parsed.stages}:
+        names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
+        raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
+    return BuildRequest(
+        image=require_repository(image),
+        context=places[0],
+        dockerfile=places[1],
+        platform=options["platform"],
+        target=target,
+        build_args=dict(options["build_args"]),
+        commit=str(git.get("commit", "")),
+        dirty=bool(git.get("dirty", False)),
+        digest=context.digest,
+        names=context.names,
+        ignore_files=tuple(options["ignore_files"]),
+        total_bytes=context.total_bytes,
+        bases=tuple(stage.image for stage in parsed.bases),
+        unpinned=tuple(stage.image for stage in parsed.unpinned),
+    )
+
+
+def image_name(context: str, dockerfile: str) -> str:
+    """The name of an image that nobody named: the folder of its Dockerfile, which is mostly the context's.
+
+    Raises ConfigError where that folder's name cannot name a repository.
+    """
+    folder = PurePosixPath(dockerfile).parent.name or PurePosixPath(context).name
+    name = repository_from(folder)
+    if not name:
+        raise ConfigError(f"The folder {folder!r} gives no name for an image; give one with --image")
+    return name
+
+
+def parse_build_args(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """KEY=VALUE words as build arguments. Raises ConfigError for one that the Dockerfile does not declare.
+
+    A secret is refused: build arguments stand in the history of the image.
+    """
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not _ARGUMENT.fullmatch(key):
+            raise ConfigError(f"--build-arg {key[:60]!r}: write it as NAME=VALUE")
+        if _SECRET_ARGUMENT.search(key):
+            raise ConfigError(
+                f"--build-arg {key}: a build argument stays readable in the image's history. Use a build "
+                "secret (RUN --mount=type=secret) or hand the secret to the job."
+            )
+        if key not in known:
+            raise ConfigError(f"--build-arg {key}: the Dockerfile declares no ARG {key}")
+        found[key] = value
+    return found

@@ -1,0 +1,157 @@
+"""The three levels of a check, what each asks of an image, and the verdict on what was answered.
+
+    quick      the lock's versions, its imports, entry point, user, size
+    standard   and CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
+    full       and a forward and backward pass, and a sum over two processes
+
+A check that was asked for and gave no answer has failed.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+MARK = "TRAINYARD-PROBE "
+"""Begins every line of the probe that is meant for us."""
+QUICK = ("user", "entry-point", "size", "versions", "imports")
+STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
+FULL = (*STANDARD, "collective", "forward-backward")
+LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
+IN_CONTAINER = (
+    *("versions", "imports", "cuda", "nccl", "efa"),
+    *("model-configuration", "collective", "forward-backward"),
+)
+MODEL = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+_MOST_NAMED = 5
+
+
+class Facts(Protocol):
+    """What a builder says of an image; see `gateways.images.local_builder`."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def entrypoint(self) -> tuple[str, ...]: ...
+    @property
+    def command(self) -> tuple[str, ...]: ...
+    @property
+    def size(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one check found."""
+
+    check: str
+    ok: bool
+    says: str
+    seconds: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """It as plain data."""
+        return dict(vars(self))
+
+
+def probe_request(
+    level: str, packages: Mapping[str, str], *, cpu: bool, efa: bool, model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the probe in the container is asked."""
+    return {
+        "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
+        "packages": dict(packages),
+        "cpu": cpu,
+        "efa": efa,
+        "model": dict(model),
+    }
+
+
+def linux_markers(architecture: str) -> dict[str, str]:
+    """The variables of markers in an image, which is for Linux wherever it is checked from."""
+    machine = {"arm64": "aarch64"}.get(architecture, "x86_64")
+    facts = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    return facts | {"platform_machine": machine}
+
+
+def judge_declared(facts: Facts, *, most_bytes: int) -> list[Answer]:
+    """The checks that need no container: user, entry point, size."""
+    user = facts.user.partition(":")[0]
+    size = facts.size
+    return [
+        Answer(
+            "user",
+            user not in ("", "root", "0"),
+            f"runs as {user}" if user else "no USER is set: it runs as root",
+        ),
+        Answer(
+            "entry-point",
+            bool(facts.entrypoint or facts.command),
+            " ".join((*facts.entrypoint, *facts.command)) or "neither ENTRYPOINT nor CMD is set",
+        ),
+        Answer(
+            "size",
+            size is not None and size <= most_bytes,
+            "the builder does not say how large it is"
+            if size is None
+            else f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB",
+        ),
+    ]
+
+
+def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
+    """The check for secrets; `found` are layer, path and what it is."""
+    named = [f"{path} ({what}, layer {layer[:12]})" for layer, path, what in found]
+    if not named:
+        return Answer("secrets", True, "no layer holds what looks like a secret")
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return Answer("secrets", False, "; ".join(named[:_MOST_NAMED]) + more)
+
+
+def probe_answers(asked: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
+    """The answers in the probe's output; a check without one has failed for `how_it_ended`."""
+    found = {}
+    for line in log.splitlines():
+        if not line.startswith(MARK):
+            continue
+        try:
+            told = json.loads(line.removeprefix(MARK))
+            answer = Answer(str(told["check"]), told["ok"] is True, str(told["says"]), float(told["seconds"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+        found[answer.check] = answer
+    return [found.get(name) or Answer(name, False, f"no answer: {how_it_ended}") for name in asked]
+
+
+def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
+    """The answers as a JUnit report, which CodeBuild and GitHub show."""
+    from xml.etree.ElementTree import Element, SubElement, tostring
+
+    failed = sum(not answer.ok for answer in answers)
+    suite = Element("testsuite", name=f"image {level}", tests=str(len(answers)), failures=str(failed))
+    suite.set("time", f"{sum(answer.seconds for answer in answers):.3f}")
+    for answer in answers:
+        case = SubElement(suite, "testcase", classname=image, name=answer.check, time=f"{answer.seconds:.3f}")
+        words = "".join(letter for letter in answer.says if letter >= " " or letter in "\n\t")
+        if answer.ok:
+            SubElement(case, "system-out").text = words
+        else:
+            SubElement(case, "failure", message=words[:300]).text = words
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suite, encoding="unicode") + "\n"
+
+
+def lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
+    """The answers for people, and the verdict."""
+    told = [f"  {answer.check:<20}{'ok  ' if answer.ok else 'FAIL'}  {answer.says}" for answer in answers]
+    failed = [answer.check for answer in answers if not answer.ok]
+    verdict = (
+        f"{len(failed)} of {len(answers)} failed: {', '.join(failed)}" if failed else "every check holds"
+    )
+    return [*told, f"  {image}: {level}: {verdict}"]

@@ -1,0 +1,16 @@
+"""What will break in an image, before it is built.
+
+Declared + the machine it is for --rules--> findings, the worst first
+"""
+
+from trainyard.image.container_rules import CONTAINER_RULES
+from trainyard.image.declared_versions import Declared
+from trainyard.image.finding import ERROR, INFO, WARNING, Finding, Machine
+from trainyard.image.package_rules import PACKAGE_RULES
+
+
+def judge(declared: Declared, machine: Machine) -> list[Finding]:
+    """All findings, the worst first, then by place."""
+    found = [finding for rule in (*PACKAGE_RULES, *CONTAINER_RULES) for finding in rule(declared, machine)]
+    order = (ERROR, WARNING, INFO)
+    return sorted(found, key=lambda f: (order.index(f.severity), f.file, f.line, f.rule))

@@ -1,0 +1,144 @@
+"""Rules on the container: EFA and its plugin, variables, pins, the user, and secrets."""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.image.declared_versions import Declared
+from trainyard.image.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
+from trainyard.image.version_facts import (
+    OLDEST_EFA_INSTALLER,
+    OLDEST_EFA_NCCL,
+    OLDEST_EFA_PLUGIN,
+    OLDEST_MODERN_PLUGIN,
+    shown,
+)
+
+
+def _efa(declared: Declared, machine: Machine) -> Iterator[Finding]:
+    wanted = (
+        ("EFA installer", declared.efa_installer, OLDEST_EFA_INSTALLER),
+        ("aws-ofi-nccl", declared.efa_plugin, OLDEST_EFA_PLUGIN),
+        ("NCCL", declared.nccl, OLDEST_EFA_NCCL),
+    )
+    for name, found, oldest in wanted:
+        if machine.efa and machine.family.startswith(("p5", "p6")) and found and found < oldest:
+            yield Finding(
+                "efa-versions",
+                ERROR,
+                declared.dockerfile,
+                0,
+                f"{name} {shown(found)} is too old for {machine.family}",
+                "NCCL falls back to TCP there, without an error",
+                f"take {name} {shown(oldest)} or newer",
+            )
+    if machine.efa and not declared.efa_installer and not declared.efa_plugin and declared.base.kind != "dlc":
+        yield Finding(
+            "efa-missing",
+            WARNING,
+            declared.dockerfile,
+            declared.base.line,
+            "no EFA installer and no aws-ofi-nccl is installed, and the machine has EFA",
+            "NCCL finds no plugin and trains over TCP, several times slower, without an error",
+            "install both as docker/fsdp/Dockerfile does",
+        )
+
+
+_HARMFUL = {
+    "FI_EFA_MTU_SIZE": "libfabric aborts where it is set",
+    "FI_EFA_TX_IOV_LIMIT": "libfabric aborts where it is set",
+    "FI_EFA_RX_IOV_LIMIT": "libfabric aborts where it is set",
+    "RDMAV_FORK_SAFE": "it conflicts with the EFA provider",
+    "NCCL_P2P_DISABLE": "it turns NVLink off",
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
+}
+_USELESS = {
+    "NCCL_TIMEOUT": "neither NCCL nor PyTorch reads it; it is taken for init_process_group(timeout=…)",
+    "TORCH_NCCL_TIMEOUT": "PyTorch does not read it",
+    "TORCH_DISTRIBUTED_TIMEOUT": "PyTorch does not read it",
+    "FI_PROVIDER": "the plugin takes EFA by itself since 1.6",
+    "NCCL_PROTO": "it narrows NCCL's tuner and costs speed; the plugin sets it where that is needed",
+    "NCCL_ASYNC_ERROR_HANDLING": "PyTorch reads TORCH_NCCL_ASYNC_ERROR_HANDLING, and its default is right",
+    "NCCL_BLOCKING_WAIT": "PyTorch reads TORCH_NCCL_BLOCKING_WAIT",
+}
+
+
+def _variables(declared: Declared, machine: Machine) -> Iterator[Finding]:
+    for variable in declared.variables:
+        name, value = variable.name, variable.value
+        severity, why = "", ""
+        if name in _HARMFUL and (name.startswith(("FI_", "RDMAV")) or value == "1"):
+            severity, why = ERROR, _HARMFUL[name]
+        elif name in _USELESS:
+            severity, why = WARNING, _USELESS[name]
+        elif name == "NCCL_NVLS_ENABLE" and value == "0":
+            severity, why = WARNING, "it turns NVLink SHARP off, which Hopper and later gain from"
+        elif name == "FI_EFA_USE_DEVICE_RDMA":
+            severity, why = _device_rdma(declared, machine, value)
+        if severity:
+            yield Finding(
+                "environment",
+                severity,
+                declared.dockerfile,
+                variable.line,
+                f"ENV {name}={value}",
+                why,
+                "remove it",
+                Edit(variable.line, name, ""),
+            )
+
+
+def _device_rdma(declared: Declared, machine: Machine, value: str) -> tuple[str, str]:
+    if declared.efa_plugin and declared.efa_plugin < OLDEST_MODERN_PLUGIN:
+        return "", ""
+    if value == "1" and machine.efa and not machine.rdma:
+        return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
+    if value == "0" and machine.rdma:
+        return ERROR, "the plugin refuses to start without GPUDirect on this machine, and NCCL takes TCP"
+    return WARNING, "RDMA is found by itself since aws-ofi-nccl 1.7; where the device has none, =1 aborts"
+
+
+def _pinned(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    for stage in declared.parsed.unpinned:
+        yield Finding(
+            "unpinned",
+            WARNING,
+            declared.dockerfile,
+            stage.line,
+            f"{stage.image} is a tag, which can move",
+            "two builds of one commit may differ, and no build can be skipped for its content",
+            f"add its digest: {stage.image}@sha256:…",
+        )
+
+
+def _user(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    user = declared.parsed.last("USER")
+    if user is None or user.text.split(":")[0] in ("root", "0"):
+        yield Finding(
+            "user",
+            WARNING,
+            declared.dockerfile,
+            user.line if user else declared.parsed.stages[-1].line,
+            "the image runs as root",
+            "the restricted Pod Security Standard refuses it, and what it writes to shared volumes is root's",
+            "end the last stage with USER and a number, such as USER 1000",
+        )
+
+
+def _secrets(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    for instruction in declared.parsed.instructions:
+        if instruction.name not in ("ARG", "ENV"):
+            continue
+        found = re.search(r"\b(\w*(?:TOKEN|PASSWORD|SECRET|ACCESS_KEY|API_KEY)\w*)", instruction.text.upper())
+        if found:
+            yield Finding(
+                "secret",
+                ERROR,
+                declared.dockerfile,
+                instruction.line,
+                f"{instruction.name} {found[1]} keeps a secret in the image",
+                "build arguments and variables stay readable in its history, for everybody who can pull it",
+                "use RUN --mount=type=secret, or hand it to the job as a Secret",
+            )
+
+
+CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinned, _user, _secrets)

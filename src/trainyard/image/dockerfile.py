@@ -1,0 +1,185 @@
+"""A Dockerfile as data: its instructions with their lines, its stages, its arguments and its base images.
+
+It reads as much as judging needs: continued lines, comments, here-documents, the escape directive, and
+variables of ARG and ENV. It is no builder: what a RUN does is text.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainyard.errors import ConfigError
+
+_INSTRUCTION = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?$", re.DOTALL)
+_HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
+_FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
+_PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
+_KNOWN = frozenset(
+    (
+        *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
+        *("MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction."""
+
+    name: str
+    """In capital letters."""
+    text: str
+    """What follows it, continued lines joined by a space, variables as they are written."""
+    line: int
+    """Of its first word, counted from 1."""
+    last_line: int
+    stage: int
+    """The stage it is in, counted from 0; -1 before the first FROM."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One FROM and what follows it."""
+
+    number: int
+    name: str
+    image: str
+    """What it starts from, variables filled in: an image, `scratch`, or the name of an earlier stage."""
+    written: str
+    """The same as it is written."""
+    line: int
+
+
+@dataclass(frozen=True)
+class Dockerfile:
+    """A whole file."""
+
+    instructions: tuple[Instruction, ...]
+    stages: tuple[Stage, ...]
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Every ARG of the file with its default, or the value that was given."""
+
+    @property
+    def bases(self) -> tuple[Stage, ...]:
+        """The stages that start from an image of a registry."""
+        return tuple(stage for stage in self.stages if self._is_foreign(stage))
+
+    @property
+    def unpinned(self) -> tuple[Stage, ...]:
+        """The bases that no digest pins."""
+        return tuple(stage for stage in self.bases if "@sha256:" not in stage.image)
+
+    def final_base(self, target: str = "") -> str:
+        """The image of a registry that the last stage, or the stage `target`, is built on; or `scratch`."""
+        chosen = [stage for stage in self.stages if stage.name == target.lower()] if target else []
+        stage = (chosen or list(self.stages))[-1]
+        by_name = {one.name: one for one in self.stages if one.name}
+        while stage.image.lower() in by_name and by_name[stage.image.lower()].number < stage.number:
+            stage = by_name[stage.image.lower()]
+        return stage.image
+
+    def last(self, name: str) -> Instruction | None:
+        """The last instruction of this name in the last stage."""
+        found = [i for i in self.instructions if i.name == name and i.stage == len(self.stages) - 1]
+        return found[-1] if found else None
+
+    def _is_foreign(self, stage: Stage) -> bool:
+        earlier = {one.name for one in self.stages if one.number < stage.number and one.name}
+        return stage.image != "scratch" and stage.image.lower() not in earlier
+
+
+def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = None) -> Dockerfile:
+    """Read a Dockerfile, called `name` in messages; `given` are build arguments.
+
+    Raises ConfigError for a line that is no instruction, and for a file without FROM.
+    """
+    given = given or {}
+    arguments: dict[str, str] = {}
+    stages: list[Stage] = []
+    instructions = []
+    for number, last, line in _logical_lines(text):
+        match = _INSTRUCTION.match(line)
+        word = match[1].upper() if match else ""
+        if not match or word not in _KNOWN:
+            raise ConfigError(f"{name}:{number}: {line.split()[0][:40]!r} is no instruction of a Dockerfile")
+        rest = (match[2] or "").strip()
+        if word == "FROM":
+            stages.append(_stage(rest, len(stages), {**arguments}, f"{name}:{number}", number))
+        elif word == "ARG":
+            for key, value in _arguments(rest):
+                arguments[key] = given.get(key, expand(value, arguments))
+        instructions.append(Instruction(word, rest, number, last, len(stages) - 1))
+    if not stages:
+        raise ConfigError(f"{name}: no FROM, so this is no Dockerfile")
+    return Dockerfile(tuple(instructions), tuple(stages), arguments)
+
+
+def pairs_of(instruction: Instruction) -> dict[str, str]:
+    """The variables that an ENV or LABEL sets."""
+    found = {key: value.strip("\"'") for key, value in _PAIR.findall(instruction.text)}
+    if not found and (words := instruction.text.split(None, 1)) and len(words) > 1:
+        return {words[0]: words[1]}
+    return found
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """`text` with its variables filled in; one that has no value stays as it is written."""
+
+    def value_of(match: re.Match[str]) -> str:
+        key = match[1] or match[2]
+        known = values.get(key)
+        if match[3] in ("-", ":-"):
+            return known or match[4]
+        if match[3] in ("+", ":+"):
+            return match[4] if known else ""
+        return match[0] if known is None else known
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def _stage(rest: str, number: int, values: Mapping[str, str], place: str, line: int) -> Stage:
+    match = _FROM.match(rest)
+    if not match:
+        raise ConfigError(f"{place}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}")
+    return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), match["image"], line)
+
+
+def _arguments(rest: str) -> list[tuple[str, str]]:
+    found = []
+    for word in rest.split():
+        key, _, value = word.partition("=")
+        found.append((key, value.strip("\"'")))
+    return found
+
+
+def _logical_lines(text: str) -> list[tuple[int, int, str]]:
+    """First line, last line and text of each instruction."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    escape = "`" if re.match(r"\s*#\s*escape\s*=\s*`", lines[0] if lines else "") else "\\"
+    found = []
+    place = 0
+    while place < len(lines):
+        start, parts = place, list[str]()
+        while place < len(lines):
+            line = lines[place]
+            place += 1
+            if line.lstrip().startswith("#") or (parts and not line.strip()):
+                if not parts:
+                    break
+                continue
+            stripped = line.rstrip()
+            parts.append(
+                stripped.removesuffix(escape).strip() if stripped.endswith(escape) else stripped.strip()
+            )
+            if not stripped.endswith(escape):
+                break
+        joined = " ".join(filter(None, parts))
+        for end in _HEREDOC.findall(joined) if joined.upper().startswith(("RUN", "COPY", "ADD")) else ():
+            while place < len(lines) and lines[place].strip() != end:
+                joined += "\n" + lines[place]
+                place += 1
+            place += 1
+        if joined:
+            found.append((start + 1, place, joined))
+    return found

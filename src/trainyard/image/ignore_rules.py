@@ -1,0 +1,96 @@
+"""The rules of a `.dockerignore`: which files of a folder a builder never sees.
+
+The patterns are those of moby's patternmatcher: Go's `filepath.Match` with `**` for any number of folders; a
+line that begins with `!` takes files back; the last line that matches decides. A pattern that matches a
+folder matches all that is in it.
+"""
+
+import re
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class IgnoreRule:
+    """One line of the file."""
+
+    pattern: re.Pattern[str]
+    takes_back: bool
+
+
+def parse_ignore_file(text: str, name: str) -> tuple[IgnoreRule, ...]:
+    """The rules of an ignore file, called `name` in messages. Raises ConfigError for a bad pattern."""
+    return tuple(
+        rule
+        for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
+        if (rule := _rule(line, f"{name}:{number}")) is not None
+    )
+
+
+def is_ignored(path: str, rules: tuple[IgnoreRule, ...]) -> bool:
+    """Whether the file at `path` (relative, `/` between its names) is left out."""
+    ignored = False
+    for rule in rules:
+        if rule.takes_back == ignored and rule.pattern.fullmatch(path):
+            ignored = not rule.takes_back
+    return ignored
+
+
+def _rule(line: str, place: str) -> IgnoreRule | None:
+    line = line.strip()
+    if not line or line.startswith("#"):
+        return None
+    takes_back = line.startswith("!")
+    pattern = line[1:].strip() if takes_back else line
+    if takes_back and not pattern:
+        raise ConfigError(f"{place}: ! alone takes nothing back; name a file after it")
+    parts: list[str] = []
+    for part in pattern.split("/"):
+        if part == "..":
+            parts[-1:] = []
+        elif part not in ("", "."):
+            parts.append(part)
+    if not parts:
+        return None  # the folder itself: Docker ignores that
+    try:
+        return IgnoreRule(re.compile(_expression(parts) + r"(?:/.*)?", re.DOTALL), takes_back)
+    except (re.error, ValueError):
+        raise ConfigError(f"{place}: {line!r} is no pattern; is a [ not closed?") from None
+
+
+def _expression(parts: list[str]) -> str:
+    found = ""
+    for place, part in enumerate(parts):
+        last = place == len(parts) - 1
+        if part == "**":
+            found += ".*" if last else "(?:.*/)?"
+        else:
+            found += _part(part) + ("" if last else "/")
+    return found
+
+
+def _part(text: str) -> str:
+    """One name of a pattern as a regular expression."""
+    found, place = "", 0
+    while place < len(text):
+        letter = text[place]
+        if letter == "*":
+            stars = re.match(r"\*+", text[place:])
+            found += ".*" if stars and len(stars[0]) > 1 else "[^/]*"
+            place += len(stars[0]) if stars else 1
+            continue
+        if letter == "?":
+            found += "[^/]"
+        elif letter == "[":
+            end = text.index("]", place + 2)
+            inner = text[place + 1 : end].replace("\\", "\\\\")
+            found += f"[{inner}]"
+            place = end
+        elif letter == "\\" and place + 1 < len(text):
+            place += 1
+            found += re.escape(text[place])
+        else:
+            found += re.escape(letter)
+        place += 1
+    return found

@@ -1,0 +1,109 @@
+"""Names of images: the rules that ECR sets for repositories, and the parts of a full reference.
+
+It asks no registry whether a name exists.
+"""
+
+import re
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError
+
+_REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*", re.ASCII)
+"""As the ECR API reference has it for CreateRepository; `__` and `--` are refused there, too."""
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_ECR_HOST = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII
+)
+_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
+_SHORTEST, _LONGEST = 2, 256
+
+
+@dataclass(frozen=True)
+class ImageReference:
+    """A reference such as `host/repository:tag@sha256:…`, in its parts; what is not named is empty."""
+
+    host: str
+    repository: str
+    tag: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Without tag and digest."""
+        return f"{self.host}/{self.repository}" if self.host else self.repository
+
+
+@dataclass(frozen=True)
+class EcrPlace:
+    """The account and region of a registry in ECR."""
+
+    account: str
+    region: str
+
+
+def parse_reference(text: str) -> ImageReference:
+    """The parts of a reference. Raises ConfigError for a text that can name no image."""
+    rest, _, digest = text.partition("@")
+    head, colon, tag = rest.rpartition(":")
+    if not colon or "/" in tag:
+        head, tag = rest, ""
+    first, slash, others = head.partition("/")
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    host, repository = (first, others) if is_host else ("", head)
+    if not _REPOSITORY.fullmatch(repository):
+        raise ConfigError(f"{text!r} names no image: {_why_not(repository)}")
+    if tag and not _TAG.fullmatch(tag):
+        raise ConfigError(f"{text!r} names no image: {tag!r} is no tag (letters, digits, _ . -; at most 128)")
+    if digest and not _DIGEST.fullmatch(digest):
+        raise ConfigError(f"{text!r} names no image: a digest is sha256: and 64 hex digits")
+    return ImageReference(host, repository, tag, digest)
+
+
+def ecr_place(host: str) -> EcrPlace | None:
+    """The account and region of a registry's host; None where it is not ECR."""
+    match = _ECR_HOST.fullmatch(host)
+    return EcrPlace(match["account"], match["region"]) if match else None
+
+
+def require_repository(name: str) -> str:
+    """`name`, if ECR takes it for a repository. Raises ConfigError with a name that fits."""
+    if _SHORTEST <= len(name) <= _LONGEST and _REPOSITORY.fullmatch(name):
+        return name
+    near = repository_from(name)
+    hint = f"; {near} would do" if near else ""
+    raise ConfigError(f"{name!r} cannot name an image in ECR: {_why_not(name)}{hint}")
+
+
+def require_region(name: str) -> str:
+    """`name`, if it has the form of an AWS region. Raises ConfigError otherwise."""
+    if _REGION.fullmatch(name):
+        return name
+    raise ConfigError(f"{name!r} is no AWS region such as us-west-2")
+
+
+def require_tag(tag: str) -> str:
+    """`tag`, if a registry takes it. Raises ConfigError otherwise."""
+    if _TAG.fullmatch(tag):
+        return tag
+    raise ConfigError(
+        f"{tag!r} cannot be a tag: use letters, digits, _ . and -, at most 128, not . or - first"
+    )
+
+
+def repository_from(text: str) -> str:
+    """The name of a repository that `text`, such as a folder's name, becomes; empty if nothing is left."""
+    lower = re.sub(r"[^a-z0-9._/-]+", "-", text.lower())
+    parts = (re.sub(r"[._-]{2,}", "-", part).strip("._-") for part in lower.split("/"))
+    name = "/".join(filter(None, parts))[:_LONGEST].rstrip("._-/")
+    return name if len(name) >= _SHORTEST else ""
+
+
+def _why_not(name: str) -> str:
+    if not name:
+        return "it is empty"
+    if not _SHORTEST <= len(name) <= _LONGEST:
+        return f"it has {len(name)} letters, ECR takes {_SHORTEST} to {_LONGEST}"
+    if name != name.lower():
+        return "it has capital letters"
+    return "only a-z and 0-9, with single . _ - or / between them"

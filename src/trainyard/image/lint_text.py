@@ -1,0 +1,42 @@
+"""The answer of `lint_image.py` as lines for people, and what was found to be declared as plain data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.image.declared_versions import Declared
+from trainyard.image.version_facts import shown
+
+
+def declared_record(declared: Declared) -> dict[str, str]:
+    """The versions that were found; what is not known is left out."""
+    torch = declared.torch
+    found = {
+        "base": declared.base.image,
+        "python": shown(declared.base.python),
+        "torch": torch.text if torch else shown(declared.base.torch),
+        "cuda": shown(declared.cuda or declared.base.cuda),
+        "nccl": shown(declared.nccl),
+        "efa_installer": shown(declared.efa_installer),
+        "aws_ofi_nccl": shown(declared.efa_plugin),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def lint_lines(data: Mapping[str, Any]) -> list[str]:
+    """What was found, for people: each finding with its reason and its remedy."""
+    known = data["declared"]
+    versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
+    lines = [f"  base          {known['base']}", f"  versions      {versions or 'none is declared'}"]
+    lines += data["difference"].splitlines()
+    for finding in data["findings"]:
+        place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
+        lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]
+        lines.append(f"    {finding['remedy']}" + (" (--fix does it)" if finding["fixable"] else ""))
+    if data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
+        lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
+    errors = sum(finding["severity"] == "error" for finding in data["findings"])
+    others = len(data["findings"]) - errors
+    lines.append(
+        f"  {errors} to break, {others} to consider" if data["findings"] else "  nothing would break"
+    )
+    return lines

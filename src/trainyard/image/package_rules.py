@@ -1,0 +1,292 @@
+"""Rules on packages: torch, CUDA, Python, drivers, GPUs, and what is compiled against torch.
+
+A rule that does not know a version says nothing.
+"""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.image.declared_versions import Declared
+from trainyard.image.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
+from trainyard.image.version_facts import (
+    DRIVERS,
+    OLDEST_CUDA,
+    OLDEST_PYTHON,
+    TORCH,
+    TORCH_PAIRS,
+    VLLM_TORCH,
+    Version,
+    minor,
+    same_prefix,
+    shown,
+)
+
+_COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex", "deepspeed", "vllm")
+"""Packages whose extensions are compiled against torch, often on installation."""
+
+
+def _torch_python(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    torch, python = declared.torch, declared.base.python
+    release = TORCH.get(minor(torch.version)) if torch else None
+    if torch and release and python and not release.oldest_python <= python <= release.newest_python:
+        span = f"{shown(release.oldest_python)} to {shown(release.newest_python)}"
+        yield Finding(
+            "torch-python",
+            ERROR,
+            declared.dockerfile,
+            declared.base.line,
+            f"torch {torch.text} has no wheel for Python {shown(python)}",
+            f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
+            f"take a base image with Python {shown(release.newest_python)}, or another torch",
+        )
+
+
+def _own_python(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    python = declared.base.python
+    if python and python < OLDEST_PYTHON:
+        yield Finding(
+            "python",
+            ERROR,
+            declared.dockerfile,
+            declared.base.line,
+            f"{declared.base.image} has Python {shown(python)}",
+            f"this package needs Python {shown(OLDEST_PYTHON)} or newer",
+            "take a base image with a newer Python",
+        )
+
+
+def _torch_twice(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    torch, base = declared.torch, declared.base
+    if not torch or not base.torch or same_prefix(torch.version, base.torch):
+        return
+    compiled = base.kind == "ngc"
+    yield Finding(
+        "torch-twice",
+        ERROR if compiled else WARNING,
+        torch.file,
+        torch.line,
+        f"torch {torch.text} replaces torch {shown(base.torch)} of {base.image}",
+        "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
+        "fail to import with undefined symbols"
+        if compiled
+        else "the image carries both, some 5 GB for nothing, and the loader may mix their CUDA libraries",
+        "start from nvidia/cuda or python, or leave torch out of the lock and take the base's",
+    )
+
+
+def _cuda_of_torch(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    torch = declared.torch
+    release = TORCH.get(minor(torch.version)) if torch else None
+    if torch and release and torch.cuda and torch.cuda not in release.cuda:
+        wheels = ", ".join(f"cu{a}{b}" for a, b in release.cuda)
+        yield Finding(
+            "torch-cuda",
+            ERROR,
+            torch.file,
+            torch.line,
+            f"there is no torch {torch.text}",
+            f"torch {shown(minor(torch.version))} is built with {wheels}",
+            f"take +cu{release.default_cuda[0]}{release.default_cuda[1]}",
+            _version_edit(torch.line, f"cu{torch.cuda[0]}{torch.cuda[1]}", release.default_cuda),
+        )
+
+
+def _version_edit(line: int, old: str, cuda: Version) -> Edit | None:
+    return Edit(line, old, f"cu{cuda[0]}{cuda[1]}") if line else None
+
+
+def _cuda_of_base(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    cuda, base = _cuda(declared), declared.base
+    if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
+        return
+    compiled = sorted(name for name in _COMPILED if name in declared.packages)
+    if compiled and base.has_compiler:
+        yield Finding(
+            "base-cuda",
+            ERROR,
+            declared.dockerfile,
+            base.line,
+            f"{base.image} has CUDA {shown(base.cuda)}, torch is built with {shown(cuda)}",
+            f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
+            "version that was used to compile PyTorch'",
+            f"take a base image with CUDA {shown(cuda)}",
+        )
+    else:
+        yield Finding(
+            "base-cuda",
+            WARNING,
+            declared.dockerfile,
+            base.line,
+            f"{base.image} has CUDA {shown(base.cuda)}, torch brings {shown(cuda)}",
+            "torch's wheels carry their own CUDA libraries; those of the base are found first where "
+            "LD_LIBRARY_PATH names them",
+            f"take a base image with CUDA {shown(cuda)}, or one without CUDA such as python:3.11-slim",
+        )
+
+
+def _architecture(declared: Declared, machine: Machine) -> Iterator[Finding]:
+    cuda, needed = _cuda(declared), OLDEST_CUDA.get(machine.architecture)
+    if not cuda or not needed or cuda >= needed:
+        return
+    torch = declared.torch
+    file, line = (torch.file, torch.line) if torch else (declared.dockerfile, declared.base.line)
+    # Code for sm_100 runs on sm_103, as of one major architecture.
+    runs = machine.architecture == "sm_103" and cuda >= OLDEST_CUDA["sm_100"]
+    yield Finding(
+        "architecture",
+        WARNING if runs else ERROR,
+        file,
+        line,
+        f"CUDA {shown(cuda)} does not know {machine.architecture}",
+        "code for sm_100 runs there, but nothing can be compiled for it"
+        if runs
+        else "the first kernel ends with 'no kernel image is available for execution on the device'",
+        f"take a torch that is built with CUDA {shown(needed)} or newer",
+    )
+
+
+def _arch_list(declared: Declared, machine: Machine) -> Iterator[Finding]:
+    if not declared.architectures or not machine.architecture:
+        return
+    number = machine.architecture.removeprefix("sm_")
+    wanted = f"{number[:-1]}.{number[-1]}"
+    listed = re.findall(r"\d+\.\d", declared.architectures)
+    same_major = [
+        one for one in listed if one.split(".")[0] == wanted.split(".", maxsplit=1)[0] and one <= wanted
+    ]
+    if wanted in listed or same_major or "+PTX" in declared.architectures or not listed:
+        return
+    line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
+    yield Finding(
+        "arch-list",
+        ERROR,
+        declared.dockerfile,
+        line,
+        f"TORCH_CUDA_ARCH_LIST={declared.architectures} leaves out {wanted} ({machine.architecture})",
+        "extensions that are compiled here have no kernel for this GPU",
+        f"add {wanted}",
+        Edit(line, declared.architectures, f"{declared.architectures};{wanted}") if line else None,
+    )
+
+
+def _driver(declared: Declared, machine: Machine) -> Iterator[Finding]:
+    cuda = _cuda(declared)
+    needed = DRIVERS.get(cuda[0]) if cuda else None
+    if machine.driver and needed and machine.driver < needed:
+        yield Finding(
+            "driver",
+            ERROR,
+            declared.dockerfile,
+            declared.base.line,
+            f"CUDA {shown(cuda)} needs driver {shown(needed)} or newer, the machine has "
+            f"{shown(machine.driver)}",
+            "torch.cuda.is_available() is False there: 'The NVIDIA driver on your system is too old'",
+            "update the AMI of the nodes, or take a torch that is built with an older CUDA",
+        )
+
+
+def _suffixes(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    cuda = _cuda(declared)
+    for name, package in sorted(declared.packages.items()):
+        match = re.search(r"-cu(1[1-9])$", name)
+        if cuda and match and int(match[1]) != cuda[0]:
+            yield Finding(
+                "cuda-suffix",
+                ERROR,
+                package.file,
+                package.line,
+                f"{name} is for CUDA {match[1]}, torch is built with {shown(cuda)}",
+                "two CUDA runtimes in one process end in undefined symbols or a crash at the first kernel",
+                f"take {name[: match.start()]}-cu{cuda[0]}",
+            )
+
+
+def _vllm(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    vllm, torch = declared.packages.get("vllm"), declared.torch
+    needed = VLLM_TORCH.get(vllm.version[:3]) if vllm else None
+    if vllm and torch and needed and not same_prefix(torch.version, needed):
+        yield Finding(
+            "vllm-torch",
+            ERROR,
+            vllm.file,
+            vllm.line,
+            f"vllm {vllm.text} needs torch {shown(needed)}, torch {torch.text} is installed",
+            "its kernels are compiled against exactly that torch; pip refuses, or the import fails",
+            f"take torch {shown(needed)}, or a vllm of torch {shown(torch.version)}",
+            Edit(torch.line, f"torch=={torch.text.partition('+')[0]}", f"torch=={shown(needed)}")
+            if torch.file == declared.dockerfile
+            else None,
+        )
+
+
+def _pairs(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+    torch = declared.torch
+    for name, table in TORCH_PAIRS.items():
+        package = declared.packages.get(name)
+        needed = table.get(minor(torch.version)) if torch else None
+        if torch and package and needed and not same_prefix(package.version, needed):
+            yield Finding(
+                "torch-pair",
+                ERROR,
+                package.file,
+                package.line,
+                f"{name} {package.text} does not belong to torch {torch.text}",
+                f"it is compiled against torch; to {shown(minor(torch.version))} belongs {name} "
+                f"{shown(needed)}",
+                f"take {name} {shown(needed)}",
+                Edit(package.line, f"{name}=={package.text}", f"{name}=={shown(needed)}.0")
+                if package.file == declared.dockerfile
+                else None,
+            )
+
+
+def _flash_attention(declared: Declared, machine: Machine) -> Iterator[Finding]:
+    third = declared.packages.get("flash-attn-3")
+    if third and machine.architecture and machine.architecture != "sm_90":
+        yield Finding(
+            "flash-attn",
+            ERROR,
+            third.file,
+            third.line,
+            f"flash-attn-3 has kernels for sm_90 only, not for {machine.architecture}",
+            "it imports, and the first forward pass fails",
+            "take flash-attn 2, or PyTorch's own scaled_dot_product_attention",
+        )
+    second = declared.packages.get("flash-attn")
+    if second and not declared.base.has_compiler and second.file == declared.dockerfile:
+        yield Finding(
+            "flash-attn-build",
+            WARNING,
+            second.file,
+            second.line,
+            f"flash-attn {second.text} is installed where there is no nvcc ({declared.base.image})",
+            "PyPI has its source only; without a wheel of exactly this torch, CUDA and Python it cannot be "
+            "built",
+            "install a wheel of its release page, or build it in a stage that starts from a -devel image",
+        )
+
+
+def _cuda(declared: Declared) -> Version:
+    """The CUDA that torch runs with."""
+    if declared.base_is_used:
+        return declared.base.cuda
+    if declared.cuda:
+        return declared.cuda
+    release = TORCH.get(minor(declared.torch.version)) if declared.torch else None
+    return release.default_cuda if release else ()
+
+
+PACKAGE_RULES: tuple[Rule, ...] = (
+    _own_python,
+    _torch_python,
+    _torch_twice,
+    _cuda_of_torch,
+    _cuda_of_base,
+    _architecture,
+    _arch_list,
+    _driver,
+    _suffixes,
+    _vllm,
+    _pairs,
+    _flash_attention,
+)

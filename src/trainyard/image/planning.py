@@ -1,0 +1,99 @@
+"""From a folder and a Dockerfile to a build request: what is sent, under which name and digest.
+
+    listed files --ignore rules--> chosen --limits, secrets--> read --digest--> BuildRequest
+
+Who lists and reads the files is handed in; nothing is changed.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.errors import VerificationError
+from trainyard.image.build_context import (
+    choose_files,
+    refuse_secrets,
+    require_usable,
+    seal_context,
+)
+from trainyard.image.build_request import (
+    BuildRequest,
+    build_inputs,
+    image_name,
+    parse_build_args,
+    request_of,
+)
+from trainyard.image.context_secrets import HEAD_BYTES, secret_by_content
+from trainyard.image.dockerfile import parse_dockerfile
+from trainyard.image.ignore_rules import parse_ignore_file
+from trainyard.run.outside import read_text
+
+
+class Files(Protocol):
+    """What reads contexts; see `gateways.images.context_files`."""
+
+    def list_files(self, context: Path) -> Sequence[Any]: ...
+    def find_dockerfile(self, context: Path, given: Path) -> tuple[str, str, Path | None]: ...
+    def hash_files(
+        self,
+        context: Path,
+        files: Iterable[tuple[str, str]],
+        *,
+        examine: Callable[[bytes], str | None],
+        head_bytes: int,
+    ) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How an image is to be built, as the command line says it."""
+
+    image: str
+    """Empty: named for a folder."""
+    platform: str
+    target: str
+    build_args: Sequence[str]
+    """NAME=VALUE."""
+    most_bytes: int
+
+
+def plan_build(
+    context: Path, dockerfile: Path, options: BuildOptions, *, files: Files, git: Mapping[str, Any]
+) -> BuildRequest:
+    """The request to build `dockerfile` in `context`; `git` is what git says of its commit.
+
+    Raises ConfigError for a context, Dockerfile or option that cannot be used.
+    """
+    listed = files.list_files(context)
+    name, text, ignore_file = files.find_dockerfile(context, dockerfile)
+    given = parse_build_args(options.build_args, parse_dockerfile(text, str(dockerfile)).arguments)
+    rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
+    chosen = choose_files(listed, rules)
+    require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
+    modes = {one.name: one.mode for one in listed}
+    wanted = [(one.name, modes[one.name]) for one in chosen]
+    read = files.hash_files(context, wanted, examine=secret_by_content, head_bytes=HEAD_BYTES)
+    refuse_secrets({one.name: one.secret for one in read if one.secret}, where=str(context))
+    how = {"platform": options.platform, "target": options.target}
+    inputs = build_inputs(text, platform=options.platform, target=options.target, build_args=given)
+    beside = [os.path.relpath(ignore_file, context)] if ignore_file else []
+    return request_of(
+        seal_context(read, total_bytes=sum(one.size for one in chosen), inputs=inputs),
+        parse_dockerfile(text, str(dockerfile), given),
+        image=options.image or image_name(str(context.resolve()), name),
+        places=(str(context), name),
+        options=how | {"build_args": given, "ignore_files": beside},
+        git=git,
+    )
+
+
+def require_content(requests: Sequence[BuildRequest], digest: str) -> None:
+    """Raise VerificationError unless every request has this content; an empty digest asks for none."""
+    for request in requests if digest else ():
+        if request.digest != digest:
+            raise VerificationError(
+                f"{request.image}: the content here is {request.digest}, not {digest}, which was asked "
+                "for: the source is not what was sent, or was changed since."
+            )

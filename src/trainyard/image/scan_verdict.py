@@ -1,0 +1,39 @@
+"""Whether the findings of a registry's scan let an image be deployed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SEVERITIES = ("critical", "high", "medium", "low")
+
+
+@dataclass(frozen=True)
+class ScanVerdict:
+    """The answer."""
+
+    ok: bool
+    says: str
+
+
+def judge_scan(
+    status: str, counts: Mapping[str, int], names: Mapping[str, str], threshold: str
+) -> ScanVerdict:
+    """The verdict on a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
+
+    With the threshold `none` everything passes. A scan that did not complete passes nothing else.
+    """
+    if threshold == "none":
+        return ScanVerdict(True, "findings are not judged (--fail-on none)")
+    if status != "COMPLETE":
+        told = "was not scanned" if status in ("", "NONE") else f"has a scan that is {status.lower()}"
+        return ScanVerdict(
+            False,
+            f"the image {told}; turn on scan on push for the repository, or pass --fail-on none",
+        )
+    found = {key.lower(): count for key, count in counts.items()}
+    bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
+    over = {severity: found[severity] for severity in bad if found.get(severity)}
+    if not over:
+        return ScanVerdict(True, f"no finding of severity {threshold} or above")
+    worst = [name for name, severity in sorted(names.items()) if severity.lower() in over][:5]
+    listed = ", ".join(f"{count} {severity}" for severity, count in over.items())
+    return ScanVerdict(False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}")

@@ -1,0 +1,104 @@
+"""The tags of an image that is pushed, and what happens where one is taken already.
+
+    auto       the version, if a version tag of git is on the commit; else the commit
+    semantic   1.2.3, and 1.2 and 1, which move with each release
+    git-sha    git- and 12 digits of the commit
+    latest     latest, which moves, and the commit
+
+The tag of the content is set besides, always.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError, VerificationError
+
+STRATEGIES = ("auto", "semantic", "git-sha", "latest")
+_VERSION = re.compile(
+    r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """One tag that is to be set."""
+
+    name: str
+    moves: bool
+    """Whether it may name another image tomorrow."""
+    needed: bool
+    """Whether the push has failed without it."""
+
+
+@dataclass(frozen=True)
+class TagStep:
+    """What is done about one tag."""
+
+    tag: str
+    action: str
+    """set, kept (it names this image already), moved, skipped."""
+    why: str = ""
+
+
+def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:
+    """The tags of a strategy; `versions` are the git tags of the commit, `content` the tag of the content.
+
+    Raises ConfigError where the strategy has nothing to name the image by.
+    """
+    found = [match for name in versions if (match := _VERSION.fullmatch(name))]
+    of_commit = Tag(f"git-{commit[:12]}", moves=False, needed=True) if _COMMIT.fullmatch(commit) else None
+    if strategy == "semantic" or (strategy == "auto" and found):
+        tags = _of_version(found, dirty)
+    elif strategy == "latest":
+        tags = [Tag("latest", moves=True, needed=True), *([of_commit] if of_commit and not dirty else [])]
+    elif strategy == "git-sha" and (of_commit is None or dirty):
+        why = "changes that are not committed" if dirty else "no commit (git, or --commit)"
+        raise ConfigError(f"--tags git-sha: there is {why}, so no commit can name the image")
+    else:
+        tags = [of_commit] if of_commit and not dirty else []
+    return [*tags, *([Tag(content, moves=False, needed=False)] if content else [])]
+
+
+def plan_tags(
+    tags: Sequence[Tag], digest: str, held: Callable[[str], str | None], *, immutable: bool
+) -> list[TagStep]:
+    """What is to be done about each tag, before any is set; `held` gives the digest that a tag names now.
+
+    Raises VerificationError for a version that names another image already.
+    """
+    steps = []
+    for tag in tags:
+        now = held(tag.name)
+        if now is None:
+            steps.append(TagStep(tag.name, "set"))
+        elif now == digest:
+            steps.append(TagStep(tag.name, "kept", "it names this image already"))
+        elif immutable and not tag.needed:
+            steps.append(TagStep(tag.name, "skipped", f"tags do not move here, and it names {now[:19]}…"))
+        elif immutable or (_VERSION.fullmatch(tag.name) and not tag.moves):
+            raise VerificationError(
+                f"The tag {tag.name} names {now[:19]}… already, not the new {digest[:19]}…"
+                + (", and tags of this repository do not move" if immutable else "")
+                + ". Nothing was tagged. Give the image another version, or build that commit again."
+            )
+        else:
+            steps.append(TagStep(tag.name, "moved", f"from {now[:19]}…"))
+    return steps
+
+
+def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
+    if not found:
+        raise ConfigError(
+            "--tags semantic: no tag of git such as v1.2.3 is on this commit. Set one (git tag v1.2.3), "
+            "give it with --version, or use --tags git-sha."
+        )
+    if dirty:
+        raise ConfigError("--tags semantic: there are changes that are not committed, so this is no version")
+    match = max(found, key=lambda m: tuple(int(part) for part in m["core"].split(".")))
+    core, pre = match["core"], match["pre"] or ""
+    exact = Tag(f"{core}{pre}", moves=False, needed=True)
+    major, minor, _ = core.split(".")
+    shorter = [Tag(f"{major}.{minor}", moves=True, needed=False), Tag(major, moves=True, needed=False)]
+    return [exact, *([] if pre else shorter)]

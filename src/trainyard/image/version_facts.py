@@ -1,0 +1,148 @@
+"""Which versions go together: torch, CUDA, Python, drivers, GPUs, NCCL, EFA and the packages built on torch.
+
+What is not listed is not known, and rules then say nothing. Sources: PyTorch's RELEASE.md (release matrix)
+and its binaries' requirements, NVIDIA's CUDA release notes (minimum drivers, architectures), the READMEs of
+flash-attn and Transformer Engine, vLLM's requirements of each release, awsome-distributed-training and the
+source of aws-ofi-nccl for EFA. State: August 2026.
+"""
+
+from dataclasses import dataclass
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TorchRelease:
+    """A minor release of torch as its official wheels are built."""
+
+    cuda: tuple[Version, ...]
+    """With which there are wheels."""
+    default_cuda: Version
+    """Of the wheel on PyPI."""
+    oldest_python: Version
+    newest_python: Version
+
+
+TORCH: dict[Version, TorchRelease] = {
+    (2, 4): TorchRelease(((11, 8), (12, 1), (12, 4)), (12, 1), (3, 8), (3, 12)),
+    (2, 5): TorchRelease(((11, 8), (12, 1), (12, 4)), (12, 4), (3, 9), (3, 12)),
+    (2, 6): TorchRelease(((11, 8), (12, 4), (12, 6)), (12, 4), (3, 9), (3, 13)),
+    (2, 7): TorchRelease(((11, 8), (12, 6), (12, 8)), (12, 6), (3, 9), (3, 13)),
+    (2, 8): TorchRelease(((12, 6), (12, 8), (12, 9)), (12, 8), (3, 9), (3, 13)),
+    (2, 9): TorchRelease(((12, 6), (12, 8), (13, 0)), (12, 8), (3, 10), (3, 14)),
+    (2, 10): TorchRelease(((12, 6), (12, 8), (13, 0)), (12, 8), (3, 10), (3, 14)),
+}
+"""Later releases say their CUDA in the lock, by the packages that they require."""
+VLLM_TORCH: dict[Version, Version] = {
+    (0, 6, 3): (2, 4, 0),
+    (0, 6, 4): (2, 5, 1),
+    (0, 6, 5): (2, 5, 1),
+    (0, 6, 6): (2, 5, 1),
+    (0, 7, 0): (2, 5, 1),
+    (0, 7, 1): (2, 5, 1),
+    (0, 7, 2): (2, 5, 1),
+    (0, 7, 3): (2, 5, 1),
+    (0, 8, 0): (2, 6, 0),
+    (0, 8, 1): (2, 6, 0),
+    (0, 8, 2): (2, 6, 0),
+    (0, 8, 3): (2, 6, 0),
+    (0, 8, 4): (2, 6, 0),
+    (0, 8, 5): (2, 6, 0),
+    (0, 9, 0): (2, 7, 0),
+    (0, 9, 1): (2, 7, 0),
+    (0, 9, 2): (2, 7, 0),
+    (0, 10, 0): (2, 7, 1),
+    (0, 10, 1): (2, 7, 1),
+    (0, 10, 2): (2, 8, 0),
+    (0, 11, 0): (2, 8, 0),
+}
+"""vLLM is compiled against exactly one torch."""
+TORCH_PAIRS: dict[str, dict[Version, Version]] = {
+    "torchvision": {(2, 4): (0, 19), (2, 5): (0, 20), (2, 6): (0, 21), (2, 7): (0, 22), (2, 8): (0, 23)},
+    "torchaudio": {(2, 4): (2, 4), (2, 5): (2, 5), (2, 6): (2, 6), (2, 7): (2, 7), (2, 8): (2, 8)},
+}
+"""A package -> torch's minor release -> its own, which is compiled against it."""
+NGC: dict[str, tuple[Version, Version, Version]] = {
+    "24.10": ((2, 5), (12, 6), (3, 10)),
+    "24.12": ((2, 6), (12, 6), (3, 12)),
+    "25.01": ((2, 6), (12, 8), (3, 12)),
+    "25.03": ((2, 7), (12, 8), (3, 12)),
+    "25.06": ((2, 8), (12, 9), (3, 12)),
+    "25.09": ((2, 9), (13, 0), (3, 12)),
+}
+"""A release of nvcr.io/nvidia/pytorch -> torch, CUDA, Python."""
+DRIVERS: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+"""The oldest Linux driver for a major release of CUDA (minor version compatibility)."""
+OLDEST_CUDA: dict[str, Version] = {
+    "sm_80": (11, 0),
+    "sm_86": (11, 1),
+    "sm_89": (11, 8),
+    "sm_90": (11, 8),
+    "sm_100": (12, 8),
+    "sm_103": (12, 9),
+    "sm_120": (12, 8),
+}
+"""The first CUDA that compiles for an architecture."""
+GPU_ARCHITECTURES = {
+    "A10G": "sm_86",
+    "L4": "sm_89",
+    "L40S": "sm_89",
+    "RTX PRO 4500": "sm_120",
+    "RTX PRO 6000 Server": "sm_120",
+    "A100 40GB": "sm_80",
+    "A100 80GB": "sm_80",
+    "H100": "sm_90",
+    "H200": "sm_90",
+    "B200": "sm_100",
+    "B300": "sm_103",
+}
+"""A GPU of the instance catalogue -> its architecture."""
+RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
+"""Whose EFA reads and writes GPU memory; of g7e the larger sizes, too."""
+RDMA_TYPES = ("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge")
+OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (2, 18, 5)
+"""For p5 and later."""
+OLDEST_MODERN_PLUGIN = (1, 7)
+"""From here the plugin finds RDMA by itself, and variables that ask for it do harm."""
+OLDEST_PYTHON = (3, 11)
+"""Of this package."""
+
+
+def version(text: str) -> Version:
+    """The leading numbers of a version: `2.5.1+cu124` gives (2, 5, 1), `9` gives (9,)."""
+    found = []
+    for part in text.partition("+")[0].split("."):
+        digits = ""
+        for letter in part:
+            if not letter.isdigit():
+                break
+            digits += letter
+        if not digits:
+            break
+        found.append(int(digits))
+        if digits != part:
+            break
+    return tuple(found)
+
+
+def minor(found: Version) -> Version:
+    """The first two numbers."""
+    return found[:2]
+
+
+def shown(found: Version) -> str:
+    """A version as it is written."""
+    return ".".join(str(number) for number in found)
+
+
+def same_prefix(one: Version, other: Version) -> bool:
+    """Whether two versions agree as far as both are known."""
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
+
+
+def has_rdma(instance: str) -> bool:
+    """Whether EFA of an instance type reaches GPU memory (GPUDirect RDMA)."""
+    plain = instance.removeprefix("ml.")
+    family, _, size = plain.partition(".")
+    return (family in RDMA_FAMILIES and size != "4xlarge") or plain in RDMA_TYPES

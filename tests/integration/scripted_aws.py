@@ -1,0 +1,251 @@
+"""AWS for the tests of images: moto's server behind a proxy that fills its gaps.
+
+moto's builds end at once, without logs; here a build replays a script of phases and lines. moto's ECR has no
+registry and no scan; here is one, over the same port. Everything else goes on to moto as it came.
+"""
+
+import base64
+import hashlib
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+ACCOUNT, REGION = "123456789012", "us-west-2"
+BEFORE = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE", "INSTALL", "PRE_BUILD", "BUILD")
+AFTER = ("POST_BUILD", "UPLOAD_ARTIFACTS", "FINALIZING")
+PHASES = (*BEFORE, *AFTER)
+_HOPS = ("connection", "expect", "content-length", "transfer-encoding")
+_KEPT = ("Content-Type", "Location", "ETag", "Docker-Content-Digest", "x-amzn-RequestId", "x-amzn-errortype")
+
+
+@dataclass(frozen=True)
+class Script:
+    """How a build goes: one look is one phase further."""
+
+    status: str = "SUCCEEDED"
+    fails_in: str = ""
+    phase_status: str = ""
+    """Of the phase that fails; default: the build's."""
+    message: str = ""
+    lines: tuple[str, ...] = ("Step 1/2 : FROM scratch",)
+    exported: Mapping[str, str] = field(default_factory=dict)
+    hangs: bool = False
+    """In its last phase, until it is stopped."""
+    at_end: Callable[[], None] = lambda: None
+
+
+@dataclass
+class Build:
+    """A build that was started."""
+
+    build_id: str
+    request: dict[str, Any]
+    script: Script
+    looks: int = 0
+    stopped: bool = False
+    ended: bool = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {one["name"]: one["value"] for one in self.request.get("environmentVariablesOverride", ())}
+
+    def state(self) -> dict[str, Any]:
+        """The next state, as BatchGetBuilds answers."""
+        self.looks += 1
+        names = PHASES if not self.script.fails_in else PHASES[: PHASES.index(self.script.fails_in) + 1]
+        reached = min(self.looks * 4, len(names))
+        over = self.stopped or (reached == len(names) and not self.script.hangs)
+        phases: list[dict[str, Any]] = [
+            {"phaseType": name, "phaseStatus": "SUCCEEDED", "durationInSeconds": 1}
+            for name in names[:reached]
+        ]
+        if self.script.fails_in and reached == len(names):
+            failed = self.script.phase_status or self.script.status
+            phases[-1] |= {"phaseStatus": failed, "contexts": [{"message": self.script.message}]}
+        if not over:
+            phases.append({"phaseType": names[min(reached, len(names) - 1)]})
+        status = "STOPPED" if self.stopped else self.script.status if over else "IN_PROGRESS"
+        if over and not self.ended:
+            self.ended = True
+            self.script.at_end()
+        exported = self.script.exported if over else {}
+        return {
+            "id": self.build_id,
+            "buildStatus": status,
+            "phases": phases,
+            "logs": {"groupName": "/aws/codebuild/t", "streamName": self.build_id, "deepLink": "https://log"},
+            "exportedEnvironmentVariables": [{"name": k, "value": v} for k, v in exported.items()],
+        }
+
+
+class ScriptedAws:
+    """The server; tests set `scripts`, `refusals` and `scan`, and look at `builds` and `registry`."""
+
+    def __init__(self, moto: str) -> None:
+        self.moto = moto
+        self.scripts: list[Script] = []
+        self.builds: list[Build] = []
+        self.refusals: dict[str, list[tuple[str, str]]] = {}
+        """An operation -> the errors (code, message) that its next calls get."""
+        self.scan: dict[str, Any] = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": {}}
+        self.registry: dict[str, bytes] = {}
+        """Path -> blob or manifest."""
+        self.types: dict[str, str] = {}
+        self.calls: list[str] = []
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{self.host}"
+
+    @contextmanager
+    def serving(self) -> Iterator["ScriptedAws"]:
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            thread.join()
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs to take this for AWS."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def tags(self, repository: str) -> dict[str, str]:
+        """Tag -> digest, of the registry."""
+        prefix = f"/v2/{repository}/manifests/"
+        found = {path.removeprefix(prefix): body for path, body in self.registry.items() if prefix in path}
+        named = {tag: f"sha256:{hashlib.sha256(body).hexdigest()}" for tag, body in found.items()}
+        return {tag: digest for tag, digest in named.items() if not tag.startswith("sha256:")}
+
+    def answer(self, operation: str, request: dict[str, Any]) -> tuple[int, Any] | None:
+        """What the script says to one operation; None for moto's answer."""
+        with self._lock:
+            self.calls.append(operation)
+            if self.refusals.get(operation):
+                code, message = self.refusals[operation].pop(0)
+                return 400, {"__type": code, "message": message}
+            if operation == "StartBuild":
+                build = Build(f"t:{len(self.builds) + 1}", request, self.scripts.pop(0))
+                self.builds.append(build)
+                return 200, {"build": {"id": build.build_id}}
+            if operation == "BatchGetBuilds":
+                found = [b for b in self.builds if b.build_id in request["ids"]]
+                return 200, {"builds": [build.state() for build in found]}
+            if operation == "StopBuild":
+                build = next(b for b in self.builds if b.build_id == request["id"])
+                build.stopped = True
+                return 200, {"build": {"id": build.build_id}}
+            if operation == "GetLogEvents":
+                build = next(b for b in self.builds if b.build_id == request["logStreamName"])
+                first = 0 if "nextToken" not in request else int(request["nextToken"])
+                lines = build.script.lines[first : first + 2]
+                events = [{"timestamp": 0, "message": f"{line}\n"} for line in lines]
+                return 200, {"events": events, "nextForwardToken": str(first + len(lines))}
+            if operation == "GetAuthorizationToken":
+                token = base64.b64encode(b"AWS:password").decode()
+                data = {"authorizationToken": token, "proxyEndpoint": self.url, "expiresAt": 0}
+                return 200, {"authorizationData": [data]}
+            return (200, self.scan) if operation == "DescribeImageScanFindings" else None
+
+    def distribution(
+        self, method: str, path: str, body: bytes, kind: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """The registry."""
+        plain, _, query = path.partition("?")
+        with self._lock:
+            if method == "POST":
+                return 202, {"Location": f"{plain}1"}, b""
+            if method == "PATCH":
+                self.registry[plain] = body
+                return 202, {"Location": plain}, b""
+            if method == "PUT" and "/uploads/" in plain:
+                name = plain.partition("/blobs/")[0]
+                content = self.registry.pop(plain, b"") + body
+                self.registry[f"{name}/blobs/{query.removeprefix('digest=')}"] = content
+                return 201, {}, b""
+            digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+            if method == "PUT":
+                for key in (plain, f"{plain.rpartition('/')[0]}/{digest}"):
+                    self.registry[key], self.types[key] = body, kind
+                return 201, {"Docker-Content-Digest": digest}, b""
+            found = self.registry.get(plain)
+            if found is None:
+                return 404, {}, b"{}"
+            return 200, {"Content-Type": self.types.get(plain, "application/octet-stream")}, found
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        aws = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do(self) -> None:
+                body = self._body()
+                operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
+                if self.path.startswith("/v2/"):
+                    kind = self.headers.get("Content-Type", "")
+                    self._send(*aws.distribution(self.command, self.path, body, kind))
+                    return
+                told = aws.answer(operation, json.loads(body or b"{}")) if operation else None
+                if told is None:
+                    self._send(*aws.forward(self.command, self.path, dict(self.headers), body))
+                else:
+                    headers = {"Content-Type": "application/x-amz-json-1.1"}
+                    self._send(told[0], headers, json.dumps(told[1]).encode())
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_PATCH = do_DELETE = do  # noqa: N815 - http.server's names
+
+            def _body(self) -> bytes:
+                if self.headers.get("Expect", "").lower() == "100-continue":
+                    self.send_response_only(100)
+                    self.end_headers()
+                if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                found = b""
+                while size := int(self.rfile.readline().strip() or b"0", 16):
+                    found += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return found
+
+            def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+                self.send_response(status)
+                for key, value in headers.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: the tests say what matters."""
+
+        return Handler
+
+    def forward(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        kept = {k: v for k, v in headers.items() if k.lower() not in _HOPS}
+        if not any(name.lower() == "content-type" for name in kept):
+            kept["Content-Type"] = "application/octet-stream"  # else urllib says that it is a form
+        request = urllib.request.Request(f"{self.moto}{path}", data=body or None, headers=kept, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, {k: v for k, v in answer.headers.items() if k in _KEPT}, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, {k: v for k, v in error.headers.items() if k in _KEPT}, error.read()

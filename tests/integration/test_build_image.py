@@ -1,0 +1,337 @@
+"""Images built in AWS: moto with a scripted CodeBuild, by the script as people call it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
+
+from trainyard.command.handler import exit_code_of
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
+Run = Callable[..., "Done"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a call of the script ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def aws(moto: Any) -> Iterator[ScriptedAws]:
+    with ScriptedAws(moto.url).serving() as server:
+        yield server
+
+
+def client(aws: ScriptedAws, name: str, region: str = REGION) -> Any:
+    import boto3
+
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    # To moto itself: a scripted build calls this while the proxy answers.
+    return boto3.client(name, endpoint_url=aws.moto, region_name=region, **keys)
+
+
+@pytest.fixture
+def bucket(aws: ScriptedAws) -> str:
+    name = f"sources-{time.time_ns()}"
+    client(aws, "s3", "us-east-1").create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    """A project of its own, with a name that no other test has in ECR."""
+    folder = tmp_path / f"project-{time.time_ns()}"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM scratch\nARG FLAVOUR=plain\nCOPY a.txt /\nUSER 1\n")
+    (folder / "a.txt").write_text("hello")
+    return folder
+
+
+@pytest.fixture
+def run(
+    aws: ScriptedAws,
+    bucket: str,
+    context: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Run]:
+    """Calls the script's `main` in this process, as its last lines do; one start of Python less per call."""
+    spec = spec_from_file_location("build_image_script", ROOT / "scripts" / "build_image.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    hook = sys.unraisablehook
+
+    def call(*words: str) -> Done:
+        capsys.readouterr()
+        code = exit_code_of(lambda: script.main(line(context, bucket, *words)[2:]))
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    yield call
+    sys.unraisablehook = hook
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def line(context: Path, bucket: str, *words: str) -> list[str]:
+    script = [sys.executable, str(ROOT / "scripts" / "build_image.py"), "--context", str(context)]
+    return [*script, "--source-bucket", bucket, "--poll", "0.02", *words]
+
+
+def pushed(aws: ScriptedAws, repository: str, tag: Callable[[], str], mark: str = "1") -> str:
+    """An image in moto's ECR, as the build would have pushed it; its digest."""
+    ecr = client(aws, "ecr")
+    if repository not in [one["repositoryName"] for one in ecr.describe_repositories()["repositories"]]:
+        ecr.create_repository(repositoryName=repository)
+    manifest = json.dumps(MANIFEST | {"annotations": {"mark": mark}})
+    answer = ecr.put_image(repositoryName=repository, imageManifest=manifest, imageTag=tag())
+    return str(answer["image"]["imageId"]["imageDigest"])
+
+
+def planned(run: Run, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run("--dry-run", "--json", *words).stdout)["builds"][0]
+    return found
+
+
+def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
+    aws: ScriptedAws, run: Run, context: Path, bucket: str
+) -> None:
+    plan = planned(run)
+    digest = pushed(aws, context.name, lambda: "early")
+
+    def at_end() -> None:
+        pushed(aws, context.name, lambda: plan["tag"])
+
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end, lines=("one", "two", "three"))]
+    done = run("--json", "--project", "images", "--level", "full", "--tags", "git-sha")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["digest"] == digest
+    assert data["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{context.name}@{digest}"
+    assert data["builds"][0]["attempts"] == 1
+    for said in ("| one", "| two", "| three", "phase PROVISIONING succeeded in 1 s", "phase BUILD succeeded"):
+        assert said in done.stderr
+    (build,) = aws.builds
+    assert build.request["projectName"] == "images"
+    assert build.variables["TASK"] == "image"
+    assert (build.variables["LEVEL"], build.variables["TAGS"]) == ("full", "git-sha")
+    assert build.variables["CONTENT"] == plan["content"]
+    place = build.request["sourceLocationOverride"]
+    body = client(aws, "s3").get_object(Bucket=bucket, Key=place.removeprefix(f"{bucket}/"))["Body"].read()
+    names = set(zipfile.ZipFile(BytesIO(body)).namelist())
+    assert {".image-context/a.txt", ".image-context/Dockerfile", "buildspec.yml"} <= names
+    assert build.variables["CONTEXT"] == ".image-context"
+
+    again = run("--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["built"] is False
+    assert json.loads(again.stdout)["digest"] == digest
+    assert len(aws.builds) == 1
+
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
+    assert run("--rebuild").returncode == 0
+    assert len([c for c in aws.calls if c == "StartBuild"]) == 2
+
+
+def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Run, context: Path) -> None:
+    (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
+    digest = pushed(aws, context.name, lambda: planned(run)["tag"])
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "python:3.11 is not pinned by digest" in done.stderr
+    assert len(aws.builds) == 1
+
+
+@pytest.mark.parametrize(
+    ("exported", "says"),
+    [({}, "ECR has no image"), ({"IMAGE_DIGEST": "sha256:" + "e" * 64}, "ECR has no image")],
+)
+def test_a_build_that_succeeded_without_an_image_is_no_success(
+    aws: ScriptedAws, run: Run, context: Path, exported: dict[str, str], says: str
+) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [Script(exported=exported)]
+    done = run()
+    assert done.returncode == 1, done.stderr
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+OURS = ("INSTALL", "PRE_BUILD", "BUILD", "POST_BUILD", "UPLOAD_ARTIFACTS")
+
+
+@pytest.mark.parametrize("phase", OURS)
+def test_a_failure_in_a_phase_of_ours_is_the_answer_no(
+    aws: ScriptedAws, run: Run, context: Path, phase: str
+) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [Script("FAILED", phase, message="Error while executing command", lines=("it broke",))]
+    done = run()
+    assert done.returncode == 1, done.stderr
+    assert f"failed in {phase}: Error while executing command" in done.stderr
+    assert "it broke" in done.stderr
+    assert "https://log" in done.stderr
+    assert len(aws.builds) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Script("FAULT", "PROVISIONING"),
+        Script("FAILED", "PROVISIONING", "CLIENT_ERROR", "BUILD_CONTAINER_UNABLE_TO_PULL_IMAGE"),
+        Script("FAILED", "BUILD", lines=("toomanyrequests: You have reached your pull rate limit",)),
+        Script("FAILED", "INSTALL", lines=("connection reset by peer",)),
+    ],
+    ids=lambda script: f"{script.status}-{script.fails_in}",
+)
+def test_what_can_heal_is_tried_again_three_times_at_most(
+    aws: ScriptedAws, run: Run, context: Path, script: Script
+) -> None:
+    digest = pushed(aws, context.name, lambda: "other")
+    aws.scripts = [script, Script(exported={"IMAGE_DIGEST": digest})]
+    done = run("--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["builds"][0]["attempts"] == 2
+    assert "that may pass, so it is tried again" in done.stderr
+    tokens = {build.request["idempotencyToken"] for build in aws.builds}
+    assert len(tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        (Script("FAULT", "PROVISIONING"), 4),
+        (Script("TIMED_OUT", "QUEUED"), 5),
+        (Script("FAILED", "BUILD", lines=("i/o timeout",)), 1),
+    ],
+)
+def test_three_attempts_are_the_most(
+    aws: ScriptedAws, run: Run, context: Path, script: Script, code: int
+) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [script] * 3
+    done = run()
+    assert done.returncode == code, done.stderr
+    assert "after 3 attempts" in done.stderr
+    assert len(aws.builds) == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        (Script("TIMED_OUT", "BUILD"), 5),
+        (Script("STOPPED", "BUILD"), 1),
+        (Script("FAILED", "BUILD", lines=("connection reset by peer", "no space left on device")), 1),
+        (Script("FAILED", "DOWNLOAD_SOURCE", "CLIENT_ERROR", "AccessDenied"), 4),
+    ],
+)
+def test_what_cannot_heal_is_not_tried_again(
+    aws: ScriptedAws, run: Run, context: Path, script: Script, code: int
+) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [script]
+    done = run()
+    assert done.returncode == code, done.stderr
+    assert len(aws.builds) == 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "code", "says"),
+    [
+        ("StartBuild", "AccountLimitExceededException", 4, "a quota of the account is used up"),
+        ("StartBuild", "ResourceNotFoundException", 2, "infrastructure/setup-codebuild.sh"),
+        ("StartBuild", "AccessDeniedException", 4, "docs/runbooks/permissions.md"),
+        ("StartBuild", "UnrecognizedClientException", 4, "the region is not enabled"),
+        ("DescribeImages", "AccessDeniedException", 4, "AWS refused to look for"),
+        ("BatchGetBuilds", "AccessDeniedException", 4, "does not allow to look at the build"),
+    ],
+)
+def test_a_refusal_of_aws_names_what_mends_it(
+    aws: ScriptedAws, run: Run, context: Path, operation: str, error: str, code: int, says: str
+) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [Script()]
+    aws.refusals = {operation: [(error, "no")] * 9}
+    done = run()
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+
+
+def test_throttling_is_waited_out(aws: ScriptedAws, run: Run, context: Path) -> None:
+    digest = pushed(aws, context.name, lambda: "other")
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
+    aws.refusals = {"BatchGetBuilds": [("ThrottlingException", "Rate exceeded")] * 2}
+    assert run().returncode == 0
+
+
+def test_a_bucket_that_is_not_there_is_named(aws: ScriptedAws, run: Run, context: Path) -> None:
+    pushed(aws, context.name, lambda: "other")
+    done = run("--source-bucket", f"none-{time.time_ns()}")
+    assert done.returncode == 2, done.stderr
+    assert "there is no such bucket" in done.stderr
+
+
+def test_several_images_are_built_side_by_side(
+    aws: ScriptedAws, run: Run, context: Path, tmp_path: Path
+) -> None:
+    digests = {}
+    for name in ("one", "two"):
+        (context / name).mkdir()
+        (context / name / "Dockerfile").write_text(f"FROM scratch\n# {name}\nCOPY a.txt /\n")
+        digests[name] = pushed(aws, name, lambda: "other", mark=name)
+    pushed(aws, "one", lambda: "x", mark="two")
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digests["two"]}) for _ in range(2)]
+    files = [str(context / name / "Dockerfile") for name in ("one", "two")]
+    done = run("--dockerfile", files[0], "--dockerfile", files[1], "--json")
+    assert done.returncode == 0, done.stderr
+    assert {b["image"] for b in json.loads(done.stdout)["builds"]} == {"one", "two"}
+    assert {b.variables["DOCKERFILE"] for b in aws.builds} == {"one/Dockerfile", "two/Dockerfile"}
+
+
+def test_an_interrupt_stops_the_build(aws: ScriptedAws, bucket: str, context: Path) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [Script(hangs=True)]
+    environment = {**os.environ, **aws.environment()}
+    process = subprocess.Popen(line(context, bucket), stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        end = time.monotonic() + 60
+        while "GetLogEvents" not in aws.calls and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Interrupted." in said
+    assert aws.builds[0].stopped
+
+
+def test_a_build_that_takes_too_long_is_stopped(aws: ScriptedAws, run: Run, context: Path) -> None:
+    pushed(aws, context.name, lambda: "other")
+    aws.scripts = [Script(hangs=True)]
+    done = run("--time-limit", "1s")
+    assert done.returncode == 5, done.stderr
+    assert aws.builds[0].stopped

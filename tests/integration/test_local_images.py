@@ -1,0 +1,250 @@
+"""Real images: built by buildah, checked in a container, pushed to a real registry, read back by digest."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.gateways.images.local_builder import Login
+from trainyard.gateways.images.registry import Registry
+
+ROOT = Path(__file__).resolve().parents[2]
+MISSING = [name for name in ("buildah", "docker-registry") if shutil.which(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+    pytest.mark.skipif(os.getuid() != 0, reason="buildah's chroot isolation wants root"),
+]
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real registry."""
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    config = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": host},
+    }
+    (folder / "config.yml").write_text(json.dumps(config))
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(
+        ["docker-registry", "serve", str(folder / "config.yml")], stderr=log, stdout=log
+    )
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://{host}/v2/", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield host
+    finally:
+        process.terminate()
+        process.wait(10)
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What lets buildah keep its images apart from this machine's, and work in a container."""
+    folder = tmp_path_factory.mktemp("storage")
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder / "root"}"\nrunroot = "{folder / "run"}"\n'
+    )
+    facts = {"CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"), "BUILDAH_ISOLATION": "chroot"}
+    probe = subprocess.run(
+        ["buildah", "from", "--name", "probe", "scratch"],
+        env={**os.environ, **facts},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if probe.returncode:
+        pytest.skip(f"buildah cannot work here: {probe.stderr.strip()[-200:]}")
+    return facts
+
+
+@pytest.fixture(scope="module")
+def call(environment: dict[str, str]) -> Call:
+    def run(script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            cwd=cwd,
+            env={**os.environ, **environment},
+        )
+
+    return run
+
+
+def with_python(folder: Path) -> None:
+    """Put a Python that runs in an otherwise empty image below `folder`, and one tiny package."""
+    python = Path(sys.base_prefix)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = folder / str(python).lstrip("/") / "lib" / version
+    left_out = ("test", "tests", "idlelib", "tkinter", "ensurepip", "site-packages", "__pycache__", "lib2to3")
+    shutil.copytree(
+        sysconfig.get_paths()["stdlib"],
+        library,
+        ignore=lambda _, names: [n for n in names if n in left_out or n.startswith("config-")],
+    )
+    binary = Path(os.path.realpath(sys.executable))
+    target = folder / "usr" / "bin" / "python"
+    target.parent.mkdir(parents=True)
+    shutil.copy(binary, target)
+    objects = [binary, *library.glob("lib-dynload/*.so")]
+    listed = subprocess.run(["ldd", *map(str, objects)], capture_output=True, text=True, check=True).stdout
+    for path in set(re.findall(r"^\t(?:\S+ => )?(/\S+) \(", listed, re.M)):
+        (folder / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / path.lstrip("/"))
+    package = library / "site-packages"
+    (package / "tiny").mkdir(parents=True)
+    (package / "tiny" / "__init__.py").write_text("")
+    (package / "tiny-1.0.dist-info").mkdir()
+    (package / "tiny-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    )
+    (package / "tiny-1.0.dist-info" / "RECORD").write_text("tiny/__init__.py,,\n")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work") / "tiny trainer"
+    (folder / "root").mkdir(parents=True)
+    with_python(folder / "root")
+    home = f"ENV PYTHONHOME={sys.base_prefix}"
+    (folder / "Dockerfile").write_text(
+        f'FROM scratch\nCOPY root /\n{home}\nUSER 1000\nENTRYPOINT ["/usr/bin/python"]\n'
+    )
+    (folder / "lock.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{'a' * 64}\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (("init", "-q"), ("add", "-f", "."), ("commit", "-qm", "x"), ("tag", "v1.2.3")):
+        subprocess.run([*git, *words], cwd=folder, check=True, timeout=60)
+    return folder
+
+
+def answers(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.stdout, done.stderr
+    return {one["check"]: one for one in json.loads(done.stdout)["checks"]}
+
+
+def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
+    call: Call, project: Path, registry: str, tmp_path: Path
+) -> None:
+    built = call("build_image", "--builder", "local", "--program", "buildah", "--json", cwd=project)
+    assert built.returncode == 0, built.stderr
+    image = json.loads(built.stdout)["image"]
+    assert image.startswith("tiny-trainer:content-")
+    again = call("build_image", "--builder", "local", "--program", "buildah", "--json", cwd=project)
+    assert json.loads(again.stdout)["built"] is False
+
+    words = ["--builder", "local", "--program", "buildah", "--image", image, "--lock", "lock.txt", "--json"]
+    report = tmp_path / "report.xml"
+    quick = call("check_image", *words, "--level", "quick", "--junit", str(report), cwd=project)
+    assert quick.returncode == 0, quick.stdout + quick.stderr
+    assert set(answers(quick)) == {"user", "entry-point", "size", "versions", "imports"}
+    assert answers(quick)["versions"]["says"] == "1 packages have the versions of the lock"
+    assert 'failures="0"' in report.read_text()
+
+    full = call("check_image", *words, "--level", "full", cwd=project)
+    assert full.returncode == 1
+    failed = {name for name, one in answers(full).items() if not one["ok"]}
+    assert failed == {"cuda", "nccl", "model-configuration", "collective", "forward-backward", "efa"} - {
+        "efa"
+    }
+
+    push = ["--image", image, "--repository", "team/tiny", "--registry", registry, "--program", "buildah"]
+    pushed = call("push_image", *push, "--lock", "lock.txt", "--json", cwd=project)
+    assert pushed.returncode == 0, pushed.stderr
+    data = json.loads(pushed.stdout)
+    url = f"http://{registry}/v2/team/tiny/manifests/"
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    for tag in ("1.2.3", "1.2", "1", image.partition(":")[2], data["digest"]):
+        with urllib.request.urlopen(urllib.request.Request(url + tag, headers=accept), timeout=20) as answer:
+            assert f"sha256:{hashlib.sha256(answer.read()).hexdigest()}" == data["digest"], tag
+
+    held = Registry(Login(registry, "", ""))
+    attached = held.attached("team/tiny", data["digest"])
+    assert set(attached) == {"application/vnd.cyclonedx+json", "application/vnd.in-toto+json"}
+    packages = json.loads(held.read_attachment("team/tiny", attached["application/vnd.cyclonedx+json"]))
+    assert [(one["name"], one["version"]) for one in packages["components"]] == [("tiny", "1.0")]
+    origin = json.loads(held.read_attachment("team/tiny", attached["application/vnd.in-toto+json"]))
+    assert origin["subject"][0]["digest"]["sha256"] == data["digest"].removeprefix("sha256:")
+    repeated = call("push_image", *push, "--lock", "lock.txt", "--json", cwd=project)
+    assert {one["action"] for one in json.loads(repeated.stdout)["places"][0]["tags"]} == {"kept"}
+
+
+def test_a_version_never_names_another_image(call: Call, project: Path, registry: str) -> None:
+    for number in (1, 2):
+        (project / "Dockerfile.small").write_text(f"FROM scratch\nCOPY lock.txt /v{number}\nUSER 1\n")
+        words = ["--builder", "local", "--program", "buildah", "--dockerfile", "Dockerfile.small"]
+        assert call("build_image", *words, "--image", "small", cwd=project).returncode == 0
+        push = ["--image", "small:latest", "--repository", "small", "--registry", registry]
+        done = call(
+            "push_image",
+            *(*push, "--program", "buildah", "--version", "2.0.0", "--tags", "semantic"),
+            *("--commit", "a" * 40, "--lock", "lock.txt"),
+            cwd=project,
+        )
+        assert done.returncode == number - 1, done.stderr
+    assert "The tag 2.0.0 names sha256:" in done.stderr
+    assert "Nothing was tagged" in done.stderr
+
+
+def test_what_is_wrong_in_an_image_is_named(
+    call: Call, environment: dict[str, str], project: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "notes").write_text("-----BEGIN " + "PRIVATE KEY-----\nMII\n")
+    (folder / "Dockerfile").write_text("FROM scratch\nCOPY made /home/a/made\n")
+    (folder / "made").write_text("x")
+    words = ["--builder", "local", "--program", "buildah"]
+    refused = call("build_image", *words, cwd=folder)
+    assert refused.returncode == 2
+    assert "notes: a private key" in refused.stderr
+    (folder / "notes").unlink()
+    (folder / "made").write_text(
+        "aws = " + "AKIA" + "ABCDEFGHIJKL2345"
+    )  # as a download in RUN would leave it
+    (folder / ".dockerignore").write_text("")
+    builder = ["buildah", "bud", "-q", "-t", "wrong:1", "."]
+    assert call("build_image", *words, cwd=folder).returncode == 2
+    subprocess.run(
+        builder, cwd=folder, env={**os.environ, **environment}, check=True, timeout=60, capture_output=True
+    )
+    check = ["--image", "wrong:1", "--lock", str(project / "lock.txt"), "--level", "standard", "--json"]
+    done = call("check_image", *words, *check, cwd=folder)
+    assert done.returncode == 1
+    said = answers(done)
+    assert "home/a/made (a key of AWS, layer" in said["secrets"]["says"]
+    assert said["user"]["says"] == "no USER is set: it runs as root"
+    assert not said["entry-point"]["ok"]
+    assert "no answer" in said["imports"]["says"]
+
+
+@pytest.mark.parametrize(("run", "says"), [("false", "ended with"), ("nothing-there", "could not be built")])
+def test_a_build_that_fails_shows_the_end_of_its_log(call: Call, tmp_path: Path, run: str, says: str) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM scratch\nRUN {run}\n")
+    done = call("build_image", "--builder", "local", "--program", "buildah", "--image", "no", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert says in done.stderr

@@ -1,0 +1,265 @@
+"""The files of a context: what is left out, what is refused, and what changes its digest."""
+
+import fnmatch
+import itertools
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.gateways.images.context_files import (
+    LISTING,
+    copy_files,
+    hash_files,
+    list_files,
+    tool_files,
+    write_archive,
+)
+from trainyard.gateways.process import run_program
+from trainyard.image.build_context import choose_files, require_usable, seal_context
+from trainyard.image.context_secrets import HEAD_BYTES, secret_by_content, secret_by_name, secret_in
+from trainyard.image.ignore_rules import is_ignored, parse_ignore_file
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    size: int = 1
+    mode: str = "file"
+    sha256: str = "0" * 64
+    secret: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ("", "a.py docs/a.md docs/deep/b.md tests/x.py"),
+        ("# a.py\n\n", "a.py docs/a.md docs/deep/b.md tests/x.py"),
+        ("docs", "a.py tests/x.py"),
+        ("/docs/", "a.py tests/x.py"),
+        ("./docs", "a.py tests/x.py"),
+        ("docs/*", "a.py tests/x.py"),
+        ("docs/*.md", "a.py docs/deep/b.md tests/x.py"),
+        ("*.md", "a.py docs/a.md docs/deep/b.md tests/x.py"),
+        ("**/*.md", "a.py tests/x.py"),
+        ("docs/**/b.md", "a.py docs/a.md tests/x.py"),
+        ("*\n!a.py", "a.py"),
+        ("docs\n!docs/a.md", "a.py docs/a.md tests/x.py"),
+        ("!docs\ndocs", "a.py tests/x.py"),
+        ("**\n!docs/deep", "docs/deep/b.md"),
+        ("?.py", "docs/a.md docs/deep/b.md tests/x.py"),
+        ("[a-b].py", "docs/a.md docs/deep/b.md tests/x.py"),
+        ("[^a].py", "a.py docs/a.md docs/deep/b.md tests/x.py"),
+        ("docs/../tests", "a.py docs/a.md docs/deep/b.md"),
+        (".", "a.py docs/a.md docs/deep/b.md tests/x.py"),
+    ],
+)
+def test_ignore_rules_are_those_of_docker(rules: str, left: str) -> None:
+    files = ["a.py", "docs/a.md", "docs/deep/b.md", "tests/x.py"]
+    parsed = parse_ignore_file(rules, ".dockerignore")
+    assert [name for name in files if not is_ignored(name, parsed)] == left.split()
+
+
+def test_a_star_of_one_name_is_what_fnmatch_says() -> None:
+    names = ["".join(letters) for n in range(1, 4) for letters in itertools.product("ab.", repeat=n)]
+    for pattern in ("*", "a*", "*a", "a?", "?", "*.*", "a*b", "[ab]*"):
+        rules = parse_ignore_file(pattern, "x")
+        for name in names:
+            assert is_ignored(name, rules) == fnmatch.fnmatchcase(name, pattern), (pattern, name)
+
+
+@pytest.mark.parametrize("line", ["!", "a[b", "[", "x/[y/z"])
+def test_a_pattern_that_is_none_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\.dockerignore:2: "):
+        parse_ignore_file(f"ok\n{line}", ".dockerignore")
+
+
+SECRET_NAMES = (".env", "a/.env", ".env.prod", "id_rsa", "k/id_ed25519", ".netrc", "x.p12", "x.PFX")
+SECRET_PATHS = (".aws/credentials", "home/.docker/config.json", ".git-credentials", ".kube/config")
+HARMLESS = (
+    ".env.example",
+    "env.py",
+    "id_rsa.pub",
+    "aws/credentials.py",
+    "config.json",
+    "cert.pem",
+    ".envrc.md",
+)
+
+
+@pytest.mark.parametrize("name", (*SECRET_NAMES, *SECRET_PATHS))
+def test_a_file_with_the_name_of_a_secret_is_refused_by_its_name(name: str) -> None:
+    assert secret_by_name(name)
+    with pytest.raises(ConfigError, match="secret") as caught:
+        require_usable([File("a"), File(name)], where="ctx", most_bytes=10)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_name_is_none(name: str) -> None:
+    assert secret_by_name(name) is None
+
+
+# Put together at run time, so that no scanner takes this file for a leak.
+CONTENTS = {
+    "pem": b"-----BEGIN " + b"RSA PRIVATE KEY-----\nMII",
+    "openssh": b"-----BEGIN " + b"OPENSSH PRIVATE KEY-----\nb3",
+    "aws": b"key = " + b"AKIA" + b"ABCDEFGHIJKL2345",
+    "github": b"token: " + b"ghp_" + b"a1" * 18,
+    "hugging face": b"HF_TOKEN=" + b"hf_" + b"aB" * 17,
+    "slack": b"xoxb-" + b"1234567890-1234567890-" + b"a" * 20,
+}
+
+
+@pytest.mark.parametrize("kind", CONTENTS)
+def test_a_secret_is_known_by_its_content_and_never_repeated(kind: str, tmp_path: Path) -> None:
+    content = CONTENTS[kind]
+    assert secret_in("notes.txt", content)
+    (tmp_path / "notes.txt").write_bytes(content)
+    read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content, head_bytes=HEAD_BYTES)
+    assert read[0].secret
+    assert content[-10:].decode() not in read[0].secret
+
+
+@pytest.mark.parametrize(
+    "content", [b"-----BEGIN CERTIFICATE-----", b"AKIAIOSFODNN7EXAMPLE", b"hf_short", b"ghp_", b"\0AKIA"]
+)
+def test_what_only_looks_a_little_like_a_secret_is_none(content: bytes) -> None:
+    assert secret_by_content(content) is None
+
+
+def test_a_large_context_is_refused_with_its_largest_files() -> None:
+    files = [File("small", 10), File("weights.bin", 5 * 1024**3), File("b", 20)]
+    with pytest.raises(ConfigError, match=r"5\.4 GB in 3 files.*weights\.bin \(5\.4 GB\).*--max-context"):
+        require_usable(files, where="ctx", most_bytes=500_000_000)
+
+
+def test_a_context_without_files_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no file is left"):
+        require_usable([], where="ctx", most_bytes=1)
+
+
+BASE = [File("a", sha256="1" * 64), File("b", sha256="2" * 64)]
+INPUTS = {"dockerfile": "FROM x", "platform": "linux/amd64"}
+
+
+@pytest.mark.parametrize(
+    ("files", "inputs"),
+    [
+        ([BASE[0]], INPUTS),
+        ([BASE[0], replace(BASE[1], name="c")], INPUTS),
+        ([BASE[0], replace(BASE[1], sha256="3" * 64)], INPUTS),
+        ([BASE[0], replace(BASE[1], mode="executable")], INPUTS),
+        (BASE, {**INPUTS, "dockerfile": "FROM y"}),
+        (BASE, {**INPUTS, "arg A": "1"}),
+        (BASE, {"dockerfile": "FROM x"}),
+        ([File("ab", sha256="1" * 64), File("", sha256="2" * 64)], INPUTS),
+    ],
+)
+def test_every_change_of_what_goes_in_changes_the_digest(files: list[File], inputs: dict[str, str]) -> None:
+    before = seal_context(BASE, total_bytes=2, inputs=INPUTS).digest
+    assert seal_context(files, total_bytes=2, inputs=inputs).digest != before
+
+
+def test_the_order_of_files_does_not_change_the_digest() -> None:
+    digests = {seal_context(files, total_bytes=2, inputs=INPUTS).digest for files in (BASE, BASE[::-1])}
+    assert len(digests) == 1
+
+
+def git(folder: Path, *words: str) -> None:
+    line = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    assert run_program(line, seconds=60).ok
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "a folder"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "Dockerfile").write_text("FROM scratch\n")
+    (folder / "sub" / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "sub" / "run.sh").chmod(0o755)
+    (folder / "link").symlink_to("Dockerfile")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    (folder / "untracked.txt").write_text("not sent")
+    return folder
+
+
+def test_only_what_git_tracks_is_listed(repository: Path) -> None:
+    assert [(f.name, f.mode) for f in list_files(repository)] == [
+        ("Dockerfile", "file"),
+        ("link", "link"),
+        ("sub/run.sh", "executable"),
+    ]
+    assert [f.name for f in list_files(repository / "sub")] == ["run.sh"]
+
+
+def test_a_repository_that_tracks_nothing_here_gives_nothing(repository: Path) -> None:
+    (repository / "new").mkdir()
+    (repository / "new" / "secret").write_text("x")
+    assert list_files(repository / "new") == []
+
+
+def test_a_repository_that_git_cannot_read_is_not_guessed(repository: Path) -> None:
+    (repository / ".git" / "HEAD").write_text("broken")
+    with pytest.raises(ConfigError, match="nothing is sent"):
+        list_files(repository)
+
+
+def test_a_folder_outside_git_is_listed_without_its_environments(tmp_path: Path) -> None:
+    for name in ("a.py", ".venv/x", "node_modules/y", "__pycache__/z", "b/c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert sorted(f.name for f in list_files(tmp_path)) == ["a.py", "b/c.py"]
+
+
+def test_an_archive_is_the_same_bytes_wherever_and_whenever_it_is_made(
+    repository: Path, tmp_path: Path
+) -> None:
+    sources = {file.name: repository / file.name for file in list_files(repository)}
+    first = write_archive(sources, tmp_path / "one.zip")
+    time.sleep(0.01)
+    for path in sources.values():
+        path.touch()
+    copy_files(sources, tmp_path / "copy")
+    again = {name: tmp_path / "copy" / name for name in sources}
+    assert write_archive(again, tmp_path / "two.zip") == first
+
+
+@pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not here")
+def test_an_unpacked_archive_is_the_context_it_was_made_of(repository: Path, tmp_path: Path) -> None:
+    """CodeBuild installs an environment beside the files, and has no git: the listing says what belongs."""
+    sources = {file.name: repository / file.name for file in list_files(repository)}
+    write_archive(sources, tmp_path / "one.zip")
+    assert run_program(["unzip", "-q", "one.zip", "-d", "src"], seconds=20, cwd=tmp_path).ok
+    (tmp_path / "src" / ".uv").mkdir()
+    (tmp_path / "src" / ".uv" / "huge").write_text("not of the context")
+    assert list_files(tmp_path / "src") == list_files(repository)
+    assert [f.name for f in list_files(tmp_path / "src" / "sub")] == ["run.sh"]
+    assert (tmp_path / "src" / LISTING).is_file()
+
+
+def test_the_scripts_go_with_every_source() -> None:
+    root = Path(__file__).resolve().parents[3]
+    names = set(tool_files(root))
+    assert {"buildspec.yml", "Makefile", "scripts/build_image.py", "requirements-training.txt"} <= names
+    assert not [name for name in names if name.startswith(("tests/", "docs/"))]
+
+
+def test_ten_thousand_files_are_chosen_and_hashed_in_seconds(tmp_path: Path) -> None:
+    for number in range(10_000):
+        folder = tmp_path / f"d{number % 100}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number}.py").write_text(f"x = {number}\n" * 20)
+    begun = time.process_time()
+    listed = list_files(tmp_path)
+    chosen = choose_files(listed, parse_ignore_file("docs\n**/*.md\n!docs/a.md\n.git", "x"))
+    read = hash_files(
+        tmp_path, [(f.name, "file") for f in chosen], examine=secret_by_content, head_bytes=HEAD_BYTES
+    )
+    context = seal_context(read, total_bytes=1, inputs=INPUTS)
+    assert len(context.names) == 10_000
+    assert time.process_time() - begun < 4  # about 1 s of processor time on a quiet machine

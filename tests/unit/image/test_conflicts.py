@@ -1,0 +1,295 @@
+"""Version conflicts: what is said of a Dockerfile and a lock, for which machine, and what --fix makes of it.
+
+Expected answers come from the tables, which are read in another way here: every pair is tried.
+"""
+
+import itertools
+
+import pytest
+
+from trainyard.image.conflict_fix import diff_of, fix
+from trainyard.image.conflicts import judge
+from trainyard.image.declared_versions import Declared, base_image, declare, locked_packages
+from trainyard.image.dockerfile import parse_dockerfile
+from trainyard.image.finding import Finding, Machine
+from trainyard.image.version_facts import (
+    DRIVERS,
+    GPU_ARCHITECTURES,
+    NGC,
+    OLDEST_CUDA,
+    TORCH,
+    TORCH_PAIRS,
+    VLLM_TORCH,
+    has_rdma,
+    shown,
+    version,
+)
+from trainyard.plan.instances import CATALOGUE
+
+DIGEST = "@sha256:" + "a" * 64
+CLEAN = f"FROM python:3.11-slim{DIGEST}\nUSER 1000\n"
+
+
+def declared(text: str, lock: str = "") -> Declared:
+    return declare(parse_dockerfile(text, "Dockerfile"), "Dockerfile", locked_packages(lock), "lock.txt")
+
+
+def findings(text: str, lock: str = "", machine: Machine | None = None) -> list[Finding]:
+    return judge(declared(text, lock), machine or Machine())
+
+
+def rules(text: str, lock: str = "", machine: Machine | None = None) -> set[str]:
+    return {finding.rule for finding in findings(text, lock, machine)}
+
+
+def test_nothing_is_said_of_a_sound_image() -> None:
+    assert findings(CLEAN, "torch==2.13.0\ncuda-toolkit==13.0.3.0\n") == []
+
+
+@pytest.mark.parametrize(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))
+def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: int) -> None:
+    text = f"FROM python:3.{python}{DIGEST}\nUSER 1\n"
+    release = TORCH[torch]
+    fits = release.oldest_python <= (3, python) <= release.newest_python
+    assert ("torch-python" in rules(text, f"torch=={shown(torch)}.0")) == (not fits)
+    assert ("python" in rules(text)) == (python < 11)
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda"), list(itertools.product(TORCH, ("118", "121", "124", "126", "128", "129", "130")))
+)
+def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
+    exists = (int(cuda[:2]), int(cuda[2:])) in TORCH[torch].cuda
+    pinned = f"{CLEAN}RUN pip install torch=={shown(torch)}.0+cu{cuda}\n"
+    index = f"{CLEAN}RUN pip install torch=={shown(torch)}.0 --index-url https://download.pytorch.org/whl/cu{cuda}\n"
+    assert [("torch-cuda" in rules(text)) for text in (pinned, index)] == [not exists] * 2
+    after = fix(pinned, findings, file="Dockerfile")
+    assert "torch-cuda" not in rules(after)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "cuda"),
+    list(itertools.product(OLDEST_CUDA, ("11.0", "11.1", "11.8", "12.4", "12.8", "12.9", "13.0"))),
+)
+def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
+    lock = f"torch==2.99.0\ncuda-toolkit=={cuda}.1\n"
+    found = [f for f in findings(CLEAN, lock, Machine(architecture)) if f.rule == "architecture"]
+    enough = version(cuda) >= OLDEST_CUDA[architecture]
+    assert bool(found) == (not enough)
+    if found:
+        runs = architecture == "sm_103" and version(cuda) >= OLDEST_CUDA["sm_100"]
+        assert found[0].severity == ("warning" if runs else "error")
+        assert (found[0].file, found[0].line) == ("lock.txt", 1)
+
+
+def test_every_gpu_of_the_catalogue_has_an_architecture() -> None:
+    assert {one.gpu for one in CATALOGUE} == set(GPU_ARCHITECTURES)
+    assert set(GPU_ARCHITECTURES.values()) <= set(OLDEST_CUDA)
+
+
+@pytest.mark.parametrize("major", DRIVERS)
+def test_cuda_wants_a_driver_that_is_new_enough(major: int) -> None:
+    lock = f"torch==2.99.0\ncuda-toolkit=={major}.0\n"
+    needed = DRIVERS[major]
+    for driver, fits in ((needed, True), ((needed[0] + 1,), True), ((needed[0] - 1, 99), False)):
+        assert ("driver" in rules(CLEAN, lock, Machine(driver=driver))) == (not fits)
+    assert "driver" not in rules(CLEAN, lock)
+
+
+@pytest.mark.parametrize(
+    ("vllm", "torch"), list(itertools.product(VLLM_TORCH, sorted(set(VLLM_TORCH.values()))))
+)
+def test_vllm_wants_its_own_torch(vllm: tuple[int, ...], torch: tuple[int, ...]) -> None:
+    lock = f"torch=={shown(torch)}\nvllm=={shown(vllm)}.post1\n"
+    assert ("vllm-torch" in rules(CLEAN, lock)) == (VLLM_TORCH[vllm] != torch)
+    text = f"{CLEAN}RUN pip install torch=={shown(torch)} vllm=={shown(vllm)}\n"
+    assert "vllm-torch" not in rules(fix(text, findings, file="Dockerfile"))
+
+
+@pytest.mark.parametrize("name", TORCH_PAIRS)
+def test_what_is_compiled_against_torch_belongs_to_it(name: str) -> None:
+    table = TORCH_PAIRS[name]
+    for torch, own in itertools.product(table, table.values()):
+        lock = f"torch=={shown(torch)}.1\n{name}=={shown(own)}.1\n"
+        assert ("torch-pair" in rules(CLEAN, lock)) == (table[torch] != own), (torch, own)
+
+
+@pytest.mark.parametrize("suffix", ["11", "12", "13"])
+def test_two_cuda_majors_in_one_environment_are_an_error(suffix: str) -> None:
+    lock = f"torch==2.99.0\ncuda-toolkit==13.0.3\ntransformer-engine-cu{suffix}==2.9\n"
+    assert ("cuda-suffix" in rules(CLEAN, lock)) == (suffix != "13")
+
+
+@pytest.mark.parametrize("tag", NGC)
+def test_replacing_the_torch_of_ngc_is_an_error(tag: str) -> None:
+    torch = shown(NGC[tag][0])
+    text = f"FROM nvcr.io/nvidia/pytorch:{tag}-py3{DIGEST}\nUSER 1\n"
+    assert "torch-twice" not in rules(text)
+    assert "torch-twice" not in rules(text, f"torch=={torch}.0")
+    found = [f for f in findings(text, "torch==2.99.0") if f.rule == "torch-twice"]
+    assert [f.severity for f in found] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("base", "severity"),
+    [("12.4.1-devel-ubuntu22.04", "error"), ("12.4.1-runtime-ubuntu22.04", "warning"), ("13.0.1-devel", "")],
+)
+def test_another_cuda_in_the_base_breaks_what_is_compiled_there(base: str, severity: str) -> None:
+    text = f"FROM nvidia/cuda:{base}{DIGEST}\nUSER 1\n"
+    lock = "torch==2.13.0\ncuda-toolkit==13.0.3\nflash-attn==2.8.3\n"
+    assert [f.severity for f in findings(text, lock) if f.rule == "base-cuda"] == (
+        [severity] if severity else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "torch", "cuda", "python"),
+    [
+        ("pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel", "pytorch", "2.5.1", "12.4", ""),
+        (f"docker.io/pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime{DIGEST}", "pytorch", "2.8.0", "12.8", ""),
+        ("nvcr.io/nvidia/pytorch:25.01-py3", "ngc", "2.6", "12.8", "3.12"),
+        ("nvcr.io/nvidia/pytorch:99.01-py3", "ngc", "", "", ""),
+        ("nvidia/cuda:12.8.1-cudnn-devel-ubuntu22.04", "cuda", "", "12.8", ""),
+        (
+            "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04-ec2",
+            "dlc",
+            "2.6.0",
+            "12.6",
+            "3.12",
+        ),
+        ("python:3.11-slim-bookworm", "python", "", "", "3.11"),
+        ("localhost:5000/own/base:1", "other", "", "", ""),
+        ("debian", "other", "", "", ""),
+    ],
+)
+def test_the_name_of_a_base_image_tells_its_versions(
+    image: str, kind: str, torch: str, cuda: str, python: str
+) -> None:
+    base = base_image(image)
+    assert (base.kind, shown(base.torch), shown(base.cuda), shown(base.python)) == (kind, torch, cuda, python)
+
+
+EFA = f"{CLEAN}RUN curl -O https://x/aws-efa-installer-%s.tar.gz && make -C aws-ofi-nccl-%s\nUSER 1\n"
+
+
+@pytest.mark.parametrize(
+    ("installer", "plugin", "says"),
+    [
+        ("1.28.0", "1.9.1", True),
+        ("1.29.0", "1.7.2", True),
+        ("1.38.0", "1.14.0", False),
+        ("1.9.5", "1.9", True),
+    ],
+)
+def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
+    text = EFA % (installer, plugin)
+    machine = Machine("sm_90", efa=True, rdma=True, family="p5")
+    assert ("efa-versions" in rules(text, "", machine)) == says
+    assert "efa-missing" not in rules(text, "", machine)
+    assert "efa-missing" in rules(CLEAN, "", machine)
+    assert "efa-missing" not in rules(CLEAN, "", Machine("sm_86", efa=False, family="g5"))
+
+
+@pytest.mark.parametrize("instance", [one.name for one in CATALOGUE])
+def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
+    found = next(one for one in CATALOGUE if one.name == instance)
+    machine = Machine(efa=found.efa > 0, rdma=has_rdma(instance))
+    severity = {
+        value: [
+            f.severity
+            for f in findings(f"{CLEAN}ENV FI_EFA_USE_DEVICE_RDMA={value}\n", "", machine)
+            if f.rule == "environment"
+        ]
+        for value in "01"
+    }
+    assert severity["1"] == (["error"] if found.efa and not has_rdma(instance) else ["warning"])
+    assert severity["0"] == (["error"] if has_rdma(instance) else ["warning"])
+
+
+@pytest.mark.parametrize(
+    ("instance", "has"),
+    [
+        ("p5.48xlarge", True),
+        ("ml.p5.48xlarge", True),
+        ("p5.4xlarge", False),
+        ("g5.48xlarge", False),
+        ("p4d.24xlarge", True),
+        ("g7e.8xlarge", False),
+        ("g7e.12xlarge", True),
+        ("p6-b300.48xlarge", True),
+    ],
+)
+def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> None:
+    assert has_rdma(instance) == has
+
+
+def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
+    text = (
+        "FROM scratch\n"
+        "ENV FI_PROVIDER=efa NCCL_DEBUG=INFO\n"
+        "# a comment stays\n"
+        "ENV NCCL_PROTO=simple\n"
+        "ENV A=1 \\\n    NCCL_TIMEOUT=1800 \\\n    B=2\n"
+        'ENV B=3 \\\n    FI_EFA_MTU_SIZE="9 000"\n'
+        "USER 1\n"
+    )
+    after = fix(text, findings, file="Dockerfile")
+    assert after == (
+        "FROM scratch\nENV NCCL_DEBUG=INFO\n# a comment stays\nENV A=1 \\\n    B=2\nENV B=3\nUSER 1\n"
+    )
+    assert findings(after) == []
+    assert diff_of(text, text, "x") == ""
+    assert "-ENV NCCL_PROTO=simple" in diff_of(text, after, "x")
+
+
+def test_one_fix_may_need_the_next() -> None:
+    text = f"{CLEAN}RUN pip install torch==2.4.0 torchvision==0.19.0 vllm==0.8.5\n"
+    after = fix(text, findings, file="Dockerfile")
+    assert "torch==2.6.0 torchvision==0.21.0 vllm==0.8.5" in after
+    assert rules(after) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("ENV HF_TOKEN=x", "secret"),
+        ("ARG GITHUB_TOKEN", "secret"),
+        ("ENV AWS_SECRET_ACCESS_KEY x", "secret"),
+        ("USER root", "user"),
+        ("USER 0:0", "user"),
+        ("ENV CUDA_LAUNCH_BLOCKING=1", "environment"),
+        ("ENV NCCL_NVLS_ENABLE=0", "environment"),
+        ("RUN pip install flash-attn==2.8.3", "flash-attn-build"),
+    ],
+)
+def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> None:
+    found = [f for f in findings(f"{CLEAN}{line}\n") if f.rule == rule]
+    assert [(f.line, f.file) for f in found] == [(3, "Dockerfile")]
+    assert all((f.what, f.why, f.remedy) for f in found)
+
+
+def test_a_tag_is_named_and_a_stage_is_not() -> None:
+    text = f"FROM python:3.11 AS build\nFROM python:3.11-slim{DIGEST}\nCOPY --from=build /a /a\nUSER 1\n"
+    assert [(f.rule, f.line) for f in findings(text)] == [("unpinned", 1)]
+    assert findings(f"FROM python:3.11{DIGEST} AS build\nFROM build\nUSER 1\n") == []
+
+
+def test_flash_attention_3_is_for_hopper() -> None:
+    lock = "flash-attn-3==3.0.0\n"
+    for architecture in OLDEST_CUDA:
+        assert ("flash-attn" in rules(CLEAN, lock, Machine(architecture))) == (architecture != "sm_90")
+
+
+def test_the_architectures_of_extensions_include_the_machines() -> None:
+    for listed, architecture, says in (
+        ("8.0;9.0", "sm_90", False),
+        ("8.0", "sm_90", True),
+        ("8.0", "sm_86", False),
+        ("8.0+PTX", "sm_90", False),
+        ("9.0", "sm_100", True),
+        ("10.0", "sm_103", False),
+    ):
+        text = f"{CLEAN}ENV TORCH_CUDA_ARCH_LIST={listed}\n"
+        assert ("arch-list" in rules(text, "", Machine(architecture))) == says, (listed, architecture)
+        after = fix(text, lambda t, a=architecture: findings(t, "", Machine(a)), file="Dockerfile")  # type: ignore[misc]
+        assert "arch-list" not in rules(after, "", Machine(architecture))

@@ -1,0 +1,96 @@
+"""Reading a Dockerfile: lines, stages, arguments, and what is no Dockerfile."""
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.image.dockerfile import expand, pairs_of, parse_dockerfile
+
+
+def test_continued_lines_comments_and_here_documents() -> None:
+    text = (
+        "# syntax=docker/dockerfile:1\n"
+        "ARG V=1\n"
+        "FROM a:${V} AS Build\n"
+        "RUN one && \\\n"
+        "  # a comment in between\n"
+        "  two\n"
+        "\n"
+        "RUN <<EOF\n"
+        "FROM is text here\n"
+        "EOF\n"
+        "COPY <<'X' /x\nUSER root\nX\n"
+        "FROM build\n"
+        "user 1000\n"
+    )
+    parsed = parse_dockerfile(text, "D")
+    names = [(i.name, i.line, i.stage) for i in parsed.instructions]
+    assert names == [
+        ("ARG", 2, -1),
+        ("FROM", 3, 0),
+        ("RUN", 4, 0),
+        ("RUN", 8, 0),
+        ("COPY", 11, 0),
+        ("FROM", 14, 1),
+        ("USER", 15, 1),
+    ]
+    assert [s.image for s in parsed.stages] == ["a:1", "build"]
+    assert [s.image for s in parsed.bases] == ["a:1"]
+    assert parsed.final_base() == "a:1"
+    user = parsed.last("USER")
+    assert user is not None
+    assert user.text == "1000"
+
+
+def test_a_here_string_of_the_shell_is_no_here_document() -> None:
+    parsed = parse_dockerfile("FROM a\nRUN cat <<<X\nUSER 1\n", "D")
+    assert [i.name for i in parsed.instructions] == ["FROM", "RUN", "USER"]
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        ("$A", {"A": "1"}, "1"),
+        ("${A}", {"A": "1"}, "1"),
+        ("${A:-2}", {}, "2"),
+        ("${A:-2}", {"A": "1"}, "1"),
+        ("${A:+x}", {"A": "1"}, "x"),
+        ("${A:+x}", {}, ""),
+        ("$B/x", {"A": "1"}, "$B/x"),
+    ],
+)
+def test_variables_are_filled_in(text: str, values: dict[str, str], expected: str) -> None:
+    assert expand(text, values) == expected
+
+
+def test_given_arguments_go_before_defaults() -> None:
+    text = "ARG BASE=python:3.11\nFROM $BASE\n"
+    assert parse_dockerfile(text, "D").final_base() == "python:3.11"
+    assert parse_dockerfile(text, "D", {"BASE": "x@sha256:" + "a" * 64}).unpinned == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ENV A=1 B=2", {"A": "1", "B": "2"}),
+        ('ENV A="x y" B=2', {"A": "x y", "B": "2"}),
+        ("ENV A some words", {"A": "some words"}),
+    ],
+)
+def test_both_forms_of_env(line: str, expected: dict[str, str]) -> None:
+    assert pairs_of(parse_dockerfile(f"FROM a\n{line}\n", "D").instructions[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no FROM"),
+        ("RUN x\n", "no FROM"),
+        ("FROM a\nINSTALL x\n", "D:2: 'INSTALL'"),
+        ("FROM a b c\n", "D:1: FROM takes"),
+        ("{}\n", "D:1: '{}'"),
+    ],
+)
+def test_what_is_no_dockerfile_is_refused_with_its_line(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_dockerfile(text, "D")
+    assert says in str(caught.value)
