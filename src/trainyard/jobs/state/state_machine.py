@@ -8,6 +8,7 @@ wait for a node, and a RayCluster stays ready while its head is gone. Nothing is
 says so.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -101,7 +102,7 @@ def _interrupted(observed: Observed, past: History, reading: Reading) -> JobStat
         return _cancelled(observed, past, reading, "it was cancelled")
     queue = read_queue(observed)
     if queue is not None and queue.given_up and queue.waiting is not None:
-        requeued = "equeu" in queue.waiting.evidence
+        requeued = re.search("re-?queu", queue.waiting.evidence, re.IGNORECASE)
         failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
         return _failed(
             observed, past, reading, JobFailure(failure_class, (_sentence(queue.waiting.evidence),))
