@@ -164,6 +164,7 @@ def world(directory: Path, *names: str) -> Iterator[World]:
             operators[name] = held.enter_context(running)
         bare = {
             "metadata": {"name": "bare-0", "labels": BARE},
+            "spec": {"taints": [{"key": "bare", "effect": "NoSchedule"}]},
             "status": {"capacity": {"cpu": "999", "memory": "9Ti", "pods": "500"}, "conditions": [READY]},
         }
         plane.request("POST", "/api/v1/nodes", bare)

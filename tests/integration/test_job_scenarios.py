@@ -322,11 +322,17 @@ def of_pods() -> Iterator[Scenario]:
         yield Scenario(f"{short} pull heals", kind, body, plant, State.SUCCEEDED, runtime=runtime)
     nowhere = partial(pytorchjob, nodeSelector={"nowhere": "true"})
     yield Scenario(
-        "pt nowhere", "pytorchjob", nowhere, does_nothing, State.PENDING, waits_for="unschedulable", seconds=8
+        "pt nowhere",
+        "pytorchjob",
+        nowhere,
+        does_nothing,
+        State.PENDING,
+        waits_for="unschedulable",
+        seconds=20,
     )
     unfit = partial(training_runtime, nodeSelector={"nowhere": "true"})
     yield Scenario(
-        "tj nowhere", "trainjob", trainjob, does_nothing, State.PENDING, waits_for="unschedulable", seconds=8,
+        "tj nowhere", "trainjob", trainjob, does_nothing, State.PENDING, waits_for="unschedulable", seconds=20,
         runtime=unfit,
     )  # fmt: skip
 
@@ -362,9 +368,12 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def told(everything: World) -> Iterator[dict[str, "Future[JobState]"]]:
+def told(everything: World, request: pytest.FixtureRequest) -> Iterator[dict[str, "Future[JobState]"]]:
+    """The scenarios that were asked for, all begun at once."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    asked = [c.params["scenario"] for c in calls if c is not None and "scenario" in c.params]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {each.name: pool.submit(play, everything, each) for each in ALL}
+        yield {each.name: pool.submit(play, everything, each) for each in asked}
 
 
 def play(world_: World, scenario: Scenario) -> JobState:
