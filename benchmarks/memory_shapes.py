@@ -66,6 +66,13 @@ SHAPES = {
     ),
     "fsdp2-float32": Shape(512, 12, batch=2, sequence=256, strategy="fsdp", processes=2),
     "fsdp2-bfloat16": Shape(512, 12, batch=2, sequence=256, bfloat16=True, strategy="fsdp", processes=2),
+    "fsdp2-heavy-float32": Shape(
+        512, 12, batch=1, sequence=128, strategy="fsdp", processes=2, accumulation=4
+    ),
+    "fsdp2-heavy-bfloat16": Shape(
+        512, 12, batch=1, sequence=128, bfloat16=True, strategy="fsdp", processes=2, accumulation=4
+    ),
+    "fsdp4-heavy-float32": Shape(512, 12, batch=1, sequence=64, strategy="fsdp", processes=4, accumulation=2),
     "apart-float32": Shape(256, 4, batch=4, sequence=512, packing="separate"),
     "apart-bfloat16": Shape(384, 8, batch=2, sequence=1024, bfloat16=True, packing="separate"),
     "apart-compiled-float32": Shape(256, 4, batch=4, sequence=512, compiled=True, packing="separate"),

@@ -77,6 +77,22 @@ def config_sha256(config: "Config") -> str:
     return values_sha256(config.to_plain())
 
 
+def computation_sha256(config: "Config") -> str:
+    """Return the digest of `config` without the keys that only divide a step over processes.
+
+    Two configurations with the same digest and the same global batch compute the same steps, up to rounding:
+    they add the same numbers in another order.
+    """
+    values = config.to_plain()
+    for key in ("batch_size", "gradient_accumulation_steps"):
+        del values["training"][key]
+    for key in ("replicas", "tensor_parallel"):
+        del values["compute"][key]
+    if values["compute"]["strategy"] == "hsdp":
+        values["compute"]["strategy"] = "fsdp"
+    return values_sha256(values)
+
+
 def values_sha256(values: Mapping[str, Any]) -> str:
     """Return the hex SHA-256 of plain values, as JSON with sorted keys.
 

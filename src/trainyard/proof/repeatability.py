@@ -3,9 +3,14 @@
 A dirty working tree is accepted when the hash of its difference is recorded, and is shown as dirty.
 """
 
+from collections.abc import Callable
+
 from trainyard.proof.recorded_facts import RecordedFacts, commit, digest, integer, section
-from trainyard.run.identity import ORIGIN_KEYS, origin_of
+from trainyard.run.identity import ORIGIN_KEYS, TOPOLOGY_KEYS, origin_of
 from trainyard.run.run_settings import setting
+
+_ONLY_ROUND = {"world_size", "threads"}
+"""The facts of an origin that decide in which order numbers are added, and nothing else."""
 
 
 def missing_facts(run: RecordedFacts) -> list[str]:
@@ -29,16 +34,47 @@ def missing_facts(run: RecordedFacts) -> list[str]:
 def mixed_origin(run: RecordedFacts) -> str | None:
     """How an earlier segment's origin differs from the run's; no single command repeats such a run.
 
-    Another device, thread count or world size sums in another order, which rounds differently and so gives
-    other weights.
+    What only divides the same steps in another way over processes and threads does not count: see
+    `other_topology`.
     """
+    return _first_difference(run, _different)
+
+
+def other_topology(run: RecordedFacts) -> str | None:
+    """How an earlier segment divided its steps over processes or threads in another way than the last one.
+
+    Every step had the same samples and settings, so that repeating the run gives the same weights up to
+    rounding, but not to the bit.
+    """
+    found = _first_difference(run, _divided)
+    return found and found.replace(_named(["config_sha256"]), "another division of the global batch")
+
+
+def _first_difference(
+    run: RecordedFacts, differences: Callable[[RecordedFacts, RecordedFacts], list[str]]
+) -> str | None:
     for segment in run.get("history", []):
         before = origin_of(segment) if isinstance(segment, dict) else {}
-        different = [name for name in ORIGIN_KEYS if before.get(name) != origin_of(run).get(name)]
-        if different:
+        if names := differences(before, origin_of(run)):
             until = segment.get("until") if isinstance(segment, dict) else "?"
-            return f"until step {until} it ran with {_named(different)}"
+            return f"until step {until} it ran with {_named(names)}"
     return None
+
+
+def _different(before: RecordedFacts, after: RecordedFacts) -> list[str]:
+    """The facts that differ and that make other steps."""
+    same_steps = digest(before.get("computation_sha256")) is not None and (
+        before.get("computation_sha256") == after.get("computation_sha256")
+    )
+    kept = _ONLY_ROUND | ({"config_sha256"} if same_steps else set())
+    return [name for name in ORIGIN_KEYS if name not in kept and before.get(name) != after.get(name)]
+
+
+def _divided(before: RecordedFacts, after: RecordedFacts) -> list[str]:
+    """The facts that differ and that only add the same numbers in another order."""
+    known = before.keys() & after.keys()
+    names = ("config_sha256", "world_size", "threads", *TOPOLOGY_KEYS)
+    return [name for name in names if name in known and before[name] != after[name]]
 
 
 def _named(keys: list[str]) -> str:
@@ -54,12 +90,19 @@ def _named(keys: list[str]) -> str:
         "simd_bits": "another width of vectors",
         "torch": "another torch",
         "world_size": "another world size",
+        "local_world_size": "other processes per machine",
+        "nccl": "another NCCL",
+        "nccl_algorithm": "another NCCL algorithm",
+        "nccl_protocol": "another NCCL protocol",
     }
     return " and ".join(dict.fromkeys(names[key] for key in keys))
 
 
 def provenance_line(run: RecordedFacts) -> str:
-    """The origin of a run with no missing facts, in one line with short hashes."""
+    """The origin of a run with no missing facts, in one line with short hashes.
+
+    It says how exactly the run can be repeated where that is not to the bit.
+    """
     git = section(run, "git")
     tree = f"dirty, difference {_short(git['diff_sha256'])}" if git["dirty"] else "clean"
     hashes = {
@@ -70,7 +113,9 @@ def provenance_line(run: RecordedFacts) -> str:
         "parent": section(run, "parent").get("manifest_sha256"),
     }
     named = ", ".join(f"{name} {_short(value)}" for name, value in hashes.items() if value)
-    return f"commit {git['commit'][:7]} ({tree}), {named}, seed {run['seed']}"
+    topology = other_topology(run)
+    exactness = "" if topology is None else f"; repeatable up to rounding, not to the bit: {topology}"
+    return f"commit {git['commit'][:7]} ({tree}), {named}, seed {run['seed']}{exactness}"
 
 
 def _final_state_known(outcome: RecordedFacts) -> bool:

@@ -24,6 +24,9 @@ ORIGIN_KEYS = (
     *("device", "device_name", "threads", "simd_bits", "torch", "world_size"),
 )
 """Besides the data and the seed, these facts decide a segment's numeric results: code, settings, hardware."""
+TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
+"""How processes were placed and joined. Records of earlier versions have not all of these."""
+_SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _ABSENT = object()
@@ -187,10 +190,10 @@ def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
 
 
 def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the origin of a run or of a segment in its history: its ORIGIN_KEYS, as far as known."""
+    """Return the origin of a run or of a segment in its history, as far as known."""
     parts = (record.get("hardware"), record.get("git"), record)
     flat = {key: value for part in parts if isinstance(part, Mapping) for key, value in part.items()}
-    return {key: flat[key] for key in ORIGIN_KEYS if key in flat}
+    return {key: flat[key] for key in _SEGMENT_KEYS if key in flat}
 
 
 def write_outcome(path: Path, outcome: Mapping[str, Any] | None) -> None:

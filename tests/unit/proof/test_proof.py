@@ -600,9 +600,8 @@ def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
         (("image_digest",), "sha256:" + "f" * 64, "another image"),
         (("hardware", "device"), "cuda:0", "another device"),
         (("hardware", "device_name"), "NVIDIA H200", "another device"),
-        (("hardware", "threads"), 2, "other threads"),
+        (("hardware", "simd_bits"), 128, "another width of vectors"),
         (("hardware", "torch"), "2.13.0+cpu", "another torch"),
-        (("hardware", "world_size"), 8, "another world size"),
     ],
 )
 def test_a_segment_with_another_rounding_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
@@ -619,7 +618,53 @@ def test_a_segment_on_another_gpu_is_named_once() -> None:
     gpu = {"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}
     run["history"] = [{"until": 100, **origin_of(run), **gpu}]
     evidence = part(judge(run), "repeatable").evidence
-    assert evidence == "until step 100 it ran with another device and other threads"
+    assert evidence == "until step 100 it ran with another device"
+
+
+TOPOLOGY = {"threads": 4, "world_size": 4, "local_world_size": 4, "nccl": "2.29.7"}
+TOPOLOGY |= {"nccl_algorithm": "Ring", "nccl_protocol": "Simple"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("threads", 2, "other threads"),
+        ("world_size", 8, "another world size"),
+        ("local_world_size", 2, "other processes per machine"),
+        ("nccl", "2.30.1", "another NCCL"),
+        ("nccl_algorithm", "auto", "another NCCL algorithm"),
+        ("nccl_protocol", "LL128", "another NCCL protocol"),
+    ],
+)
+def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: Any, words: str) -> None:
+    run = proven_run()
+    run["hardware"] |= TOPOLOGY
+    before = origin_of({**run, "hardware": run["hardware"] | {name: value}})
+    run["history"] = [{"until": 100, **before}]
+    repeatable = part(judge(run), "repeatable")
+    assert repeatable.holds
+    said = f"seed 42; repeatable up to rounding, not to the bit: until step 100 it ran with {words}"
+    assert repeatable.evidence.endswith(said)
+    # A record of an earlier version does not have all facts: that is no difference.
+    run["history"] = [{"until": 100, **{key: fact for key, fact in before.items() if key != name}}]
+    assert part(judge(run), "repeatable").evidence.endswith("seed 42")
+    run["history"] = [{"until": 100, **origin_of(run)}]
+    assert part(judge(run), "repeatable").evidence.endswith("seed 42")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_another_config_is_another_division_only_where_it_computes_the_same(same: bool) -> None:
+    run = proven_run()
+    run["computation_sha256"] = "a" * 64
+    before = {**origin_of(run), "config_sha256": "f" * 64, "computation_sha256": ("a" if same else "b") * 64}
+    run["history"] = [{"until": 100, **before}]
+    repeatable = part(judge(run), "repeatable")
+    assert repeatable.holds == same
+    words = "another division of the global batch" if same else "another config"
+    assert repeatable.evidence.endswith(f"until step 100 it ran with {words}")
+    del run["computation_sha256"], before["computation_sha256"]
+    run["history"] = [{"until": 100, **before}]
+    assert not part(judge(run), "repeatable").holds
 
 
 def test_a_named_image_or_parent_must_have_a_hash() -> None:

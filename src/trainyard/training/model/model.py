@@ -100,8 +100,19 @@ class FeedForward(nn.Module):
         return result
 
 
+def _computed(block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    return block(*inputs)
+
+
 class Block(nn.Module):
     """One pre-norm decoder layer."""
+
+    run: Callable[..., Tensor] = staticmethod(_computed)
+    """Calls the block's computation with its inputs. Activation recomputation replaces it.
+
+    It is within `forward`, so that compiling the block compiles the recomputation with it, and so that the
+    hooks of FSDP run once and not again for the recomputation.
+    """
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -112,14 +123,12 @@ class Block(nn.Module):
         self.mlp = FeedForward(architecture)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
+        return self.run(self._compute, x, cosines, sines, *visible)
+
+    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cosines, sines, *visible)
         result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
-
-
-def _run_layer(layer: Block, *inputs: Tensor) -> Tensor:
-    result: Tensor = layer(*inputs)
-    return result
 
 
 class Decoder(nn.Module):
@@ -128,8 +137,6 @@ class Decoder(nn.Module):
     cosines: Tensor
     sines: Tensor
     unseen: Tensor
-    run_layer: Callable[..., Tensor] = staticmethod(_run_layer)
-    """Applies one layer. Activation recomputation replaces it."""
     separates_documents = False
     """Whether the tokens mark document starts and documents are masked from each other (`packing`)."""
 
@@ -153,7 +160,7 @@ class Decoder(nn.Module):
         x = self.embed_tokens(tokens)
         cosines, sines = self.cosines[positions], self.sines[positions]
         for layer in self.layers:
-            x = self.run_layer(layer, x, cosines, sines, *visible)
+            x = layer(x, cosines, sines, *visible)
         result: Tensor = self.norm(x)
         return result
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from trainyard.config.mesh import MeshShape, mesh_shape
@@ -72,11 +71,16 @@ class Parallel:
         return isinstance(self.forward, DistributedDataParallel) and self.share.world.size > 2
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
-        """Wrap one forward and backward pass; gradients are exchanged only in the last one of a step."""
+        """Wrap one forward and backward pass, of which the `last` one completes the gradients of the step.
+
+        DDP exchanges whole gradients, so it does so once. FSDP sums and divides them in every pass; otherwise
+        each process would hold the whole gradients of the passes before, in float32. Only the all-reduce over
+        the replicas of hsdp, which adds shards to shards, waits for the last pass.
+        """
         if isinstance(self.forward, DistributedDataParallel) and not last:
             return self.forward.no_sync()
         if isinstance(self.model, FSDPModule):
-            self.model.set_requires_gradient_sync(last)
+            self.model.set_requires_all_reduce(last)
         return nullcontext()
 
 
@@ -138,9 +142,16 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
         shard(layer)
     shard(model)
     model.to_empty(device="cpu" if compute.cpu_offload else device)
+    _tables_to(model, device)
     initialize(model, config.model.architecture, seed=config.training.seed)
     share = DataShare(world, processes=shape.tensor)
     return Parallel(model, model, share, loss_scale=float(shape.data), autocast=False)
+
+
+def _tables_to(model: Llama, device: torch.device) -> None:
+    """Move the constant tables to `device`; offloading keeps only parameters in main memory."""
+    for name, table in model.model.named_buffers(recurse=False):
+        setattr(model.model, name, torch.empty_like(table, device=device))
 
 
 def _mesh(shape: MeshShape, compute: ComputeConfig, device: torch.device) -> DeviceMesh:
@@ -165,15 +176,22 @@ def _recompute(model: Llama, compute: ComputeConfig) -> None:
     """Make the layers recompute their activations in the backward pass instead of keeping them."""
     if compute.activation_checkpointing == "none":
         return
-    selective = partial(create_selective_checkpoint_contexts, _keep_the_dear)
-    contexts = noop_context_fn if compute.activation_checkpointing == "full" else selective
-
-    def run(layer: Block, *inputs: Tensor) -> Tensor:
-        result: Tensor = checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts)
-        return result
-
-    model.model.run_layer = run
+    run = _run_recomputing_all if compute.activation_checkpointing == "full" else _run_keeping_products
+    for layer in model.model.layers:
+        cast(Block, layer).run = run
 
 
-def _keep_the_dear(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+def _run_recomputing_all(block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    result: Tensor = checkpoint(block, *inputs, use_reentrant=False)
+    return result
+
+
+def _run_keeping_products(block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    # The compiler of torch 2.13 refuses a `context_fn` that was made outside of what it compiles.
+    contexts = partial(create_selective_checkpoint_contexts, _keep_expensive)
+    result: Tensor = checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
+    return result
+
+
+def _keep_expensive(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

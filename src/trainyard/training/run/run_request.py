@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from trainyard.config.load import config_sha256, dump_yaml, load_config, values_sha256
+from trainyard.config.load import computation_sha256, config_sha256, dump_yaml, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
@@ -145,6 +145,7 @@ def open_records(request: Request[Any], point: ResumePoint | None, found: Mappin
     facts = {
         **request.provenance,
         "config_sha256": config_sha256(config),
+        "computation_sha256": computation_sha256(config),
         "seed": config.training.seed,
         "data": data.to_json(),
         **found,

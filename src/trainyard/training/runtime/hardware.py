@@ -10,7 +10,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,16 @@ _PEAK_MEASUREMENTS = 5
 
 _SSE = "x86-64-v2"
 
+_NCCL_PINS = {
+    "nccl_algorithm": ("NCCL_ALGO", "Ring"),
+    "nccl_protocol": ("NCCL_PROTO", "Simple"),
+}
+"""By fact of `run.json`: NCCL's variable, and the value that every collective supports.
+
+NCCL otherwise chooses by the size of a message and its model of the machines, and each choice sums in another
+order. Rings also exclude sums within switches (NVLS, SHARP), which are not reproducible.
+"""
+
 
 def prepare_device(config: Config) -> torch.device:
     """Choose the device; set threads, determinism and seeds. Raises ConfigError if it does not exist."""
@@ -59,6 +69,8 @@ def prepare_device(config: Config) -> torch.device:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        if config.compute.deterministic:
+            pin_choices(compiled=config.compute.compile)
     if device.type == "cpu":
         keep_memory()
     bits = config.kernel_optimization.simd_bits
@@ -88,6 +100,20 @@ def _set_determinism(config: ComputeConfig) -> None:
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+def pin_choices(*, compiled: bool, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Fix what libraries of a GPU choose by measuring, because another choice sums in another order.
+
+    Variables that the user has set are left as they are. It must run before the first collective.
+    """
+    for variable, value in _NCCL_PINS.values():
+        environment.setdefault(variable, value)
+    if compiled:
+        from torch._inductor import config
+
+        # Otherwise inductor times several kernels of a reduction on the GPU and takes the fastest.
+        config.deterministic = True
+
+
 def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = False) -> dict[str, Any]:
     """The `hardware` of `run.json`; for `compiled` kernels on a CPU also their vector width."""
     facts: dict[str, Any] = {
@@ -104,7 +130,16 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
         facts["simd_bits"] = vector_width()
     if device.type == "cuda":
         facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    if device.type == "cuda" and world_size > 1:
+        facts |= _nccl_facts()
     return facts
+
+
+def _nccl_facts() -> dict[str, str]:
+    """The version of NCCL, and the algorithm and protocol it was told to use; `auto` where it chooses."""
+    chosen = {fact: os.environ.get(variable) or "auto" for fact, (variable, _) in _NCCL_PINS.items()}
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return {"nccl": ".".join(map(str, version))} | chosen
 
 
 def _local_world_size(world_size: int) -> int | None:

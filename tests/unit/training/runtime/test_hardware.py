@@ -9,7 +9,12 @@ import torch.distributed as dist
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainingFailedError
-from trainyard.training.runtime.hardware import memory_facts, prepare_device
+from trainyard.training.runtime.hardware import (
+    hardware_facts,
+    memory_facts,
+    pin_choices,
+    prepare_device,
+)
 from trainyard.training.runtime.world import joined
 
 
@@ -46,3 +51,29 @@ def test_processes_that_do_not_come_together_are_told_of(monkeypatch: pytest.Mon
         joined("cpu", "ddp", {"WORLD_SIZE": "2"}),
     ):
         pytest.fail("there is no world")
+
+
+def test_the_choices_of_nccl_are_pinned_unless_the_user_made_them() -> None:
+    environment = {"NCCL_PROTO": "LL128"}
+    pin_choices(compiled=False, environment=environment)
+    assert environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
+
+
+def test_inductor_times_no_kernels_on_a_gpu_when_asked_for_determinism(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config, "deterministic", False)
+    pin_choices(compiled=True, environment={})
+    assert config.deterministic
+
+
+def test_what_nccl_was_told_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    facts = hardware_facts(torch.device("cuda", 0), 2)
+    assert [facts[name] for name in ("nccl", "nccl_algorithm", "nccl_protocol")] == ["2.29.7", "Ring", "auto"]
+    assert "nccl" not in hardware_facts(torch.device("cuda", 0), 1)

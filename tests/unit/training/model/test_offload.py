@@ -1,0 +1,109 @@
+"""`compute.cpu_offload`: parameters are in main memory, what a step computes with is on the device.
+
+The device is `meta`, which every machine has: its tensors have shapes and no values, and an operation over
+tensors of two devices fails as on a GPU. Other processes do not exist (torch's fake process group).
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainyard.config.schema import Config
+from trainyard.training.model.parallel import Parallel, put_on_devices
+from trainyard.training.model.shard_assignment import own_part
+from trainyard.training.runtime.world import World
+
+RANK, SIZE = 1, 2
+
+
+class Queue:
+    """A stream or an event of a device that computes nothing: all of it is done already."""
+
+    def __init__(self, *_args: Any, **_settings: Any) -> None:
+        pass
+
+    def record(self, *_args: Any) -> "Queue":
+        return self
+
+    record_event = record
+
+    def wait_event(self, _event: Any) -> None:
+        pass
+
+    wait_stream = wait_event
+
+
+class Meta(ModuleType):
+    """What torch asks of a module such as `torch.cuda`."""
+
+    Stream = Event = Queue
+
+    @staticmethod
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return True
+
+    @staticmethod
+    def current_stream(*_args: Any) -> Queue:
+        return Queue()
+
+    @staticmethod
+    def stream(_stream: Queue) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Rank 1 of two processes with a device each."""
+    monkeypatch.setattr(torch, "meta", Meta("torch.meta"), raising=False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # wants a GPU
+    init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
+    try:
+        yield World(RANK, SIZE, RANK, None)
+    finally:
+        destroy_process_group()
+
+
+@pytest.fixture(params=["none", "full"])
+def offloaded(request: pytest.FixtureRequest, two: World) -> Parallel:
+    compute = {"strategy": "fsdp", "cpu_offload": True, "activation_checkpointing": request.param}
+    architecture = {"hidden_size": 16, "intermediate_size": 24, "num_layers": 2}
+    config = Config.model_validate(
+        {
+            "model": {"name": "x", "architecture": architecture},
+            "training": {"max_steps": 1},
+            "compute": compute,
+        }
+    )
+    return put_on_devices(config, two, torch.device("meta"))
+
+
+def test_parameters_are_in_main_memory_and_tables_on_the_device(offloaded: Parallel) -> None:
+    assert {own_part(parameter).device.type for parameter in offloaded.model.parameters()} == {"cpu"}
+    assert {table.device.type for table in offloaded.model.buffers()} == {"meta"}
+    assert all(torch.isfinite(own_part(parameter)).all() for parameter in offloaded.model.parameters())
+
+
+def test_a_pass_forward_finds_everything_on_one_device(offloaded: Parallel) -> None:
+    tokens = torch.zeros(2, 8, dtype=torch.int64, device="meta")
+    logits = offloaded.forward(tokens)
+    assert logits.device.type == "meta"
+    assert logits.shape == (2, 8, 256)
+
+
+def test_a_table_in_main_memory_fails_the_pass(offloaded: Parallel) -> None:
+    """With the tables where the parameters are, a pass is impossible: the test above can fail."""
+    decoder = offloaded.model.model
+    for name, table in list(decoder.named_buffers(recurse=False)):
+        setattr(decoder, name, torch.zeros(table.shape))
+    with pytest.raises(RuntimeError, match="not on the expected device"):
+        offloaded.forward(torch.zeros(2, 8, dtype=torch.int64, device="meta"))
