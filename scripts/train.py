@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a model into a run directory, or go on with one.
 
-Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
+Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (a new run's identity), _JOB_STARTED (Unix seconds; --deadline counts from there,
          else from now), _GPU_LOCK (one at a time trains with this file), _IMAGE_DIGEST, WANDB_API_KEY.
 Writes:  the run directory; --json prints how the run ended, whatever the end; in Actions output `exit_code`.
@@ -11,7 +11,10 @@ Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=5
 """
 
 import argparse
+import logging
+import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -24,10 +27,13 @@ from trainyard.command.parser import script_parser
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.report.terminal.training_progress import ProgressDisplay
+    from trainyard.run.launch_environment import Node
     from trainyard.training.recipe import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
 IS_MAIN = os.environ.get("RANK", "0") == "0"
+_SHUTDOWN_SECONDS = 300
+"""The least time that a launcher gives its workers after a signal: a shorter one could cut off a save."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,7 +48,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument(
-        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes on this machine"
+        "--nproc-per-node",
+        type=arguments.processes,
+        metavar="N",
+        help="processes on this machine; default: what the operator's variables say, else 1",
     )
     parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
@@ -67,19 +76,19 @@ def left(code: int) -> int:
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level if IS_MAIN else "error")
-    if args.nproc_per_node and not args.dry_run and "WORLD_SIZE" not in os.environ:
-        from trainyard.config.mesh import require_processes
-        from trainyard.gateways.torchrun import launch
-        from trainyard.run.identity import choose_run_id
-        from trainyard.training.weights.pretrained import load_with_weights
+    from trainyard.run.launch_environment import AGENT, Node, place_in_run
 
-        config = load_with_weights(args.config, args.set, args.run_dir).config
-        require_processes(config, args.nproc_per_node)
-        return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
+    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    told = signals.end_at_signals(silently=is_worker())  # half-prepared data is removed
+    if isinstance(place, Node):
+        processes = processes_of(place, args)
+        if args.dry_run:
+            args.nproc_per_node = place.nodes * processes
+        elif place.nodes * processes > 1 or place.agent:
+            return launched(args, argv, place, processes=processes)
     from trainyard.command.terminal import draws, shown
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
-    told = signals.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
     display = ProgressDisplay(live=draws())
     display.begin("reading the configuration")
     with shown(display) if IS_MAIN else nullcontext():
@@ -90,6 +99,42 @@ def run(argv: Sequence[str] | None) -> int:
         line = summary_line(outcome, done_before=display.was_done_before)
         output.announce("training", line, "ok")
     return 0
+
+
+def is_worker() -> bool:
+    return "LOCAL_RANK" in os.environ
+
+
+def processes_of(node: "Node", args: argparse.Namespace) -> int:
+    """How many workers this node starts, checked against the configuration."""
+    from trainyard.config.mesh import require_processes
+    from trainyard.gateways.nvidia import processes_here
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    config = load_with_weights(args.config, args.set, args.run_dir).config
+    processes = processes_here(node.processes, on_cpu=config.model.device == "cpu")
+    require_processes(config, node.nodes * processes)
+    return processes
+
+
+def launched(args: argparse.Namespace, argv: Sequence[str] | None, node: "Node", *, processes: int) -> int:
+    """Start the workers of this node, and return the exit code of the run."""
+    from trainyard.gateways.torchrun import launch
+    from trainyard.run.identity import choose_run_id
+    from trainyard.run.launch_environment import VARIABLES, launcher_options
+
+    run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
+    logging.getLogger(__name__).info("starting %s", node.describe(processes))
+    seconds = max(_SHUTDOWN_SECONDS, math.ceil(args.grace))
+    return launch(
+        [__file__, *(argv or sys.argv[1:])],
+        processes,
+        run_id,
+        options=launcher_options(node, processes, grace_seconds=seconds),
+        grace_seconds=seconds,
+        agent=node.agent[0] if node.agent else None,
+        without=() if node.agent else VARIABLES,  # the agent reads some of them itself
+    )
 
 
 def trained(
