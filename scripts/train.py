@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from trainyard.command.parser import script_parser
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.report.terminal.training_progress import ProgressDisplay
+    from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import Node
     from trainyard.training.recipe import RequestFor
 
@@ -144,35 +146,45 @@ def trained(
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import choose_run_id
     from trainyard.training.data.streamed_dataset import as_begun
-    from trainyard.training.recipe import ready_data, rehearse, trainer_of
+    from trainyard.training.recipe import ready_data, rehearse, together, trainer_of
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
     stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
     display.begin("importing torch")
-    asked = requested(args, config, digest_of)
+    run_id = choose_run_id(args.run_dir)
+    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    asked = requested(args, config, directory, run_id=run_id, digest_of=digest_of)
+    prepare = partial(ready_data, config, display)
     if args.dry_run:
         return rehearse(config, asked, processes=args.nproc_per_node)
     train = trainer_of(config)
-    request = asked(ready_data(config, display))
-    stop.listen(told)
-    return train(request, stop=stop, listener=display)
+    with together(config, directory, told=lambda: told() is not None, listener=display) as world:
+        request = asked(world.each_ready(prepare) if world else prepare())
+        stop.listen(told)
+        return train(request, stop=stop, listener=display, world=world)
 
 
-def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[Path], str]) -> "RequestFor":
+def requested(
+    args: argparse.Namespace,
+    config: "Config",
+    directory: "RunDirectory",
+    *,
+    run_id: str,
+    digest_of: Callable[[Path], str],
+) -> "RequestFor":
     """What is asked for, checked; only the data is still to come."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.plan.device import measures_of
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import choose_run_id, provenance
+    from trainyard.run.identity import provenance
     from trainyard.training.run.run_request import Request
     from trainyard.training.weights.starting_weights import require_weights
 
-    run_id = choose_run_id(args.run_dir)
-    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     require_weights(config, directory, args.resume)
     return lambda data: Request(

@@ -55,11 +55,11 @@ def elastic_pytorchjob(port: int) -> Environments:
     return [{"PYTHONUNBUFFERED": "1", **common, "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "1"}] * 2
 
 
-def trainjob(port: int) -> Environments:
+def trainjob(port: int, *, per_node: str = "2") -> Environments:
     return [
         {
             "PET_NNODES": "2",
-            "PET_NPROC_PER_NODE": "2",
+            "PET_NPROC_PER_NODE": per_node,
             "PET_NODE_RANK": str(node),
             "PET_MASTER_ADDR": "localhost",
             "PET_MASTER_PORT": str(port),
@@ -204,3 +204,14 @@ def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: N
     run = nodes.run("stopped")
     assert run["outcome"]["status"] == "stopped"
     assert (nodes.folder / "stopped" / "checkpoints" / f"step-{run['outcome']['steps']:08}").is_dir()
+
+
+@pytest.mark.slow
+def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(nodes: Nodes) -> None:
+    begun = nodes.start(trainjob(free_port(), per_node="1"), run_dirs=["here", "there"])
+    for code, errors in ended(begun):
+        assert code == 2, errors
+        assert "is not the same folder on all machines: rank 1 on" in errors
+        assert "ReadWriteMany" in errors
+        assert "Traceback" not in errors
+    assert not (nodes.folder / "here").exists(), "a run that never started leaves nothing"

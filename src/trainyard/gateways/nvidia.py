@@ -79,8 +79,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path =
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         names = [name.strip() for name in chosen.split(",")]
-        first_invalid = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
-        return first_invalid
+        return next((count for count, name in enumerate(names) if name in ("", "-1")), len(names))
     answer = query_gpus()
     if answer.gpus:
         return len(answer.gpus)

@@ -142,7 +142,7 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     if processes is not None and here is not None and processes != here:
         raise _refused(
             f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has started "
-            f"{here} processes here already. Leave the option out, or start this script without that launcher"
+            f"{here} processes here already. Leave the option out, or start this without that launcher"
         )
     return Worker(rank, size, local, here)
 
@@ -162,8 +162,8 @@ def _node(environment: Mapping[str, str], *, nodes: int, rank: int | None, per_n
     if not address:
         raise _refused(
             f"There are {nodes} nodes, but nothing says where they meet. Set PET_MASTER_ADDR to the host of "
-            f"the first node, the same on all of them. HyperPod's training operator needs {AGENT} in the image "
-            "(pip install hyperpod-elastic-agent)"
+            f"the first node, the same on all. HyperPod's training operator needs {AGENT} in the "
+            "image (pip install hyperpod-elastic-agent)"
         )
     if rank is None:
         rank = _number(environment, _INDEX)

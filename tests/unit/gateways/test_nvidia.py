@@ -117,8 +117,14 @@ def test_without_nvidia_smi_the_device_files_count(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("asked", "gpus", "on_cpu", "count"),
-    [(3, "0", False, 3), ("auto", "0,1", False, 2), ("auto", "0,1", True, 1), ("auto", "", False, 1)]
-    + [("gpu", "0,1", False, 2), ("gpu", "", False, None)],
+    [
+        (3, "0", False, 3),
+        ("auto", "0,1", False, 2),
+        ("auto", "0,1", True, 1),
+        ("auto", "", False, 1),
+        ("gpu", "0,1", False, 2),
+        ("gpu", "", False, None),
+    ],
 )
 def test_the_processes_of_a_machine_follow_its_gpus(
     monkeypatch: pytest.MonkeyPatch, asked: int | str, gpus: str, on_cpu: bool, count: int | None

@@ -6,7 +6,7 @@ group, so that their collectives never interleave with those of training.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -23,6 +23,8 @@ Result = TypeVar("Result")
 _START_SECONDS = 300
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
+_PREPARATION_HOURS = 24
+"""The processes wait this long for one that prepares its data."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,26 @@ class World:
         with peers_expected():
             dist.all_gather_object(values, value, group=self.control)
         return values
+
+    def each_ready(self, work: Callable[[], Result]) -> Result:
+        """Run `work`, which may take hours, and return its result once all processes have theirs.
+
+        When it fails in one, with a TrainyardError or OSError, all raise that or their own.
+        """
+        if self.size == 1:
+            return work()
+        error: Exception | None = None
+        result: Result | None = None
+        try:
+            result = work()
+        except (TrainyardError, OSError) as failure:
+            error = failure
+        with _collectives_wait(timedelta(hours=_PREPARATION_HOURS)):
+            errors = self.gather(error)
+        first = error or next((other for other in errors if other is not None), None)
+        if first is not None:
+            raise first
+        return cast(Result, result)
 
     def wait(self) -> None:
         """Wait until all processes have called this."""
@@ -198,13 +220,17 @@ def _world(environment: Mapping[str, str]) -> World:
     return World(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), control)
 
 
-@contextmanager
-def collectives_wait_for_ever() -> Iterator[None]:
+def collectives_wait_for_ever() -> AbstractContextManager[None]:
     """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
 
     The death of a process is still noticed: its connections close, and torchrun ends the other processes.
     """
-    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
+    return _collectives_wait(timedelta(days=_FOR_EVER_DAYS))
+
+
+@contextmanager
+def _collectives_wait(limit: timedelta) -> Iterator[None]:
+    _limit_collectives(limit)
     try:
         yield
     finally:
