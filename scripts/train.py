@@ -65,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
     from trainyard.gateways.gpu_turn import in_turn
 
-    return left(handler.exit_code_of(in_turn(lambda: run(argv))))
+    code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
+    if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
+        world.end_if_joined(code)
+    return code
 
 
 def left(code: int) -> int:

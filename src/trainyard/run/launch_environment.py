@@ -130,8 +130,8 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     here = _number(environment, "LOCAL_WORLD_SIZE", least=1)
     if rank is None or size is None or local is None:
         raise _refused(
-            "LOCAL_RANK is set, as for a worker of torchrun, but RANK or WORLD_SIZE is not. Start the workers "
-            "with --nproc-per-node, or unset LOCAL_RANK"
+            "LOCAL_RANK is set, as for a worker of torchrun, but RANK or WORLD_SIZE is not. Start "
+            "workers with --nproc-per-node, or unset LOCAL_RANK"
         )
     if rank >= size:
         raise _refused(f"RANK={rank} is not below WORLD_SIZE={size}")

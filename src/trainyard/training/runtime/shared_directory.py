@@ -36,8 +36,8 @@ def require_shared(path: Path, world: World, *, patience: float = _PATIENCE_SECO
         f"{path} is not the same folder on all machines: rank {blind[0][0]} on {hosts[0]}"
         f"{f' and {len(blind) - 1:,} more' if blind[1:] else ''} cannot see what rank 0 wrote there. "
         "Checkpoints need one folder that all nodes share.\n"
-        "Put --run-dir on a shared volume (FSx for Lustre, EFS, NFS; in Kubernetes a ReadWriteMany claim that "
-        "every pod mounts). Nothing was started."
+        "Put --run-dir on a shared volume (FSx for Lustre, EFS, NFS; in Kubernetes a ReadWriteMany claim "
+        "that every pod mounts). Nothing was started."
     )
 
 
