@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a model into a run directory, or go on with one.
 
-Reads:   the configuration, the data, a checkpoint; torchrun's variables where torchrun started it;
+Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (a new run's identity), _JOB_STARTED (Unix seconds; --deadline counts from there,
          else from now), _GPU_LOCK (one at a time trains with this file), _IMAGE_DIGEST, WANDB_API_KEY.
 Writes:  the run directory; --json prints how the run ended, whatever the end; in Actions output `exit_code`.
@@ -11,10 +11,14 @@ Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=5
 """
 
 import argparse
+import logging
+import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +28,14 @@ from trainyard.command.parser import script_parser
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.report.terminal.training_progress import ProgressDisplay
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.launch_environment import Node
     from trainyard.training.recipe import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
 IS_MAIN = os.environ.get("RANK", "0") == "0"
+_SHUTDOWN_SECONDS = 300
+"""The least time that a launcher gives its workers after a signal: a shorter one could cut off a save."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,7 +50,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument(
-        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes on this machine"
+        "--nproc-per-node",
+        type=arguments.processes,
+        metavar="N",
+        help="processes on this machine; default: what the operator's variables say, else 1",
     )
     parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
@@ -54,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
     from trainyard.gateways.gpu_turn import in_turn
 
-    return left(handler.exit_code_of(in_turn(lambda: run(argv))))
+    code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
+    if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
+        world.end_if_joined(code)
+    return code
 
 
 def left(code: int) -> int:
@@ -67,19 +81,19 @@ def left(code: int) -> int:
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level if IS_MAIN else "error")
-    if args.nproc_per_node and not args.dry_run and "WORLD_SIZE" not in os.environ:
-        from trainyard.config.mesh import require_processes
-        from trainyard.gateways.torchrun import launch
-        from trainyard.run.identity import choose_run_id
-        from trainyard.training.weights.pretrained import load_with_weights
+    from trainyard.run.launch_environment import AGENT, Node, place_in_run
 
-        config = load_with_weights(args.config, args.set, args.run_dir).config
-        require_processes(config, args.nproc_per_node)
-        return launch([__file__, *(argv or sys.argv[1:])], args.nproc_per_node, choose_run_id(args.run_dir))
+    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    told = signals.end_at_signals(silently=is_worker())  # half-prepared data is removed
+    if isinstance(place, Node):
+        processes = processes_of(place, args)
+        if args.dry_run:
+            args.nproc_per_node = place.nodes * processes
+        elif place.nodes * processes > 1 or place.agent:
+            return launched(args, argv, place, processes=processes)
     from trainyard.command.terminal import draws, shown
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
-    told = signals.end_at_signals(silently="WORLD_SIZE" in os.environ)  # half-prepared data is removed
     display = ProgressDisplay(live=draws())
     display.begin("reading the configuration")
     with shown(display) if IS_MAIN else nullcontext():
@@ -92,6 +106,42 @@ def run(argv: Sequence[str] | None) -> int:
     return 0
 
 
+def is_worker() -> bool:
+    return "LOCAL_RANK" in os.environ
+
+
+def processes_of(node: "Node", args: argparse.Namespace) -> int:
+    """How many workers this node starts, checked against the configuration."""
+    from trainyard.config.mesh import require_processes
+    from trainyard.gateways.nvidia import processes_here
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    config = load_with_weights(args.config, args.set, args.run_dir).config
+    processes = processes_here(node.processes, on_cpu=config.model.device == "cpu")
+    require_processes(config, node.nodes * processes)
+    return processes
+
+
+def launched(args: argparse.Namespace, argv: Sequence[str] | None, node: "Node", *, processes: int) -> int:
+    """Start the workers of this node, and return the exit code of the run."""
+    from trainyard.gateways.torchrun import launch
+    from trainyard.run.identity import choose_run_id
+    from trainyard.run.launch_environment import VARIABLES, launcher_options
+
+    run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
+    logging.getLogger(__name__).info("starting %s", node.describe(processes))
+    seconds = max(_SHUTDOWN_SECONDS, math.ceil(args.grace))
+    return launch(
+        [__file__, *(argv or sys.argv[1:])],
+        processes,
+        run_id,
+        options=launcher_options(node, processes, grace_seconds=seconds),
+        grace_seconds=seconds,
+        agent=node.agent[0] if node.agent else None,
+        without=() if node.agent else VARIABLES,  # the agent reads some of them itself
+    )
+
+
 def trained(
     args: argparse.Namespace, display: "ProgressDisplay", told: Callable[[], str | None]
 ) -> dict[str, Any]:
@@ -99,35 +149,45 @@ def trained(
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import choose_run_id
     from trainyard.training.data.streamed_dataset import as_begun
-    from trainyard.training.recipe import ready_data, rehearse, trainer_of
+    from trainyard.training.recipe import ready_data, rehearse, together, trainer_of
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
     stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
     display.begin("importing torch")
-    asked = requested(args, config, digest_of)
+    run_id = choose_run_id(args.run_dir)
+    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    asked = requested(args, config, directory, run_id=run_id, digest_of=digest_of)
+    prepare = partial(ready_data, config, display)
     if args.dry_run:
         return rehearse(config, asked, processes=args.nproc_per_node)
     train = trainer_of(config)
-    request = asked(ready_data(config, display))
-    stop.listen(told)
-    return train(request, stop=stop, listener=display)
+    with together(config, directory, told=lambda: told() is not None, listener=display) as world:
+        request = asked(world.each_ready(prepare) if world else prepare())
+        stop.listen(told)
+        return train(request, stop=stop, listener=display, world=world)
 
 
-def requested(args: argparse.Namespace, config: "Config", digest_of: Callable[[Path], str]) -> "RequestFor":
+def requested(
+    args: argparse.Namespace,
+    config: "Config",
+    directory: "RunDirectory",
+    *,
+    run_id: str,
+    digest_of: Callable[[Path], str],
+) -> "RequestFor":
     """What is asked for, checked; only the data is still to come."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.plan.device import measures_of
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.identity import choose_run_id, provenance
+    from trainyard.run.identity import provenance
     from trainyard.training.run.run_request import Request
     from trainyard.training.weights.starting_weights import require_weights
 
-    run_id = choose_run_id(args.run_dir)
-    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
     require_weights(config, directory, args.resume)
     return lambda data: Request(

@@ -79,6 +79,26 @@ if "RANK" in os.environ:
 
     TokenBatches.batch = be_killed
 """
+# Rank 1 fails in its sixth step while rank 0 waits for it in a collective. Only all processes together can
+# destroy a group of NCCL; one alone can destroy gloo's, so the wait is planted.
+FAILS_IN_A_STEP = """
+import os, time
+
+if "RANK" in os.environ:
+    import torch.distributed
+    from trainyard.errors import DataError
+    from trainyard.training.data.batches import TokenBatches
+
+    whole = TokenBatches.batch
+
+    def fail(self, step):
+        if step == 5 and os.environ["RANK"] == "1":
+            raise DataError("Rank 1 cannot read its tokens.")
+        return whole(self, step)
+
+    TokenBatches.batch = fail
+    torch.distributed.destroy_process_group = lambda *_: time.sleep(1000)
+"""
 TWO = ("--nproc-per-node", "2", "--json", "--set", "compute.strategy=ddp")
 
 
@@ -161,6 +181,16 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
     assert trainer.outcome()["finished"] - noticed < 30
     assert trainer.outcome()["status"] == "failed"
     assert not (logs / "hang-suspected").exists()
+
+
+@pytest.mark.slow
+def test_the_error_of_one_rank_is_said_though_its_group_cannot_be_destroyed(trainer: Trainer) -> None:
+    code, _, errors = trainer.train(*TWO, play=FAILS_IN_A_STEP)
+    assert code == 1, errors
+    said = [line for line in errors.splitlines() if " INFO " not in line]
+    assert said[0] == "Rank 1 cannot read its tokens.", errors
+    assert "Traceback" not in errors
+    assert trainer.outcome()["status"] == "failed"
 
 
 @pytest.mark.slow

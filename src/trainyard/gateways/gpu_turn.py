@@ -28,7 +28,7 @@ def in_turn(work: Callable[[], int], environment: Mapping[str, str] = os.environ
     The worker processes of a launcher do not take the lock, because the launcher holds it for them.
     """
     name = environment.get(VARIABLE)
-    if not name or "WORLD_SIZE" in environment:
+    if not name or "LOCAL_RANK" in environment:
         return work
 
     def waiting() -> int:

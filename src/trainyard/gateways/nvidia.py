@@ -3,12 +3,16 @@
 It makes no judgement: if the driver cannot answer, its own message is reported.
 """
 
+import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from trainyard.errors import ConfigError
 from trainyard.gateways.process import run_program
 
 # Without options, `nvidia-smi` prints ERR! for a crashed GPU and exits 0; a query for its name fails
@@ -65,6 +69,40 @@ def read_answer(text: str) -> NvidiaAnswer:
         temperature = int(fields[3]) if fields[3].isdigit() else None
         gpus.append(NvidiaGpu(fields[0], fields[1], int(fields[2]) * _MIB, temperature))
     return NvidiaAnswer(tuple(gpus), None)
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")) -> int:
+    """How many GPUs a program of this environment may use, without importing torch.
+
+    CUDA_VISIBLE_DEVICES decides if it is set. An image may lack `nvidia-smi`; the device files count then.
+    """
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        names = [name.strip() for name in chosen.split(",")]
+        return next((count for count, name in enumerate(names) if name in ("", "-1")), len(names))
+    answer = query_gpus()
+    if answer.gpus:
+        return len(answer.gpus)
+    return sum(bool(re.fullmatch(r"nvidia[0-9]+", path.name)) for path in devices.glob("nvidia*"))
+
+
+def processes_here(asked: int | str, *, on_cpu: bool) -> int:
+    """The number of processes for this machine: `asked`, or by its GPUs or processors if that is a word.
+
+    `auto` is one per GPU, and one where there is none or the run trains `on_cpu`. Raises ConfigError for
+    `gpu` without GPUs.
+    """
+    if isinstance(asked, int):
+        return asked
+    if asked == "cpu":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = 0 if on_cpu and asked == "auto" else visible_gpus()
+    if asked == "gpu" and not gpus:
+        raise ConfigError(
+            "PET_NPROC_PER_NODE=gpu asks for one process per GPU, and this machine shows none. Request "
+            "nvidia.com/gpu for the pod, or give a number. Nothing was started."
+        )
+    return max(1, gpus)
 
 
 def gpu_sampler(*, seconds: float) -> Callable[[], dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Start torchrun for several processes on one machine, and return the exit code of the run.
+"""Start the workers of this machine by torchrun, or by the agent in its place; return the run's exit code.
 
 torchrun turns every exit code of a worker into 1. Each worker therefore writes its code to a file, which is
 read here. Signals are passed on, and the workers get the time they need to save.
@@ -10,31 +10,43 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import FrameType
 
 from trainyard.errors import ExitCode
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
-_SHUTDOWN_SECONDS = "300"
-"""How long torchrun waits for workers after a signal; its default of 30 s would interrupt a large save."""
+_OWN_PREFIX = "PET_"
+"""torchrun takes a variable of this prefix for an option that its command line leaves out."""
 
 
-def launch(arguments: Sequence[str], processes: int, run_id: str) -> int:
-    """Run a Python script in `processes` workers that train one run together.
+def launch(
+    arguments: Sequence[str],
+    processes: int,
+    run_id: str,
+    *,
+    options: Sequence[str],
+    grace_seconds: int,
+    agent: str | None = None,
+    without: Collection[str] = (),
+) -> int:
+    """Run a Python script in `processes` workers on this machine, which train one run together.
 
-    Returns the main worker's exit code, or that of the worker whose failure ended the main one.
+    `options` are torchrun's, or those of the program `agent`. Workers have `grace_seconds` from a signal to
+    their end. They get this environment without the variables `without`, which describe this process.
+
+    Returns the exit code of this machine's first worker, or that of the worker whose failure ended it.
     Raises KeyboardInterrupt when a signal ended them before there was a run to save.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
         folder = Path(name)
-        environment = {**os.environ, EXIT_CODE_FOLDER: name, "TRAINYARD_RUN_ID": run_id}
-        environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
+        environment = _environment(without) | {EXIT_CODE_FOLDER: name, "TRAINYARD_RUN_ID": run_id}
+        environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(grace_seconds))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-        command = [sys.executable, "-m", "trainyard.training.workers", "--standalone", "--no-python"]
         # torchrun does not remove its log folder; inside ours, it is removed too.
-        command += [f"--log-dir={name}", f"--nproc-per-node={processes}", sys.executable, *arguments]
+        program = [agent] if agent else [sys.executable, "-m", "trainyard.training.workers"]
+        command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
         told = _run_passing_signals(command, environment)
         code = _code_of_all(folder, told=told)
     if code == ExitCode.INTERRUPTED:
@@ -42,8 +54,16 @@ def launch(arguments: Sequence[str], processes: int, run_id: str) -> int:
     return code
 
 
+def _environment(without: Collection[str]) -> dict[str, str]:
+    kept = (name for name in os.environ if name not in without and not name.startswith(_OWN_PREFIX))
+    return {name: os.environ[name] for name in kept}
+
+
 def _code_of_all(folder: Path, *, told: bool) -> int:
-    """The run's exit code from the workers' codes in `folder`; `told` if a signal was passed on to them."""
+    """The run's exit code from the codes of this machine's workers, by local rank, in `folder`.
+
+    `told` says that a signal was passed on to them.
+    """
     files = sorted(folder.glob("exit-code-*"), key=lambda path: path.stat().st_mtime_ns)
     codes = {path.name.rpartition("-")[2]: int(path.read_text()) for path in files}
     main = codes.pop("0", ExitCode.INTERRUPTED if told else None)
@@ -64,7 +84,7 @@ def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
         output("exit_code", str(int(code)))
     if folder is None:
         return code
-    Path(folder, f"exit-code-{rank}").write_text(str(int(code)))
+    Path(folder, f"exit-code-{os.environ.get('LOCAL_RANK', rank)}").write_text(str(int(code)))
     return 0 if code == ExitCode.STOPPED else code
 
 

@@ -79,11 +79,13 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+def choose_run_id(
+    directory: Path | None, environment: Mapping[str, str] = os.environ, *, several: bool = False
+) -> str:
     """Return the identity of a new run: TRAINYARD_RUN_ID, else a directory name of that form, else a new one.
 
     The identity becomes the name of a folder. Raises ConfigError when the given one cannot, or when several
-    processes would each choose their own.
+    nodes (`several`), or the workers of another launcher, would each choose their own.
     """
     if given := environment.get("TRAINYARD_RUN_ID"):
         if _GIVEN_RUN_ID.fullmatch(given):
@@ -94,7 +96,7 @@ def choose_run_id(directory: Path | None, environment: Mapping[str, str] = os.en
         )
     if directory is not None and _RUN_ID.fullmatch(directory.name):
         return directory.name
-    if directory is None and "WORLD_SIZE" in environment:
+    if directory is None and (several or "LOCAL_RANK" in environment):
         raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
     return new_run_id()
 

@@ -6,10 +6,12 @@ imported only when it is needed, because its imports take time.
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
+from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from trainyard.training.run.run_context import Listener
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
+    from trainyard.training.runtime.world import World
 
 RequestFor = Callable[[Any], "Request[Any]"]
 """Makes the request from the data, which is prepared last."""
@@ -34,6 +37,20 @@ def ready_data(config: Config, progress: Progress = UNSEEN) -> "TrainingData | Q
     return ready_tokens(config.data, config.model, progress)
 
 
+def together(
+    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: "Listener"
+) -> AbstractContextManager["World | None"]:
+    """Join the other processes before the data is prepared, which may take longer than they would wait.
+
+    None where a recipe trains in one process.
+    """
+    if config.recipe == "grpo":
+        return nullcontext(None)
+    from trainyard.training.run.lifecycle import together as join
+
+    return join(config, directory, told=told, listener=listener)
+
+
 class Trainer(Protocol):
     """Trains to the end and returns the outcome.
 
@@ -41,7 +58,12 @@ class Trainer(Protocol):
     """
 
     def __call__(
-        self, request: "Request[Any]", *, stop: "StopRequest", listener: "Listener"
+        self,
+        request: "Request[Any]",
+        *,
+        stop: "StopRequest",
+        listener: "Listener",
+        world: "World | None" = None,
     ) -> dict[str, Any]: ...
 
 

@@ -30,7 +30,7 @@ def test_without_a_lock_file_no_run_waits() -> None:
         return 7
 
     assert in_turn(work, {}) is work
-    assert in_turn(work, {"TRAINYARD_GPU_LOCK": "/nowhere/at/all", "WORLD_SIZE": "2"}) is work
+    assert in_turn(work, {"TRAINYARD_GPU_LOCK": "/nowhere/at/all", "LOCAL_RANK": "1"}) is work
 
 
 def test_a_second_repository_waits_until_the_first_is_done(

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.gateways.nvidia import NvidiaGpu, gpu_sampler, query_gpus, read_answer
+from trainyard.errors import ConfigError
+from trainyard.gateways.nvidia import (
+    NvidiaGpu,
+    gpu_sampler,
+    processes_here,
+    query_gpus,
+    read_answer,
+    visible_gpus,
+)
 
 
 def say(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +97,42 @@ def wait_for(condition: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [("0", 1), ("0,1, 2", 3), ("", 0), ("-1", 0), ("0,-1,1", 1), ("MIG-a,MIG-b", 2), ("2,,3", 1)],
+)
+def test_cuda_visible_devices_decides_how_many_gpus_there_are(chosen: str, count: int) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) == count
+
+
+def test_without_nvidia_smi_the_device_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert visible_gpus({}, devices=tmp_path) == 3
+    say(tmp_path, "echo 'H100, 580.65.06, 81559, 34'", monkeypatch)
+    assert visible_gpus({}, devices=tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "on_cpu", "count"),
+    [
+        (3, "0", False, 3),
+        ("auto", "0,1", False, 2),
+        ("auto", "0,1", True, 1),
+        ("auto", "", False, 1),
+        ("gpu", "0,1", False, 2),
+        ("gpu", "", False, None),
+    ],
+)
+def test_the_processes_of_a_machine_follow_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, asked: int | str, gpus: str, on_cpu: bool, count: int | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    if count is None:
+        with pytest.raises(ConfigError, match="shows none"):
+            processes_here(asked, on_cpu=on_cpu)
+    else:
+        assert processes_here(asked, on_cpu=on_cpu) == count

@@ -24,7 +24,7 @@ def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
     program.write_text(WORKERS.format(body=body))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    return launch(["train.py"], 2, "a-run")
+    return launch(["train.py"], 2, "a-run", options=[], grace_seconds=300)
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,28 @@ def test_a_worker_writes_its_code_and_exits_with_0_after_a_common_stop(
     assert leave(2) == 2
     assert (tmp_path / "exit-code-1").read_text() == "2"
     assert given == [("exit_code", "75")], "only the main worker sets it"
+
+
+def test_an_agent_gets_its_options_and_workers_lose_what_describes_their_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = tmp_path / "agent"
+    agent.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\nenv > {tmp_path}/environment\nexit 1\n')
+    agent.chmod(0o755)
+    for name in ("RANK", "PET_NNODES", "PET_NPROC_PER_NODE"):
+        monkeypatch.setenv(name, "7")
+    launch(
+        ["train.py", "--json"],
+        2,
+        "a-run",
+        options=["--nnodes=3"],
+        grace_seconds=900,
+        agent=str(agent),
+        without=("RANK",),
+    )
+    words = (tmp_path / "words").read_text().split()
+    assert words[:2] == ["--nnodes=3", "--no-python"]
+    assert words[-3:] == [sys.executable, "train.py", "--json"]
+    environment = (tmp_path / "environment").read_text().splitlines()
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=900" in environment
+    assert not [line for line in environment if line.startswith(("RANK=", "PET_"))]

@@ -33,9 +33,9 @@ def test_the_environment_decides_the_identity() -> None:
 
 def test_several_processes_that_would_each_choose_a_run_are_refused() -> None:
     with pytest.raises(ConfigError, match="--run-dir"):
-        choose_run_id(None, {"WORLD_SIZE": "2"})
-    assert choose_run_id(Path("/a/run"), {"WORLD_SIZE": "2"})
-    assert choose_run_id(None, {"WORLD_SIZE": "2", "TRAINYARD_RUN_ID": "gh-7"}) == "gh-7"
+        choose_run_id(None, {"LOCAL_RANK": "1"})
+    assert choose_run_id(Path("/a/run"), {"LOCAL_RANK": "1"})
+    assert choose_run_id(None, {"LOCAL_RANK": "1", "TRAINYARD_RUN_ID": "gh-7"}) == "gh-7"
 
 
 @pytest.mark.parametrize("given", ["gh-7", "a", "Run_1.2-b", "-x", "9" * 128])

@@ -36,7 +36,8 @@ from trainyard.training.data.token_dataset import PreparedData, fingerprint_of, 
 from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 
 _OTHERS_SECONDS = 5.0
-"""The other processes of a machine wait this long for the first one to begin; then each prepares the data."""
+"""All processes but the main one wait this long for one to begin; then each prepares the data. Those of other
+machines begin themselves unless they share the folder."""
 _MOST_HELD_OUT = 0.5
 """The largest validation fraction that a message suggests."""
 _STARTS_SUFFIX = ".documents"
@@ -97,8 +98,8 @@ def _can_validate(prepared: PreparedData, length: int) -> bool:
 
 def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
     prepared = _find(plan.directory, progress)
-    if prepared is None and int(os.environ.get("LOCAL_RANK", "0")) > 0:
-        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the first process of this machine
+    if prepared is None and int(os.environ.get("RANK", "0")) > 0:
+        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whoever sees this folder and was first
         prepared = _find(plan.directory, progress)
     if prepared is not None:
         return replace(prepared, reused=True)

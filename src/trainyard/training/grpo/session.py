@@ -38,14 +38,20 @@ from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import hardware_facts, prepare_device, seed_everything
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import ALONE
+from trainyard.training.runtime.world import ALONE, World
 from trainyard.training.weights.starting_weights import open_starting_weights
 from trainyard.training.weights.weight_source import WeightSource
 
 _SAMPLES = 8
 
 
-def train_on_rewards(request: Request[Questions], *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
+def train_on_rewards(
+    request: Request[Questions],
+    *,
+    stop: StopRequest,
+    listener: Listener,
+    world: World | None = None,  # noqa: ARG001 - it trains in one process
+) -> dict[str, Any]:
     """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
     _require_one_device(request)
     show_work(listener, "preparing the device")

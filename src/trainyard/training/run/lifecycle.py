@@ -8,6 +8,7 @@ The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from trainyard.training.run.trackers import close_trackers, hyperparameters_of, 
 from trainyard.training.run.validation import Validation
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
+from trainyard.training.runtime.shared_directory import require_shared
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World, joined
@@ -48,21 +50,39 @@ from trainyard.training.weights.weight_source import WeightSource
 _PROMPT_TOKENS = 16
 
 
-def train(request: Request, *, stop: StopRequest, listener: Listener) -> dict[str, Any]:
-    """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint."""
+def train(
+    request: Request, *, stop: StopRequest, listener: Listener, world: World | None = None
+) -> dict[str, Any]:
+    """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint.
+
+    `world` is that of `together`, if the caller has entered it; otherwise this joins the other processes.
+    """
     request = request.pinned()
     show_work(listener, "preparing the device")
     device = prepare_device(request.config)
-    keep_nccl_log(request.directory.logs, device.type)
-    strategy, asked = request.config.compute.strategy, lambda: stop.reason is not None
-    # One that failed has said why, and its launcher ends this one within seconds: nothing is said after it.
-    show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
-    with joined(device.type, strategy, told_to_end=asked) as world, ExitStack() as held:
+    with ExitStack() as held:
+        if world is None:
+            asked = partial(together, request.config, request.directory, told=lambda: stop.reason is not None)
+            world = held.enter_context(asked(listener=listener))
         show_work(listener, "opening the data")
         session = _Session(request, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
+        require_shared(request.directory.path, world)
         with closing(session.batches), memory_explained(request.config, request.directory):
             return session.train(stop, listener)
+
+
+@contextmanager
+def together(
+    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
+) -> Iterator[World]:
+    """Join the other processes of the run; `told` says whether this process was asked to end."""
+    device = prepare_device(config)
+    keep_nccl_log(directory.logs, device.type)
+    # One that failed has said why, and its launcher ends this one within seconds: nothing is said after it.
+    show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
+    with joined(device.type, config.compute.strategy, told_to_end=told) as world:
+        yield world
 
 
 class _Session:

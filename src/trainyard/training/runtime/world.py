@@ -5,8 +5,9 @@ group, so that their collectives never interleave with those of training.
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.config.mesh import require_strategy
-from trainyard.errors import TrainingFailedError, TrainyardError
+from trainyard.errors import StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.failure import PROCESS_LOST, Failure, Kind
 from trainyard.training.runtime.rendezvous import no_long_wait
 
@@ -23,6 +24,9 @@ Result = TypeVar("Result")
 _START_SECONDS = 300
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
+_ABORT_SECONDS = 5.0
+_PREPARATION_HOURS = 24
+"""The processes wait this long for one that prepares its data."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,26 @@ class World:
             dist.all_gather_object(values, value, group=self.control)
         return values
 
+    def each_ready(self, work: Callable[[], Result]) -> Result:
+        """Run `work`, which may take hours, and return its result once all processes have theirs.
+
+        When it fails in one, with a TrainyardError or OSError, all raise that or their own.
+        """
+        if self.size == 1:
+            return work()
+        error: Exception | None = None
+        result: Result | None = None
+        try:
+            result = work()
+        except (TrainyardError, OSError) as failure:
+            error = failure
+        with _collectives_wait(timedelta(hours=_PREPARATION_HOURS)):
+            errors = self.gather(error)
+        first = error or next((other for other in errors if other is not None), None)
+        if first is not None:
+            raise first
+        return cast(Result, result)
+
     def wait(self) -> None:
         """Wait until all processes have called this."""
         if self.size > 1:
@@ -157,7 +181,8 @@ def joined(
     Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
     gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
     takes one. A collective of training waits at most five minutes, except within `collectives_wait_for_ever`.
-    A process that was told to end (`told_to_end`) stops waiting for the others.
+    A process that was told to end (`told_to_end`) stops waiting for the others. After an error the group of
+    several processes is left in place, for `end_if_joined`.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     require_strategy(strategy, size)
@@ -176,8 +201,30 @@ def joined(
             world = _world(environment)
     try:
         yield world
-    finally:
-        dist.destroy_process_group()
+    except BaseException as error:
+        if world.size == 1 or isinstance(error, StoppedError):
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+
+
+def end_if_joined(code: int) -> None:
+    """End this process at once if an error has left its group in place; otherwise return.
+
+    Called after the error was printed. NCCL may destroy a group only together with all processes, and the
+    others may sit in a collective that this one will never join. An abort waits for nobody.
+    """
+    if not dist.is_initialized():
+        return
+    aborting = threading.Thread(target=_abort, name="abort", daemon=True)
+    aborting.start()
+    aborting.join(_ABORT_SECONDS)
+    os._exit(code)
+
+
+def _abort() -> None:
+    with suppress(RuntimeError, ValueError, AssertionError):  # a backend without an abort, a broken group
+        dist.distributed_c10d._abort_process_group()
 
 
 @contextmanager
@@ -198,13 +245,17 @@ def _world(environment: Mapping[str, str]) -> World:
     return World(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), control)
 
 
-@contextmanager
-def collectives_wait_for_ever() -> Iterator[None]:
+def collectives_wait_for_ever() -> AbstractContextManager[None]:
     """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
 
     The death of a process is still noticed: its connections close, and torchrun ends the other processes.
     """
-    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
+    return _collectives_wait(timedelta(days=_FOR_EVER_DAYS))
+
+
+@contextmanager
+def _collectives_wait(limit: timedelta) -> Iterator[None]:
+    _limit_collectives(limit)
     try:
         yield
     finally:

@@ -651,13 +651,13 @@ def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
 ) -> None:
     def the_first_prepares(_path: Path, *, seconds: float) -> None:
         assert seconds > 0
-        monkeypatch.setenv("LOCAL_RANK", "0")
+        monkeypatch.setenv("RANK", "0")
         assert not prepare(folder).reused
 
     monkeypatch.setattr(tokens, "wait_for_maker", the_first_prepares)
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
     assert prepare(folder).reused
     monkeypatch.setattr(tokens, "wait_for_maker", lambda *_, **__: None)
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
     shutil.rmtree(folder / "prepared")
     assert not prepare(folder).reused, "without a first one each prepares for itself"

@@ -1,0 +1,337 @@
+"""Read from the environment which part of a run this process is: a worker, a node's launcher, or all of it.
+
+    LOCAL_RANK is set           --> worker: torchrun, hyperpodrun or Ray has started one process per GPU
+    an operator's variables     --> node: one process per machine, which starts the workers of that machine
+    neither                     --> alone, or the only node if several processes were asked for
+
+Operators describe nodes, and torch describes processes, in part by the same names (`RANK`, `WORLD_SIZE`).
+Whatever contradicts itself is refused here, before torch is imported. It starts nothing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainyard.errors import ConfigError
+
+Processes = int | Literal["auto", "gpu", "cpu"]
+"""Processes per node: a number, or by what the node has. `auto` is one per GPU, and one without a GPU."""
+DEFAULT_PORT = 29500
+AGENT = "hyperpodrun"
+"""The program that starts workers in place of torchrun in a pod of HyperPod's training operator."""
+_BY_MACHINE: tuple[Literal["auto", "gpu", "cpu"], ...] = ("auto", "gpu", "cpu")
+_RENDEZVOUS_BACKENDS = ("c10d", "etcd", "etcd-v2")
+_MOST = 100_000
+"""The largest number of nodes or processes that is taken for one."""
+_NODES = ("PET_NNODES", "NNODES")
+_RANKS = ("PET_NODE_RANK", "NODE_RANK", "RANK")
+_PROCESSES = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
+_ADDRESSES = ("PET_MASTER_ADDR", "MASTER_ADDR")
+_PORTS = ("PET_MASTER_PORT", "MASTER_PORT")
+_INDEX = "JOB_COMPLETION_INDEX"
+VARIABLES = (
+    *(*_NODES, *_RANKS, *_PROCESSES, *_ADDRESSES, *_PORTS),
+    *("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+)
+"""The variables that describe a node or a worker. A launcher does not hand its own on to its workers."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One process of several, started by a launcher."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int | None
+    """The number of processes on this machine; None when the launcher does not tell."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of a run. This process starts its workers."""
+
+    nodes: int
+    rank: int | None
+    """The number of this node; None when the rendezvous or the agent gives it out."""
+    processes: Processes
+    address: str | None = None
+    """The first node's host, where all nodes meet; None with a rendezvous endpoint, or for one node."""
+    port: int = DEFAULT_PORT
+    rendezvous: tuple[str, ...] = ()
+    """torchrun's options for a rendezvous that numbers the nodes itself."""
+    agent: tuple[str, ...] = ()
+    """The program that replaces torchrun where an operator requires its own, and its options."""
+
+    def describe(self, processes: int) -> str:
+        """The node in one line for the log."""
+        workers = f"{processes} process{'es' if processes > 1 else ''}"
+        if self.nodes == 1:
+            return workers
+        which = "" if self.rank is None else f", this is node {self.rank}"
+        where = f"{self.address}:{self.port}" if self.address else "their operator's rendezvous"
+        return f"{self.nodes} nodes of {workers}{which}; they meet at {where}"
+
+
+def place_in_run(
+    environment: Mapping[str, str], processes: int | None = None, *, has_agent: bool = False
+) -> Worker | Node | None:
+    """Return what this process is; None when it is the whole run.
+
+    `processes` is the number per node that the command line asks for, `has_agent` whether the program AGENT
+    is there. Raises ConfigError for variables that contradict each other or the command line, or that leave
+    out what several nodes need.
+    """
+    if _given(environment, ("LOCAL_RANK",)):
+        return _worker(environment, processes)
+    nodes, world = _nodes(environment), _number(environment, "WORLD_SIZE", least=1)
+    rank = _agreed_number(environment, _RANKS)
+    per_node = _processes(environment, processes)
+    if nodes is None and world is None and rank is None:
+        _require_no_index(environment)
+        return None if per_node is None else Node(1, 0, per_node)
+    if nodes is None and world is None:
+        raise _refused(
+            f"{_named(environment, _RANKS)} gives the number of this node, but nothing says how many nodes "
+            "there are. Set PET_NNODES, or WORLD_SIZE to the number of nodes"
+        )
+    count = nodes if nodes is not None else world
+    assert count is not None
+    _require_world(environment, nodes=count, world=world, per_node=per_node)
+    per_node = 1 if per_node is None else per_node
+    if has_agent and _is_hyperpod(environment):
+        return _hyperpod_node(environment, count, per_node)
+    return _node(environment, nodes=count, rank=rank, per_node=per_node)
+
+
+def launcher_options(node: Node, processes: int, *, grace_seconds: int) -> list[str]:
+    """The options for torchrun, or for the agent in its place, that start `processes` workers of `node`.
+
+    `grace_seconds` is how long workers may take from SIGTERM to their end.
+    """
+    count = f"--nproc-per-node={processes}"
+    if node.agent:
+        stop = ["--shutdown-signal=SIGTERM", f"--shutdown-timeout={grace_seconds}"]
+        return [f"--nnodes={node.nodes}", count, *stop, *node.agent[1:]]
+    if node.nodes == 1:
+        return ["--standalone", count]
+    if node.rendezvous:
+        return [f"--nnodes={node.nodes}", count, *node.rendezvous]
+    return [
+        *(f"--nnodes={node.nodes}", count, f"--node-rank={node.rank}"),
+        *(f"--master-addr={node.address}", f"--master-port={node.port}"),
+    ]
+
+
+def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
+    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE", least=1)
+    local = _number(environment, "LOCAL_RANK")
+    here = _number(environment, "LOCAL_WORLD_SIZE", least=1)
+    if rank is None or size is None or local is None:
+        raise _refused(
+            "LOCAL_RANK is set, as for a worker of torchrun, but RANK or WORLD_SIZE is not. Start "
+            "workers with --nproc-per-node, or unset LOCAL_RANK"
+        )
+    if rank >= size:
+        raise _refused(f"RANK={rank} is not below WORLD_SIZE={size}")
+    if here is not None and (local >= here or here > size):
+        raise _refused(f"LOCAL_RANK={local}, LOCAL_WORLD_SIZE={here} and WORLD_SIZE={size} do not fit")
+    if size > 1 and not _given(environment, ("MASTER_ADDR",)):
+        raise _refused(f"WORLD_SIZE={size}, but MASTER_ADDR does not say where the processes meet")
+    if processes is not None and here is not None and processes != here:
+        raise _refused(
+            f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has started "
+            f"{here} processes here already. Leave the option out, or start this without that launcher"
+        )
+    return Worker(rank, size, local, here)
+
+
+def _node(environment: Mapping[str, str], *, nodes: int, rank: int | None, per_node: Processes) -> Node:
+    if nodes == 1:
+        if rank:
+            raise _refused(f"{_named(environment, _RANKS)}, but there is one node, and its number is 0")
+        return Node(1, 0, per_node)
+    endpoint, address = environment.get("PET_RDZV_ENDPOINT"), _agreed(environment, _ADDRESSES)
+    backend = environment.get("PET_RDZV_BACKEND") or "c10d"
+    if endpoint and backend != "static":
+        return Node(nodes, None, per_node, rendezvous=_rendezvous(environment, endpoint, backend, address))
+    port = _port(environment)
+    if endpoint and not address:
+        address, port = _host_and_port(endpoint, port)
+    if not address:
+        raise _refused(
+            f"There are {nodes} nodes, but nothing says where they meet. Set PET_MASTER_ADDR to the host of "
+            f"the first node, the same on all. HyperPod's training operator needs {AGENT} in the "
+            "image (pip install hyperpod-elastic-agent)"
+        )
+    if rank is None:
+        rank = _number(environment, _INDEX)
+    if rank is None:
+        raise _refused(
+            f"{nodes} nodes meet at {address}, but nothing says which of them this one is. Set PET_NODE_RANK "
+            f"to its number, from 0 to {nodes - 1}; a pod of an Indexed Job has it in {_INDEX}"
+        )
+    if rank >= nodes:
+        raise _refused(
+            f"{_named(environment, (*_RANKS, _INDEX))}: the {nodes} nodes are numbered 0 to {nodes - 1}"
+        )
+    return Node(nodes, rank, per_node, address, port)
+
+
+def _rendezvous(
+    environment: Mapping[str, str], endpoint: str, backend: str, address: str | None
+) -> tuple[str, ...]:
+    if backend not in _RENDEZVOUS_BACKENDS:
+        raise _refused(f"PET_RDZV_BACKEND={backend}: use one of {', '.join(_RENDEZVOUS_BACKENDS)}")
+    host, _ = _host_and_port(endpoint, DEFAULT_PORT)
+    if address and address != host:
+        raise _refused(
+            f"PET_RDZV_ENDPOINT={endpoint} and {_named(environment, _ADDRESSES)} name two places to meet. "
+            "Set one of them"
+        )
+    optional = [
+        f"--{option}={environment[name]}"
+        for name, option in (("PET_RDZV_ID", "rdzv-id"), ("PET_RDZV_CONF", "rdzv-conf"))
+        if environment.get(name)
+    ]
+    return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *optional)
+
+
+def _is_hyperpod(environment: Mapping[str, str]) -> bool:
+    """Whether only the numbers are set, as in a pod of HyperPod's training operator.
+
+    Its agent is told the number of the node and the address over HTTP.
+    """
+    others = (*_RANKS, *_ADDRESSES, "WORLD_SIZE", "PET_NNODES", "PET_RDZV_ENDPOINT", _INDEX)
+    numbers = _given(environment, ("NNODES", "NPROC_PER_NODE"))
+    return len(numbers) == 2 and not _given(environment, others)
+
+
+def _hyperpod_node(environment: Mapping[str, str], nodes: int, per_node: Processes) -> Node:
+    options = [
+        f"--{option}={environment[name]}"
+        for name, option in (("AGENT_HOST", "server-host"), ("AGENT_PORT", "server-port"))
+        if environment.get(name)
+    ]
+    return Node(nodes, None, per_node, agent=(AGENT, *options))
+
+
+def _nodes(environment: Mapping[str, str]) -> int | None:
+    """The number of nodes from torchrun's form, `N` or `MIN:MAX`. A range is refused."""
+    value = _agreed(environment, _NODES)
+    if value is None:
+        return None
+    name = _named(environment, _NODES)
+    least, _, most = value.partition(":")
+    if most and most != least:
+        raise _refused(
+            f"{name}: a run keeps its number of nodes, because its global batch (batch_size × "
+            "gradient_accumulation_steps × processes) decides the result. Ask for one number (elasticPolicy: "
+            "minReplicas = maxReplicas)"
+        )
+    return _whole(name, least, least=1)
+
+
+def _processes(environment: Mapping[str, str], asked: int | None) -> Processes | None:
+    """The processes per node; None when nothing says. The command line may replace `auto`, not a number."""
+    value = _agreed(environment, _PROCESSES)
+    if value is None:
+        return asked
+    name = _named(environment, _PROCESSES)
+    for word in _BY_MACHINE:
+        if value == word:
+            return word if asked is None else asked
+    found = _whole(name, value, least=1)
+    if asked is not None and asked != found:
+        raise _refused(
+            f"--nproc-per-node {asked} contradicts {name}, which the job was created with. Leave the option "
+            "out, or change the job (nprocPerNode, numProcPerNode)"
+        )
+    return found
+
+
+def _require_world(
+    environment: Mapping[str, str], *, nodes: int, world: int | None, per_node: Processes | None
+) -> None:
+    """Refuse a WORLD_SIZE that counts neither the nodes nor all processes."""
+    if world is None or world == nodes:
+        return
+    if isinstance(per_node, int):
+        if world == nodes * per_node:
+            return
+        raise _refused(
+            f"WORLD_SIZE={world} counts neither the {nodes} nodes nor the {nodes * per_node} processes "
+            f"({nodes} × {per_node} per node)"
+        )
+    raise _refused(
+        f"WORLD_SIZE={world} contradicts {_named(environment, _NODES)}, and nothing says how many processes "
+        "a node has. Set PET_NPROC_PER_NODE or --nproc-per-node"
+    )
+
+
+def _require_no_index(environment: Mapping[str, str]) -> None:
+    """Refuse pods of one Job that are told where to meet, and not how many they are."""
+    if _given(environment, (_INDEX,)) and (place := _agreed(environment, _ADDRESSES)):
+        raise _refused(
+            f"This pod of an Indexed Job ({_INDEX}={environment[_INDEX]}) is to meet others at {place}, but "
+            "nothing says how many there are: each would train alone. Set PET_NNODES"
+        )
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    value = _agreed(environment, _PORTS)
+    return DEFAULT_PORT if value is None else _checked_port(_named(environment, _PORTS), value)
+
+
+def _host_and_port(endpoint: str, default: int) -> tuple[str, int]:
+    """The host and port of `PET_RDZV_ENDPOINT`. Brackets around an IPv6 address and the port are optional."""
+    found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(.*))?", endpoint)
+    if found is None:
+        raise _refused(f"PET_RDZV_ENDPOINT={endpoint}: expected HOST:PORT")
+    host, port = found[1].strip("[]"), found[2]
+    return host, default if port is None else _checked_port(f"PET_RDZV_ENDPOINT={endpoint}", port)
+
+
+def _checked_port(name: str, value: str) -> int:
+    port = _whole(name, value, least=1)
+    if port > 65535:
+        raise _refused(f"{name}: {port} is not a port (1 to 65535)")
+    return port
+
+
+def _agreed_number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
+    value = _agreed(environment, names)
+    return None if value is None else _whole(_named(environment, names), value, least=0)
+
+
+def _agreed(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The value that all of `names` have which are set. Raises ConfigError when they differ."""
+    given = _given(environment, names)
+    if len(set(given.values())) > 1:
+        raise _refused(" and ".join(f"{name}={value}" for name, value in given.items()) + " contradict")
+    return next(iter(given.values()), None)
+
+
+def _given(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The variables of `names` that are set; an empty one counts as unset."""
+    return {name: environment[name].strip() for name in names if environment.get(name, "").strip()}
+
+
+def _named(environment: Mapping[str, str], names: Sequence[str]) -> str:
+    return next(f"{name}={value}" for name, value in _given(environment, names).items())
+
+
+def _number(environment: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
+    given = _given(environment, (name,))
+    return _whole(f"{name}={given[name]}", given[name], least=least) if given else None
+
+
+def _whole(name: str, value: str, *, least: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", value) or not least <= int(value) <= _MOST:
+        raise _refused(f"{name}: expected a whole number from {least}")
+    return int(value)
+
+
+def _refused(problem: str) -> ConfigError:
+    return ConfigError(f"{problem}. Nothing was started.")

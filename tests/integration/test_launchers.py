@@ -1,0 +1,217 @@
+"""Runs over several nodes in the environment that each operator gives its pods. CPU, gloo, one machine.
+
+A node is one `scripts/train.py` with an operator's variables and nothing else that says how many there are.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parents[2]
+CONFIG = f"""
+extends: {HOUSE}/configs/smoke.yaml
+model:
+  device: cpu
+  architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
+training: {{batch_size: 2, max_steps: 4, warmup_steps: 1, validation_steps: null}}
+compute: {{threads: 1, strategy: ddp}}
+data: {{sequence_length: 16}}
+checkpointing: {{save_steps: 2, keep_last: 3, mode: sync}}
+monitoring: {{tensorboard: false}}
+"""
+OURS = ("PET_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "NNODES", "NPROC", "NODE_RANK", "JOB_", "AGENT_")
+Environments = list[dict[str, str]]
+
+
+def pytorchjob(port: int, *, per_node: str, nodes: int = 2) -> Environments:
+    """As the Training Operator 1.9 writes it; `WORLD_SIZE` counts processes where their number is given."""
+    world = nodes * int(per_node) if per_node.isdecimal() else nodes
+    return [
+        {
+            "PYTHONUNBUFFERED": "1",
+            **{f"{prefix}MASTER_ADDR": "localhost" for prefix in ("", "PET_")},
+            **{f"{prefix}MASTER_PORT": str(port) for prefix in ("", "PET_")},
+            "WORLD_SIZE": str(world),
+            "RANK": str(node),
+            "PET_NODE_RANK": str(node),
+            "PET_NNODES": str(nodes),
+            "PET_NPROC_PER_NODE": per_node,
+        }
+        for node in range(nodes)
+    ]
+
+
+def elastic_pytorchjob(port: int) -> Environments:
+    common = {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_BACKEND": "c10d"}
+    return [{"PYTHONUNBUFFERED": "1", **common, "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "1"}] * 2
+
+
+def trainjob(port: int, *, per_node: str = "2") -> Environments:
+    return [
+        {
+            "PET_NNODES": "2",
+            "PET_NPROC_PER_NODE": per_node,
+            "PET_NODE_RANK": str(node),
+            "PET_MASTER_ADDR": "localhost",
+            "PET_MASTER_PORT": str(port),
+            "JOB_COMPLETION_INDEX": str(node),
+        }
+        for node in range(2)
+    ]
+
+
+def jobset(port: int) -> Environments:
+    """A plain JobSet: Kubernetes gives the index, the author of the pod template the rest."""
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NNODES": "2"}
+    return [{**common, "JOB_COMPLETION_INDEX": str(node)} for node in range(2)]
+
+
+def old_pytorchjob(port: int) -> Environments:
+    """An operator before `PET_*`."""
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    return [{**common, "RANK": str(node)} for node in range(2)]
+
+
+class Nodes:
+    """Starts the nodes of runs, and ends what a test leaves behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
+        (folder / "train.txt").write_text(text)
+        (folder / "config.yaml").write_text(CONFIG)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, environments: Environments, *settings: str, run_dirs: list[str], more: tuple[str, ...] = ()
+    ) -> "list[subprocess.Popen[str]]":
+        paths = (
+            f"data.train_path={self.folder}/train.txt",
+            f"data.prepared_directory={self.folder}/prepared",
+        )
+        words = [word for setting in (*paths, *settings) for word in ("--set", setting)]
+        nodes = []
+        for own, run_dir in zip(environments, run_dirs, strict=True):
+            clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+            command = [sys.executable, str(HOUSE / "scripts" / "train.py"), *words, *more]
+            command += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.folder / run_dir)]
+            node = subprocess.Popen(
+                command,
+                stderr=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+                cwd=HOUSE,
+                env={**clean, "CI": "true", **own},
+            )
+            nodes.append(node)
+        self._started += nodes
+        return nodes
+
+    def finish(
+        self, environments: Environments, *settings: str, run_dir: str, more: tuple[str, ...] = ()
+    ) -> list[tuple[int, str]]:
+        return ended(self.start(environments, *settings, run_dirs=[run_dir] * len(environments), more=more))
+
+    def end(self) -> None:
+        for node in self._started:
+            if node.poll() is None:
+                node.kill()
+
+    def run(self, name: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.folder / name / "run.json").read_text())
+        return result
+
+    def wait_for_rows(self, name: str, node: "subprocess.Popen[str]") -> None:
+        path = self.folder / name / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while (
+            node.poll() is None
+            and time.monotonic() < deadline
+            and not (path.exists() and path.stat().st_size)
+        ):
+            time.sleep(0.01)
+
+
+def ended(nodes: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
+    said = [node.communicate(timeout=240)[1] for node in nodes]
+    return [(node.returncode, errors) for node, errors in zip(nodes, said, strict=True)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    result = Nodes(tmp_path_factory.mktemp("launchers"))
+    yield result
+    result.end()
+
+
+LAUNCHERS: dict[str, tuple[Callable[[int], Environments], int]] = {
+    "pytorchjob": (lambda port: pytorchjob(port, per_node="2"), 4),
+    "pytorchjob-auto": (lambda port: pytorchjob(port, per_node="auto"), 2),
+    "pytorchjob-elastic": (elastic_pytorchjob, 2),
+    "pytorchjob-old": (old_pytorchjob, 2),
+    "trainjob": (trainjob, 4),
+    "jobset": (jobset, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_environment_alone_starts_one_run_over_two_nodes(nodes: Nodes, launcher: str) -> None:
+    environments, world = LAUNCHERS[launcher]
+    for code, errors in nodes.finish(environments(free_port()), run_dir=launcher):
+        assert code == 0, errors
+    run = nodes.run(launcher)
+    assert run["outcome"]["status"] == "succeeded"
+    assert run["hardware"]["world_size"] == world
+    assert run["hardware"]["local_world_size"] == world // 2
+    assert run["plan"]["samples_per_step"] == 2 * world
+
+
+def test_a_contradiction_is_refused_before_torch_is_imported(nodes: Nodes) -> None:
+    environment = {**pytorchjob(1, per_node="8")[0], "WORLD_SIZE": "7", "PYTHONPROFILEIMPORTTIME": "1"}
+    ((code, errors),) = nodes.finish([environment], run_dir="refused")
+    assert code == 2, errors
+    assert "WORLD_SIZE=7 counts neither the 2 nodes nor the 16 processes" in errors
+    assert "trainyard.errors" in errors
+    assert not [line for line in errors.splitlines() if line.endswith(" torch")]
+    assert not (nodes.folder / "refused").exists()
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: Nodes) -> None:
+    both = nodes.start(
+        pytorchjob(free_port(), per_node="1"), "training.max_steps=100000", run_dirs=["stopped"] * 2
+    )
+    nodes.wait_for_rows("stopped", both[0])
+    both[1].send_signal(signal.SIGTERM)
+    for code, errors in ended(both):
+        assert code == 75, errors
+    run = nodes.run("stopped")
+    assert run["outcome"]["status"] == "stopped"
+    assert (nodes.folder / "stopped" / "checkpoints" / f"step-{run['outcome']['steps']:08}").is_dir()
+
+
+@pytest.mark.slow
+def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(nodes: Nodes) -> None:
+    begun = nodes.start(trainjob(free_port(), per_node="1"), run_dirs=["here", "there"])
+    for code, errors in ended(begun):
+        assert code == 2, errors
+        assert "is not the same folder on all machines: rank 1 on" in errors
+        assert "ReadWriteMany" in errors
+        assert "Traceback" not in errors
+    assert not (nodes.folder / "here").exists(), "a run that never started leaves nothing"

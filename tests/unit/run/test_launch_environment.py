@@ -1,0 +1,252 @@
+"""What the variables of operators and launchers mean: every launcher × shape, and every contradiction."""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.run.launch_environment import Node, Processes, Worker, launcher_options, place_in_run
+
+Environment = dict[str, str]
+HOST, PORT = "job-master-0", 23456
+
+
+def pytorchjob(nodes: int, rank: int, per_node: Processes) -> Environment:
+    world = nodes * per_node if isinstance(per_node, int) else nodes
+    return {
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(PORT),
+        "PET_MASTER_ADDR": HOST,
+        "PET_MASTER_PORT": str(PORT),
+        "WORLD_SIZE": str(world),
+        "RANK": str(rank),
+        "PET_NODE_RANK": str(rank),
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(per_node),
+    }
+
+
+def old_pytorchjob(nodes: int, rank: int, per_node: Processes) -> Environment:
+    return {"MASTER_ADDR": HOST, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(nodes), "RANK": str(rank)}
+
+
+def elastic(nodes: int, rank: int, per_node: Processes) -> Environment:
+    return {
+        "PET_RDZV_ENDPOINT": f"{HOST}:{PORT}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_NNODES": f"{nodes}:{nodes}",
+        "PET_NPROC_PER_NODE": str(per_node),
+    }
+
+
+def trainjob(nodes: int, rank: int, per_node: Processes) -> Environment:
+    return {
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(per_node),
+        "PET_NODE_RANK": str(rank),
+        "PET_MASTER_ADDR": HOST,
+        "PET_MASTER_PORT": str(PORT),
+        "JOB_COMPLETION_INDEX": str(rank),
+    }
+
+
+def jobset(nodes: int, rank: int, per_node: Processes) -> Environment:
+    return {
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(PORT),
+        "NNODES": str(nodes),
+        "NPROC_PER_NODE": str(per_node),
+        "JOB_COMPLETION_INDEX": str(rank),
+    }
+
+
+def hyperpod(nodes: int, rank: int, per_node: Processes) -> Environment:
+    return {"NNODES": str(nodes), "NPROC_PER_NODE": str(per_node), "AGENT_PORT": "8080"}
+
+
+OPERATORS: dict[str, Callable[[int, int, Processes], Environment]] = {
+    function.__name__: function
+    for function in (pytorchjob, old_pytorchjob, elastic, trainjob, jobset, hyperpod)
+}
+SAYS_NO_PROCESSES = {"old_pytorchjob"}
+NUMBERED_LATER = {"elastic", "hyperpod"}
+"""Their nodes learn their number from the rendezvous or the agent."""
+NODES, PER_NODE = (1, 2, 3, 17), ("auto", 1, 8)
+
+
+def node_of(environment: Mapping[str, str], processes: int | None = None) -> Node:
+    place = place_in_run(environment, processes, has_agent=True)
+    assert isinstance(place, Node)
+    return place
+
+
+@pytest.mark.parametrize(("operator", "nodes", "per_node"), [*product(OPERATORS, NODES, PER_NODE)])
+def test_each_operators_variables_give_the_shape_of_its_job(
+    operator: str, nodes: int, per_node: Processes
+) -> None:
+    for rank in {0, nodes - 1}:
+        node = node_of(OPERATORS[operator](nodes, rank, per_node))
+        assert node.nodes == nodes
+        assert node.processes == (1 if operator in SAYS_NO_PROCESSES else per_node)
+        if operator == "hyperpod":
+            assert node.agent == ("hyperpodrun", "--server-port=8080")
+        elif nodes == 1:
+            assert node.rank == 0
+            assert launcher_options(node, 4, grace_seconds=9) == ["--standalone", "--nproc-per-node=4"]
+        elif operator in NUMBERED_LATER:
+            assert node.rank is None
+        else:
+            assert (node.rank, node.address, node.port) == (rank, HOST, PORT)
+
+
+@pytest.mark.parametrize(("operator", "asked"), [*product(OPERATORS, (1, 2, 8))])
+def test_the_command_line_replaces_auto_and_never_contradicts_a_number(operator: str, asked: int) -> None:
+    made = OPERATORS[operator]
+    assert node_of(made(2, 1, "auto"), asked).processes == asked
+    if operator in SAYS_NO_PROCESSES:
+        return
+    assert node_of(made(2, 1, asked), asked).processes == asked
+    with pytest.raises(ConfigError, match=f"--nproc-per-node {asked} contradicts .*NPROC_PER_NODE="):
+        place_in_run(made(2, 1, asked + 1), asked, has_agent=True)
+
+
+def test_the_options_say_where_the_nodes_meet() -> None:
+    fixed = ["--nnodes=3", "--nproc-per-node=8", "--node-rank=2", f"--master-addr={HOST}"]
+    assert launcher_options(node_of(trainjob(3, 2, 8)), 8, grace_seconds=9) == [
+        *fixed,
+        f"--master-port={PORT}",
+    ]
+    common = ["--nnodes=3", "--nproc-per-node=8"]
+    met = ["--rdzv-backend=c10d", f"--rdzv-endpoint={HOST}:{PORT}"]
+    assert launcher_options(node_of(elastic(3, 2, 8)), 8, grace_seconds=9) == [*common, *met]
+    stop = ["--shutdown-signal=SIGTERM", "--shutdown-timeout=9"]
+    assert launcher_options(node_of(hyperpod(3, 2, 8)), 8, grace_seconds=9) == [
+        *common,
+        *stop,
+        "--server-port=8080",
+    ]
+
+
+def test_a_rendezvous_keeps_its_name_and_its_settings() -> None:
+    named = elastic(2, 0, 1) | {"PET_RDZV_ID": "run-7", "PET_RDZV_CONF": "timeout=60"}
+    assert node_of(named).rendezvous[-2:] == ("--rdzv-id=run-7", "--rdzv-conf=timeout=60")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "port"),
+    [("a-host", "a-host", 29500), ("a-host:70", "a-host", 70), ("[fd00::1]:70", "fd00::1", 70)],
+)
+def test_a_static_endpoint_is_an_address(endpoint: str, host: str, port: int) -> None:
+    given = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_RDZV_BACKEND": "static"}
+    node = node_of(given | {"PET_RDZV_ENDPOINT": endpoint})
+    assert (node.address, node.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"MASTER_ADDR": HOST}, {"JOB_COMPLETION_INDEX": "3"}, {"RANK": ""}]
+)
+def test_without_a_number_of_nodes_a_process_is_alone(environment: Environment) -> None:
+    assert place_in_run(environment) is None
+    assert place_in_run(environment, 4) == Node(1, 0, 4)
+
+
+def worker(**changed: str) -> Environment:
+    own = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": HOST}
+    return own | changed
+
+
+@pytest.mark.parametrize("operator", ["none", *OPERATORS])
+def test_a_worker_is_one_in_every_operators_pod(operator: str) -> None:
+    around = {} if operator == "none" else OPERATORS[operator](2, 1, 8)
+    assert place_in_run(around | worker(), 8) == Worker(5, 16, 5, 8)
+    assert place_in_run(around | worker(LOCAL_WORLD_SIZE="")) == Worker(5, 16, 5, None)
+
+
+WRONG_NUMBERS = ("two", "-1", "1.5", "1e3", "9" * 9, "²")
+NUMBERS = {
+    "PET_NNODES": pytorchjob,
+    "PET_NODE_RANK": trainjob,
+    "PET_NPROC_PER_NODE": trainjob,
+    "PET_MASTER_PORT": trainjob,
+    "WORLD_SIZE": old_pytorchjob,
+    "RANK": old_pytorchjob,
+    "MASTER_PORT": old_pytorchjob,
+    "NNODES": jobset,
+    "NPROC_PER_NODE": jobset,
+    "JOB_COMPLETION_INDEX": jobset,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [*product(NUMBERS, WRONG_NUMBERS)])
+def test_each_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=.*Nothing was started"):
+        place_in_run(NUMBERS[name](2, 1, 8) | {name: value})
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
+@pytest.mark.parametrize("value", WRONG_NUMBERS)
+def test_each_number_of_a_worker_that_is_none_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}="):
+        place_in_run(worker(**{name: value}))
+
+
+def without(environment: Environment, *names: str) -> Environment:
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+JOB = pytorchjob(4, 1, 8)
+CONTRADICTIONS: dict[str, tuple[Environment, str]] = {
+    "rank beyond": (JOB | {"RANK": "4", "PET_NODE_RANK": "4"}, "numbered 0 to 3"),
+    "index beyond": (jobset(2, 2, 1), "JOB_COMPLETION_INDEX=2: the 2 nodes are numbered 0 to 1"),
+    "two ranks": (JOB | {"RANK": "2"}, "PET_NODE_RANK=1 and RANK=2 contradict"),
+    "two addresses": (JOB | {"MASTER_ADDR": "other"}, "PET_MASTER_ADDR=.* and MASTER_ADDR=other contradict"),
+    "two ports": (JOB | {"MASTER_PORT": "1"}, "PET_MASTER_PORT=23456 and MASTER_PORT=1 contradict"),
+    "two counts": (JOB | {"NNODES": "3"}, "PET_NNODES=4 and NNODES=3 contradict"),
+    "world of neither": (JOB | {"WORLD_SIZE": "31"}, "neither the 4 nodes nor the 32 processes"),
+    "world and auto": (
+        pytorchjob(4, 1, "auto") | {"WORLD_SIZE": "32"},
+        "WORLD_SIZE=32 contradicts PET_NNODES=4",
+    ),
+    "a range": (elastic(2, 0, 1) | {"PET_NNODES": "2:3"}, "PET_NNODES=2:3: a run keeps its number of nodes"),
+    "no address": (without(JOB, "MASTER_ADDR", "PET_MASTER_ADDR"), "nothing says where they meet"),
+    "no rank": (without(JOB, "RANK", "PET_NODE_RANK"), "nothing says which of them this one is"),
+    "no count": ({"RANK": "1", "MASTER_ADDR": HOST}, "RANK=1 .* nothing says how many nodes"),
+    "an index, no count": ({"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": HOST}, "would train alone"),
+    "the second of one": ({"PET_NNODES": "1", "PET_NODE_RANK": "1"}, "there is one node"),
+    "a port of none": (trainjob(2, 1, 1) | {"PET_MASTER_PORT": "65536"}, "65536 is not a port"),
+    "port 0": (trainjob(2, 1, 1) | {"PET_MASTER_PORT": "0"}, "from 1"),
+    "no agent": (hyperpod(2, 0, 8), "needs hyperpodrun in the image"),
+    "two places": (elastic(2, 1, 1) | {"MASTER_ADDR": "other"}, "name two places to meet"),
+    "a backend": (elastic(2, 1, 1) | {"PET_RDZV_BACKEND": "mpi"}, "PET_RDZV_BACKEND=mpi: use one of c10d"),
+    "an endpoint": (elastic(2, 1, 1) | {"PET_RDZV_ENDPOINT": "::1"}, "expected HOST:PORT"),
+    "half a worker": ({"LOCAL_RANK": "0"}, "LOCAL_RANK is set"),
+    "a worker beyond": (worker(RANK="16"), "RANK=16 is not below WORLD_SIZE=16"),
+    "a local rank beyond": (worker(LOCAL_RANK="8"), "LOCAL_RANK=8, LOCAL_WORLD_SIZE=8 .* do not fit"),
+    "more here than in all": (worker(LOCAL_WORLD_SIZE="17"), "do not fit"),
+    "a worker without address": (without(worker(), "MASTER_ADDR"), "MASTER_ADDR does not say"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_contradicts_itself_is_refused(name: str) -> None:
+    environment, said = CONTRADICTIONS[name]
+    with pytest.raises(ConfigError, match=said) as refused:
+        place_in_run(environment)
+    assert str(refused.value).endswith("Nothing was started.")
+
+
+def test_processes_that_another_launcher_did_not_start_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--nproc-per-node 4 contradicts LOCAL_WORLD_SIZE=8"):
+        place_in_run(worker(), 4)
+
+
+def test_the_log_says_which_node_this_is_and_where_the_others_are() -> None:
+    assert node_of(trainjob(3, 2, 8)).describe(8) == (
+        f"3 nodes of 8 processes, this is node 2; they meet at {HOST}:{PORT}"
+    )
+    assert (
+        node_of(elastic(3, 2, 1)).describe(1)
+        == "3 nodes of 1 process; they meet at their operator's rendezvous"
+    )
+    assert Node(1, 0, 2).describe(2) == "2 processes"
