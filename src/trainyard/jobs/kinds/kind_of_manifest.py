@@ -1,0 +1,47 @@
+"""What every kind of job is to the rest: a module that turns a plan into the objects that are applied.
+
+    JobPlan ──rendered──> Manifests: what the job needs first, then the job itself
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainyard.jobs.job_plan import JobPlan
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """The objects of a job, in the order in which they are applied."""
+
+    job: Json
+    """The object whose status is the job's."""
+    parts: tuple[Json, ...] = ()
+    """What the job needs. They are applied before it, and become its own: they are deleted with it."""
+    shared: tuple[Json, ...] = ()
+    """What it needs and others may use too: it outlives the job."""
+
+    @property
+    def all(self) -> tuple[Json, ...]:
+        return (*self.shared, *self.parts, self.job)
+
+
+class Kind(Protocol):
+    """A module of this folder."""
+
+    NAME: str
+    """As in `cluster.kind`."""
+    FOLLOWED: str
+    """The kind of the object whose status is the job's: for a RayCluster, the RayJob that runs on it."""
+    LONGEST_NAME: int
+    """Characters of the job's name: what the operator derives from it must still be a name."""
+
+    def problems(self, plan: JobPlan) -> Iterator[str]:
+        """Why this kind cannot run the plan."""
+        ...
+
+    def rendered(self, plan: JobPlan) -> Manifests:
+        """The objects."""
+        ...
