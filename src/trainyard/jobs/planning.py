@@ -5,14 +5,17 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from trainyard import __version__
 from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariable
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.node_room import NodeRoom, pod_resources, room_of_type
+from trainyard.jobs.pod_share import pod_resources
 from trainyard.jobs.programs import own_command
 from trainyard.jobs.programs.trainyard_trainer import trained_config_digest, trainer_program, workspace_of
 from trainyard.plan.cost import Rented
@@ -20,7 +23,9 @@ from trainyard.plan.device import gpu_of
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import Surroundings, instance_called
 from trainyard.plan.instances import find_instance
+from trainyard.plan.node_room import NodeRoom, room_of_type
 from trainyard.plan.training_plan import plan_training
+from trainyard.run.whole_files import sha256_of_file
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """DNS-1035: what operators make Services of."""
@@ -284,6 +289,12 @@ def _training_problems(config: Config, request: JobRequest, plan: JobPlan) -> It
         )
 
 
-def with_kind(request: JobRequest, kind: str) -> JobRequest:
-    """`request` for another kind of job."""
-    return replace(request, kind=kind)
+def provenance_of(git: Mapping[str, Any], lock: Path) -> dict[str, str]:
+    """The origin of a job: facts of git, the lock's digest, our version; unknown facts are left out."""
+    facts = {
+        "version": __version__,
+        "commit": str(git.get("commit", "")),
+        "dirty": str(git["dirty"]).lower() if "dirty" in git else "",
+        "lock-sha256": sha256_of_file(lock) if lock.is_file() else "",
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -24,8 +24,13 @@ class Manifests:
     """What it needs and others may use too: it outlives the job."""
 
     @property
+    def before_job(self) -> tuple[Json, ...]:
+        """What is applied before the job."""
+        return (*self.shared, *self.parts)
+
+    @property
     def all(self) -> tuple[Json, ...]:
-        return (*self.shared, *self.parts, self.job)
+        return (*self.before_job, self.job)
 
 
 class Kind(Protocol):

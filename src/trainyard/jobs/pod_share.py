@@ -1,63 +1,14 @@
-"""How much of a node a pod may request: by what the nodes of a cluster really have, or by the instance type.
-
-    allocatable − what DaemonSets request ──share of the GPUs──> PodResources
-
-The instance type alone says less than the node: the kubelet reserves memory by the number of pods that a node
-may hold, and the EFA setup takes pages of 2 MiB away.
-"""
-
-from dataclasses import dataclass
+"""What a pod requests of the room on its node: its share of the GPUs, and as much of everything else."""
 
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.jobs.job_plan import PodResources
-from trainyard.plan.environment.surroundings import instance_called
-from trainyard.plan.instances import InstanceType
+from trainyard.plan.node_room import NodeRoom
 
 _MIB_OF = {"Mi": 1, "Gi": 1024, "Ti": 1024**2, "Pi": 1024**3}
 _BYTES_OF = {"M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
-_HUGEPAGES_MIB_PER_CPU = 220
-"""What the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
-_SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
-"""Memory left to the kubelet, the system and DaemonSets, as HyperPod's own command line leaves it."""
-_SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 EFA_HUGEPAGES_MIB = 5120
 """What AWS's EFA examples request."""
 _LEAST_SHARED_MIB = 1024
-
-
-@dataclass(frozen=True)
-class NodeRoom:
-    """What one pod per node can have, on every node that it may come to."""
-
-    gpus: int
-    cpu_millis: int
-    memory_mib: int
-    efa: int
-    hugepages_mib: int = 0
-    instance_type: str = ""
-    """The value of the nodes' label; empty where they differ or have none."""
-    on_hyperpod: bool = False
-
-
-def room_of_type(name: str) -> NodeRoom | None:
-    """The room on a node of this type, less than it really has; None for a type that is not catalogued."""
-    instance = instance_called(name)
-    if instance is None:
-        return None
-    return NodeRoom(
-        instance.gpus,
-        max(500, round(instance.vcpus * 1000 * (1 - _SYSTEM_CPU_SHARE)) - _SYSTEM_MILLIS),
-        _memory_of(instance),
-        instance.efa,
-        instance_type=name,
-        on_hyperpod=name != instance.name,
-    )
-
-
-def _memory_of(instance: InstanceType) -> int:
-    whole = instance.memory_gib * 1024
-    pages = _HUGEPAGES_MIB_PER_CPU * instance.vcpus if instance.efa else 0
-    return round(whole * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB
 
 
 def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: int, efa: bool) -> PodResources:
