@@ -66,6 +66,13 @@ WHOLE = (
 )
 
 
+REPEATED = (
+    ("--tolerate", "KEY", "a taint"),
+    ("--env", "NAME=VALUE", "a variable"),
+    ("--accept", "CHECK", "a check of the cluster whose errors do not stop the job"),
+)
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
     for flag, kind, default, meaning in WHOLE:
@@ -74,7 +81,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
-    for flag, metavar, meaning in (("--tolerate", "KEY", "a taint"), ("--env", "NAME=VALUE", "a variable")):
+    for flag, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{meaning}; may be repeated")
     parser.add_argument("--wait", action="store_true", help="wait for the end of the job")
     parser.add_argument("--monitor", action="store_true", help="the same, and tell how the job goes")
@@ -184,10 +191,12 @@ def checked(args: argparse.Namespace, config: "Config", look: "Looking") -> "tup
         snapshot = look.snapshot(find_digest)
         verdict = judge(snapshot, look.demand)
     data = {**verdict_record(verdict), **look.record(snapshot)}
+    refused = verdict.exit_code_without(args.accept)
     if verdict.exit_code:
         print("\n".join(verdict_lines(data, width=terminal.width())), file=sys.stderr)
-    output.announce("preflight", answer(data), "failed" if verdict.exit_code else "ok")
-    return snapshot, int(verdict.exit_code)
+    status = "failed" if refused else "degraded" if verdict.exit_code else "ok"
+    output.announce("preflight", answer(data), status)
+    return snapshot, int(refused)
 
 
 def seen(request: "JobRequest", look: "Looking", snapshot: "Snapshot") -> "JobRequest":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
+from trainyard.config.load import config_sha256
 from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
@@ -17,7 +18,7 @@ from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariab
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_share import pod_resources
 from trainyard.jobs.programs import own_command
-from trainyard.jobs.programs.trainyard_trainer import trained_config_digest, trainer_program, workspace_of
+from trainyard.jobs.programs.trainyard_trainer import settled_config, trainer_program, workspace_of
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import gpu_of
 from trainyard.plan.environment.network_environment import network_environment
@@ -107,13 +108,14 @@ def _drafted(
     name = request.name or name_from(config.model.name)
     wants_efa = request.nodes > 1 and gpus > 0 and config.compute.network != "tcp"
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
+    settled = settled_config(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
     return JobPlan(
         name=name,
         namespace=request.namespace,
         kind=request.kind,
         image=request.image,
-        program=_program(config, request, name, processes),
+        program=_program(settled, request, name, processes),
         nodes=request.nodes,
         processes_per_node=processes,
         resources=resources,
@@ -136,7 +138,7 @@ def _drafted(
         auto_retry=request.auto_retry,
         ray_version=pod.ray_version or "",
         ray_cluster=request.ray_cluster,
-        provenance={**request.provenance, "config-sha256": trained_config_digest(config)},
+        provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
 
 
@@ -179,7 +181,10 @@ def _environment(
         gpus=resources.gpus,
         network=config.compute.network,
     )
-    return {**network_environment(place), **request.environment}
+    found = network_environment(place)
+    if not request.command:
+        found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
+    return {**found, **request.environment}
 
 
 def _secrets(request: JobRequest) -> tuple[SecretVariable, ...]:

@@ -282,12 +282,16 @@ def _misspelt(name: str) -> Judgement | None:
     return _warning(f"nothing reads it; did you mean {near[0]}?", f"name it {near[0]}") if near else None
 
 
+_TRAINER = "TRAINYARD_RUN_ID"
+"""Set in the pods of our own jobs: the trainer has NCCL write its log into the run directory."""
+
+
 def missing_variables(names: frozenset[str], place: Surroundings) -> dict[str, Judgement]:
     """Variables that a container of several nodes with GPUs lacks; nothing where not all of its are known."""
     if not place.is_pod or not place.nodes or place.nodes == 1 or not place.gpus:
         return {}
     found = {}
-    if "NCCL_DEBUG" not in names:
+    if "NCCL_DEBUG" not in names and _TRAINER not in names:
         found["NCCL_DEBUG"] = _warning(
             "it is not set, so nothing will show which network was used", "set NCCL_DEBUG=INFO"
         )
