@@ -5,15 +5,15 @@
 
 Everything is checked before anything is sent, and all problems are named at once. A job of the same name and
 plan that is there already is taken up, so the same command goes on after a lost connection. Without a cluster
-(--kubeconfig, --context or --cluster), --dry-run prints the objects and asks nobody; with one, the API server is
-asked too. What follows -- is a command of your own in place of the trainer. More is in docs/jobs.md.
+(--kubeconfig, --context or --cluster), --dry-run prints the objects and asks nobody; with one, the API server
+is asked too. What follows -- is a command of your own in place of the trainer. More is in docs/jobs.md.
 
-Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image's digest,
-            or for the newest image of $ECR_REPOSITORY where none is named
+Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image's
+            digest, or for the newest image of $ECR_REPOSITORY where none is named
 Writes:     the objects of the job into the cluster; --json prints the plan, the objects and the job's state
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong usage,
-            configuration or plan; 4 the cluster or AWS refused; 5 not ended in time; 75 stopped, send it again
-Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
+            configuration or plan; 4 the cluster or AWS refused; 5 not ended in time; 75 stopped, send it
+again Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
             --instance-type p5.48xlarge --queue research --set compute.strategy=fsdp --monitor
 """
 
@@ -28,15 +28,17 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
+    from trainyard.jobs.state.job_state import JobState
+
     from trainyard.cluster.looking import Looking
     from trainyard.cluster.snapshot import Snapshot
     from trainyard.config.schema import Config
     from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_access import Access
     from trainyard.jobs.job_plan import JobPlan
-    from trainyard.jobs.kinds.kind_of_manifest import Manifests
     from trainyard.jobs.planning import JobRequest
 
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
@@ -62,7 +64,12 @@ WHOLE = (
     ("--num-nodes", arguments.positive, 1, "default: 1"),
     ("--gpu-per-node", arguments.whole, None, "default: all of a node; 0 for none"),
     ("--nproc-per-node", arguments.processes, None, "processes of a pod; default: one a GPU"),
-    ("--auto-retry", arguments.whole, 0, "how often the job may be sent again where that can heal; default: 0"),
+    (
+        "--auto-retry",
+        arguments.whole,
+        0,
+        "how often the job may be sent again where that can heal; default: 0",
+    ),
 )
 
 
@@ -82,10 +89,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
     for flag, metavar, meaning in REPEATED:
-        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{meaning}; may be repeated")
+        parser.add_argument(
+            flag, action="append", default=[], metavar=metavar, help=f"{meaning}; may be repeated"
+        )
     parser.add_argument("--wait", action="store_true", help="wait for the end of the job")
     parser.add_argument("--monitor", action="store_true", help="the same, and tell how the job goes")
-    parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="of --wait")
+    parser.add_argument(
+        "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="of --wait"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the objects, send nothing")
     parser.add_argument("--json", action="store_true", help="print plan, objects and state as JSON")
     parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
@@ -106,14 +117,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     named = args.kubeconfig or args.context or args.cluster
     if args.dry_run and not named:
         return show(args, planned(config, asked(args, config)), api=None)
-    look = opened(args, config)
+    from trainyard.gateways.kubernetes.api import Api
+
+    access = reached(args)
+    api = Api(access)
+    look = looking(args, config, access, api)
     snapshot, refused = checked(args, config, look)
-    request = seen(asked(args, config), look, snapshot)
-    plan = planned(config, request)
+    plan = planned(config, seen(asked(args, config), look, snapshot))
     if args.dry_run:
-        shown = show(args, plan, api=look.api)
-        return refused or shown
-    return refused or deploy(args, plan, look.api)
+        return refused or show(args, plan, api=api)
+    return refused or deploy(args, plan, access, api)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
@@ -156,22 +169,27 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
     return newest_image(repository, region=args.region)
 
 
-def opened(args: argparse.Namespace, config: "Config") -> "Looking":
-    from trainyard.cluster.demand import demand_of
-    from trainyard.cluster.looking import Looking
-    from trainyard.gateways.kubernetes.api import Api
+def reached(args: argparse.Namespace) -> "Access":
+    """The cluster that is named."""
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
     from trainyard.run.outside import read_yaml
 
     named = access_by_name(args.cluster, args.region) if args.cluster else None
-    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    return named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+
+
+def looking(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Looking":
+    from trainyard.cluster.demand import demand_of
+    from trainyard.cluster.looking import Looking
+
     given = {**vars(args), "image_uri": image_of(args, config)}
     demand = demand_of(given, config.cluster, namespace=access.namespace)
-    return Looking(Api(access), demand, server=access.server, context=access.context, now=time.time())
+    return Looking(api, demand, server=access.server, context=access.context, now=time.time())
 
 
 def checked(args: argparse.Namespace, config: "Config", look: "Looking") -> "tuple[Snapshot, int]":
-    """The cluster as it is, and the exit code with which it refuses the job; storage and queue are made first."""
+    """The cluster as it is, and the exit code with which it refuses the job; storage and queue are made
+    first."""
     from trainyard.cluster.fix import plan_fix, supplies_of
     from trainyard.cluster.verdict import judge, verdict_record
     from trainyard.command import terminal
@@ -244,30 +262,52 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
+def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
+    """Send the job unless it is there already, and wait for it if asked to."""
     from trainyard.gateways.kubernetes.submitting import find, submit
     from trainyard.jobs.existing_job import is_same_cluster, require_same_plan
     from trainyard.jobs.kinds import KINDS as RENDERERS
 
-    manifests: Manifests = RENDERERS[plan.kind].rendered(plan)
+    kind = RENDERERS[plan.kind]
+    manifests = kind.rendered(plan)
     before = find(api, manifests.job)
     if before is not None:
         require_same_plan(before, plan)
         output.announce("job", f"{plan.name} is there already, with the same plan")
     else:
-        for cluster in (body for body in manifests.all if body["kind"] == "RayCluster"):
+        for cluster in manifests.clusters:
             if (there := find(api, cluster)) is not None and is_same_cluster(there, cluster):
                 output.announce("cluster", f"RayCluster {cluster['metadata']['name']} is used again")
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
-    data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind, "plan": plan.to_json()}
-    if not (args.wait or args.monitor):
-        if args.json:
-            output.print_json(data)
-        follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
+    follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
+    data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
+    code: int = ExitCode.DONE
+    if args.wait or args.monitor:
+        state = followed(args, plan, access, kind=kind.FOLLOWED)
+        code = state.exit_code
+        data |= state.record()
+        status = "ok" if code == ExitCode.DONE else "failed"
+        output.announce("job", f"{plan.name}: {state.state.value}: {state.reason}", status)
+    else:
         output.announce("follow", follow, copied=True)
-        return ExitCode.DONE
-    raise ConfigError("--wait is not there yet")
+    if args.json:
+        output.print_json({**data, "plan": plan.to_json()})
+    return code
+
+
+def followed(args: argparse.Namespace, plan: "JobPlan", access: "Access", *, kind: str) -> "JobState":
+    """The state in which the job ended, or in which it is when the time is over."""
+    from trainyard.gateways.kubernetes.following import follow_job
+
+    return follow_job(
+        access,
+        namespace=plan.namespace,
+        name=plan.name,
+        kind=kind,
+        seconds=args.timeout,
+        tell=lambda state: output.announce("job", f"{state.state.value}: {state.reason}"),
+    )
 
 
 if __name__ == "__main__":

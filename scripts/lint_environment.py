@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Say what is wrong with the network environment of training: NCCL, EFA and torch variables, and manifests.
 
-Each file is read by its name: manifests (.yaml, .yml, .json), Dockerfiles, and files of NAME=value lines. What
-a manifest says of its place (instance type, EFA interfaces, nodes) counts; the options say it for the others.
-A variable that must not be set, does nothing or has a new name is explained, with what to do instead.
+Each file is read by its name: manifests (.yaml, .yml, .json), Dockerfiles, and files of NAME=value lines.
+What a manifest says of its place (instance type, EFA interfaces, nodes) counts; the options say it for the
+others. A variable that must not be set, does nothing or has a new name is explained, with what to do instead.
 
 Reads:      the files
 Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Start a command once on each node of a Ray cluster, with the variables that other operators set.
 
-Ray places one task on each node, with its GPUs. Each task runs the command as a process of its own and shows what
-it prints. The first node's address becomes PET_MASTER_ADDR. When one of the commands fails, the others are ended,
-as their peers would wait for it. This is the entrypoint of a RayJob; Ray must be installed.
+Ray places one task on each node, with its GPUs. Each task runs the command as a process of its own and shows
+what it prints. The first node's address becomes PET_MASTER_ADDR. When one of the commands fails, the others
+are ended, as their peers would wait for it. This is the entrypoint of a RayJob; Ray must be installed.
 
 Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); the variables of the driver
 Writes:     these files on every node; what the command writes
@@ -39,7 +39,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--gpu-per-node", type=arguments.whole, default=0, metavar="N", help="GPUs of a node; default: 0"
     )
     wait = "how long to wait for the nodes; default: 30m"
-    parser.add_argument("--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait)
+    parser.add_argument(
+        "--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
     parser.add_argument("own", nargs="+", metavar="COMMAND", help="what each node runs, after --")
     return parser.parse_args(argv)

@@ -4,8 +4,8 @@
     every node     train.py
     the first one  train.py ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
 
-A job that succeeds has therefore been proven. Without a store, it has only been trained. Where the operator does
-not number the nodes, the pod whose name ends in -0 is the first one.
+A job that succeeds has therefore been proven. Without a store, it has only been trained. Where the operator
+does not number the nodes, the pod whose name ends in -0 is the first one.
 
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     what these scripts write: the run directory, the store, its proof
@@ -38,7 +38,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
     )
-    parser.add_argument("--grace", default="30s", metavar="DURATION", help="from SIGTERM to the end of the pod")
+    parser.add_argument(
+        "--grace", default="30s", metavar="DURATION", help="from SIGTERM to the end of the pod"
+    )
     parser.add_argument("--store", metavar="URL", help="default: artifacts.store of the configuration")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     return parser.parse_args(argv)

@@ -1,4 +1,5 @@
-"""Validate objects against the schemas of real CRDs, strictly: a field that a schema does not know is an error."""
+"""Validate objects against the schemas of real CRDs, strictly: a field that a schema does not know is an
+error."""
 
 from functools import cache
 from pathlib import Path
@@ -45,8 +46,21 @@ def strict(schema: dict[str, Any], *, top: bool = False) -> dict[str, Any]:
     return found
 
 
-_KEPT = ("type", "required", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "minItems", "maxItems")
+_KEPT = (
+    "type",
+    "required",
+    "enum",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "minItems",
+    "maxItems",
+)
 
 
 def problems(file: str, body: dict[str, Any]) -> list[str]:
-    return [f"{'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in validator(file).iter_errors(body)]
+    return [
+        f"{'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in validator(file).iter_errors(body)
+    ]

@@ -1,6 +1,5 @@
 """Jobs are sent to a real API server with the released operators; their pods are simulated."""
 
-import json
 import subprocess
 import sys
 import time
@@ -54,7 +53,11 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         plane.create_many("/api/v1/nodes", [node(f"gpu-{n}", "p5.48xlarge") for n in range(8)])
         plane.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
         plane.kubectl("create", "namespace", "team")
-        driver = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "fsx.csi.aws.com"}}
+        driver = {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIDriver",
+            "metadata": {"name": "fsx.csi.aws.com"},
+        }
         plane.request("POST", "/apis/storage.k8s.io/v1/csidrivers", driver)
         plane.request("POST", "/api/v1/persistentvolumes", VOLUME)
         plane.request("POST", f"{TEAM}/persistentvolumeclaims", CLAIM)
@@ -78,7 +81,9 @@ def deploy(plane: Any) -> Deploy:
 
 
 def pods_of(plane: Any, job: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = plane.request("GET", f"{TEAM}/pods?labelSelector=trainyard.dev%2Fjob%3D{job}")["items"]
+    found: list[dict[str, Any]] = plane.request(
+        "GET", f"{TEAM}/pods?labelSelector=trainyard.dev%2Fjob%3D{job}"
+    )["items"]
     return found
 
 
@@ -91,7 +96,9 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
-def test_a_job_of_each_kind_gets_its_pods_and_leaves_nothing_behind(kind: str, plane: Any, deploy: Deploy) -> None:
+def test_a_job_of_each_kind_gets_its_pods_and_leaves_nothing_behind(
+    kind: str, plane: Any, deploy: Deploy
+) -> None:
     name = f"{kind}-4"
     done = deploy("--kind", kind, "--job-name", name, "--num-nodes", "4")
     assert done.returncode == 0, done.stderr
@@ -106,7 +113,9 @@ def test_a_job_of_each_kind_gets_its_pods_and_leaves_nothing_behind(kind: str, p
         assert pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "trainyard"
     until(lambda: all(pod["spec"].get("nodeName") for pod in pods_of(plane, name)[:4]), "their nodes")
     again = deploy("--kind", kind, "--job-name", name, "--num-nodes", "4")
-    assert (again.returncode, "is there already, with the same plan" in again.stderr) == (0, True), again.stderr
+    assert (again.returncode, "is there already, with the same plan" in again.stderr) == (0, True), (
+        again.stderr
+    )
     other = deploy("--kind", kind, "--job-name", name, "--num-nodes", "2")
     assert other.returncode == 2
     assert "with another plan (nodes)" in other.stderr

@@ -1,6 +1,6 @@
 """What one pod per node can have on every node that a job may come to, as the nodes really are.
 
-    Snapshot + Demand ──the nodes that are fit, less what runs on each of them anyway──> NodeRoom
+Snapshot + Demand ──the nodes that are fit, less what runs on each of them anyway──> NodeRoom
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ _HUGEPAGES = "hugepages-2Mi"
 def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
     """The room that every fit node has for a pod; None where no node was seen that is fit.
 
-    What pods without GPUs request is taken off, because most of it belongs to the node (DaemonSets); pods with
-    GPUs have to go before the job comes.
+    What pods without GPUs request is taken off, because most of it belongs to the node (DaemonSets); pods
+    with GPUs have to go before the job comes.
     """
     fits = [fitness for fitness in assess(snapshot, demand) if fitness.fit]
     if not fits:

@@ -15,7 +15,7 @@ def newest_image(repository: str, *, region: str = "") -> str:
     """
     import boto3
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
     what = f"look for the newest image of {repository} in ECR"
     retries = {"mode": "standard", "total_max_attempts": 3}
@@ -28,14 +28,19 @@ def newest_image(repository: str, *, region: str = "") -> str:
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in _MISSING:
-            raise ConfigError(f"ECR has no repository {repository}; name the image with --image-uri") from None
+            raise ConfigError(
+                f"ECR has no repository {repository}; name the image with --image-uri"
+            ) from None
         kind = PermissionRefusedError if "AccessDenied" in code or "Token" in code else ServiceError
         raise kind(f"AWS refused to {what} ({code})") from None
     except NoCredentialsError:
         raise PermissionRefusedError(f"there are no AWS credentials to {what} with") from None
-    except (BotoCoreError, ValueError) as error:
-        kind = ConfigError if "region" in str(error) else ServiceTroubleError
-        raise kind(f"cannot {what}: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"cannot {what}: {error}") from None
+    except NoRegionError as error:
+        raise ConfigError(f"cannot {what}: {error}; name it with --region") from None
+    except BotoCoreError as error:
+        raise ServiceTroubleError(f"AWS could not be reached to {what}: {error}") from None
     tagged = [image for image in images if any("cache" not in tag for tag in image.get("imageTags") or ())]
     if not tagged:
         raise ConfigError(f"the repository {repository} in ECR holds no image; push one, or use --image-uri")

@@ -27,7 +27,9 @@ def require_same_plan(found: Json, plan: JobPlan) -> None:
     try:
         before = plan_from_json(json.loads(text))
     except (ValueError, DamagedFileError):
-        raise ConfigError(f"{name} is there already, with a plan that cannot be read. {_ANOTHER_NAME}") from None
+        raise ConfigError(
+            f"{name} is there already, with a plan that cannot be read. {_ANOTHER_NAME}"
+        ) from None
     different = list(_differences(before, plan))
     if different:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Plan a job: check everything that can be known before anything is sent, and name all problems at once.
 
-    Config + JobRequest + NodeRoom ──plan_job──> JobPlan, or a ConfigError with every problem
+Config + JobRequest + NodeRoom ──plan_job──> JobPlan, or a ConfigError with every problem
 """
 
 import re
@@ -31,7 +31,7 @@ from trainyard.run.whole_files import sha256_of_file
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """DNS-1035: what operators make Services of."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SECRET_KEY = "token"
+_DEFAULT_KEY = "token"
 _RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GIB = 2**30
@@ -81,7 +81,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     problems = [*_problems(settled, request, plan, room), *_training_problems(settled, request, plan)]
     if problems:
         count = len(problems)
-        raise ConfigError("\n".join([*problems, f"{count} error{'' if count == 1 else 's'}. Nothing was sent."]))
+        raise ConfigError(
+            "\n".join([*problems, f"{count} error{'' if count == 1 else 's'}. Nothing was sent."])
+        )
     return plan
 
 
@@ -95,7 +97,7 @@ def warnings_of(plan: JobPlan) -> list[str]:
         )
     if not plan.claim and plan.program.name != own_command.NAME:
         found.append(
-            "no volume: checkpoints are on the pod's own disk, and gone with the pod. Name a claim with --volume"
+            "no volume: checkpoints are on the pod's own disk, and gone with it. Name a claim with --volume"
         )
     return found
 
@@ -171,9 +173,7 @@ def _program(config: Config, request: JobRequest, name: str, processes: int) -> 
     return trainer_program(config, name, processes=processes)
 
 
-def _environment(
-    config: Config, request: JobRequest, resources: PodResources, label: str
-) -> dict[str, str]:
+def _environment(config: Config, request: JobRequest, resources: PodResources, label: str) -> dict[str, str]:
     place = Surroundings(
         instance=instance_called(label),
         nodes=request.nodes,
@@ -191,17 +191,15 @@ def _secrets(request: JobRequest) -> tuple[SecretVariable, ...]:
     if not request.token_secret:
         return ()
     name, _, key = request.token_secret.partition(":")
-    return (SecretVariable("HF_TOKEN", name, key or _SECRET_KEY),)
+    return (SecretVariable("HF_TOKEN", name, key or _DEFAULT_KEY),)
 
 
-def _problems(
-    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
-) -> Iterator[str]:
+def _problems(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
     kind = KINDS[plan.kind]
     if not _LABEL.fullmatch(plan.name) or len(plan.name) > kind.LONGEST_NAME:
         yield (
-            f"--job-name {plan.name[:80]}: a {plan.kind} has a name of lower-case letters, digits and dashes that "
-            f"begins with a letter, at most {kind.LONGEST_NAME} characters"
+            f"--job-name {plan.name[:80]}: the name of a {plan.kind} is of lower-case letters, digits and dashes, "
+            f"begins with a letter, and has at most {kind.LONGEST_NAME} characters"
         )
     if not _NAMESPACE.fullmatch(plan.namespace):
         yield f"--namespace {plan.namespace[:80]}: no name of a namespace"
@@ -255,7 +253,7 @@ def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
         yield f"cluster.volume.mount_path: {plan.mount_path!r} does not begin with /"
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
-        yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or one on the volume"
+        yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or the volume"
 
 
 def _network_problems(plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
@@ -289,7 +287,7 @@ def _training_problems(config: Config, request: JobRequest, plan: JobPlan) -> It
         needs, has = fitted.peak.parts.total / _GIB, fitted.device.usable_bytes / _GIB
         change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""
         yield (
-            f"{config.model.name} does not fit: each GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
+            f"{config.model.name} does not fit: a GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
             f"{change} (scripts/plan_training.py says more)"
         )
 

@@ -16,6 +16,7 @@ EFA = "vpc.amazonaws.com/efa"
 TOLERATED = (GPU, EFA)
 """Taints that keep others away from such nodes."""
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
 HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 _NEAR = (
     ("topology.k8s.aws/network-node-layer-3", 100),
@@ -155,7 +156,7 @@ def _volumes(plan: JobPlan) -> list[Json]:
 
 def _mounts(plan: JobPlan) -> list[Json]:
     mounts: list[Json] = [
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
+        {"name": "shared-memory", "mountPath": SHARED_MEMORY},
         {"name": "scratch", "mountPath": SCRATCH},
     ]
     if plan.program.files:

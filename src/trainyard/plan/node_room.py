@@ -1,7 +1,7 @@
 """The room that one pod can have on a node, by the instance type alone or as a cluster was seen to have it.
 
-The type says less than the node: the kubelet reserves memory by the number of pods that a node may hold, and the
-EFA setup takes pages of 2 MiB away. So what follows from the type is less than a node really has.
+The type says less than the node: the kubelet reserves memory by the number of pods that a node may hold, and
+the EFA setup takes pages of 2 MiB away. So what follows from the type is less than a node really has.
 """
 
 from dataclasses import dataclass

@@ -187,7 +187,9 @@ def _network(hardware: RecordedFacts, place: ProofPlace, *, asked: object) -> Pa
             f"record it in {place.run_directory}/run.json",
         )
     if asked == "tcp":
-        return Part("network", True, f"{size:,} processes on several machines, over TCP as compute.network asks")
+        return Part(
+            "network", True, f"{size:,} processes on several machines, over TCP as compute.network asks"
+        )
     return Part(
         "network",
         False,

@@ -2,8 +2,9 @@
 
     shared, parts, job ──apply──> the job's uid ──apply the parts once more, owned by it──> done
 
-The parts come first because operators refuse a job whose parts are missing. Only then do they get their owner. A
-process that dies between the two leaves parts without one, with the labels of the job: the next try heals it.
+The parts come first because operators refuse a job whose parts are missing. Only then do they get their
+owner. A process that dies between the two leaves parts without one, with the labels of the job: the next try
+heals it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +24,8 @@ class Api(Protocol):
 
 
 def find(api: Api, body: Mapping[str, Any]) -> Json | None:
-    """What the cluster has under the name of `body`; None where it has nothing, or does not serve the kind."""
+    """What the cluster has under the name of `body`; None where it has nothing, or does not serve the
+    kind."""
     path = path_of(api, body)
     found = None if path is None else api.get(path)
     return found if isinstance(found, dict) else None

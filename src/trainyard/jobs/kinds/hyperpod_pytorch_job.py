@@ -2,8 +2,8 @@
 
 Its schema is not public; the fields are those of the templates in aws/sagemaker-hyperpod-cli and of its
 documentation. The operator talks to an agent in each pod, which `hyperpodrun` starts in place of torchrun:
-the trainer does so where it finds the operator's variables, a user's own command names it itself. The operator
-restarts processes first, then the whole job.
+the trainer does so where it finds the operator's variables, a user's own command names it itself. The
+operator restarts processes first, then the whole job.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,9 @@ def rendered(plan: JobPlan) -> Manifests:
         "replicaSpecs": [{"name": "pods", "replicas": plan.nodes, "template": template}],
         "runPolicy": {"cleanPodPolicy": "All", **_restarts(plan)},
     }
-    return Manifests(job_object(plan, "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob", spec), files_of(plan))
+    return Manifests(
+        job_object(plan, "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob", spec), files_of(plan)
+    )
 
 
 def _restarts(plan: JobPlan) -> dict[str, Any]:

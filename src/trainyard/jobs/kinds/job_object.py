@@ -1,4 +1,5 @@
-"""What the objects of all kinds have in common: their metadata, and the ConfigMap with the program's files."""
+"""What the objects of all kinds have in common: their metadata, and the ConfigMap with the program's
+files."""
 
 import json
 from typing import Any

@@ -1,6 +1,6 @@
 """What every kind of job is to the rest: a module that turns a plan into the objects that are applied.
 
-    JobPlan ──rendered──> Manifests: what the job needs first, then the job itself
+JobPlan ──rendered──> Manifests: what the job needs first, then the job itself
 """
 
 from collections.abc import Iterator
@@ -29,6 +29,11 @@ class Manifests:
         return (*self.shared, *self.parts)
 
     @property
+    def clusters(self) -> tuple[Json, ...]:
+        """The RayClusters that the job runs on, where it does not make them itself."""
+        return tuple(body for body in self.before_job if body["kind"] == "RayCluster")
+
+    @property
     def all(self) -> tuple[Json, ...]:
         return (*self.before_job, self.job)
 
@@ -43,10 +48,10 @@ class Kind(Protocol):
     LONGEST_NAME: int
     """Characters of the job's name: what the operator derives from it must still be a name."""
 
-    def problems(self, plan: JobPlan) -> Iterator[str]:
+    def problems(self, plan: JobPlan, /) -> Iterator[str]:
         """Why this kind cannot run the plan."""
         ...
 
-    def rendered(self, plan: JobPlan) -> Manifests:
+    def rendered(self, plan: JobPlan, /) -> Manifests:
         """The objects."""
         ...

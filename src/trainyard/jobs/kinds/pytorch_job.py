@@ -22,7 +22,7 @@ _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 _RESUMES = "sagemaker.amazonaws.com/job-max-retry-count"
 
 
-def problems(plan: JobPlan) -> Iterator[str]:
+def problems(_plan: JobPlan) -> Iterator[str]:
     yield from ()
 
 

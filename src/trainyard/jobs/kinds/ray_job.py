@@ -1,11 +1,12 @@
-"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster of its own for one command, gone when the command has ended."""
+"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster of its own for one command, gone when the command has
+ended."""
 
 from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds.job_object import files_of, job_object
 from trainyard.jobs.kinds.kind_of_manifest import Manifests
-from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, ray_problems, submitter
+from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
 from trainyard.jobs.programs.on_ray import entrypoint_of
 
 NAME = FOLLOWED = "rayjob"
@@ -15,7 +16,6 @@ _KEPT_SECONDS = 120
 
 
 def problems(plan: JobPlan) -> Iterator[str]:
-    yield from ray_problems(plan)
     if plan.ray_cluster:
         yield f"--ray-cluster {plan.ray_cluster}: a RayJob makes a cluster of its own; use --kind raycluster"
 

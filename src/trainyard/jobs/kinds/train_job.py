@@ -1,11 +1,11 @@
 """TrainJob of Kubeflow Trainer 2, `trainer.kubeflow.org/v1alpha1`, with a TrainingRuntime of its own.
 
-What a pod needs beyond its image (volumes, user, grace period) can be given to a TrainJob only by overrides, and
-their field is another one in Trainer 2.0, 2.1 and 2.2 and knows no grace period before 2.2. The runtime has had
-the same fields since 2.0, so each job brings its own, which is deleted with it.
+What a pod needs beyond its image (volumes, user, grace period) can be given to a TrainJob only by overrides,
+and their field is another one in Trainer 2.0, 2.1 and 2.2 and knows no grace period before 2.2. The runtime
+has had the same fields since 2.0, so each job brings its own, which is deleted with it.
 
-When a pod fails, JobSet starts all pods again, at most `restarts` times. A configuration or a bug (exit codes 2
-and 3) would only fail again: such a pod ends the job at once.
+When a pod fails, JobSet starts all pods again, at most `restarts` times. A configuration or a bug (exit codes
+2 and 3) would only fail again: such a pod ends the job at once.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _FINAL_CODES = [2, 3]
 
 
-def problems(plan: JobPlan) -> Iterator[str]:
+def problems(_plan: JobPlan) -> Iterator[str]:
     yield from ()
 
 

@@ -1,7 +1,8 @@
 """The command line that is handed to Ray for a program.
 
-A program that runs in every pod is started on each node by `scripts/run_on_ray.py`, which also sets what other
-operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run once.
+A program that runs in every pod is started on each node by `scripts/run_on_ray.py`, which also sets what
+other operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run
+once.
 """
 
 import shlex

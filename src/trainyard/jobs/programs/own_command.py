@@ -1,7 +1,7 @@
 """A user's own command as the program of a job: it is run as it stands, in every pod.
 
-On Ray it is the driver, and runs once. `torchrun train.py` finds its place by the variables that the operators
-set, so that a fixed `--node_rank` is never needed.
+On Ray it is the driver, and runs once. `torchrun train.py` finds its place by the variables that the
+operators set, so that a fixed `--node_rank` is never needed.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """The trainer of this repository as the program of a job.
 
-Every pod runs `scripts/run_pod.py`, which starts a process per GPU; the first pod then stores and proves the run.
+Every pod runs `scripts/run_pod.py`, which starts a process per GPU; the first pod then stores and proves the
+run.
 """
 
 from pathlib import PurePosixPath

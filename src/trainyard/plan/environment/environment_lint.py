@@ -1,6 +1,6 @@
 """Lint the environment of training: every variable of every file, and the manifests around them.
 
-    files + what the caller knows ──lint──> findings with file, line, reason and fix, the worst first per file
+files + what the caller knows ──lint──> findings with file, line, reason and fix, the worst first per file
 """
 
 import re
@@ -89,21 +89,25 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
             continue
         secret = _looks_secret(setting.name) and bool(setting.value) and not setting.value.startswith("$")
         said = _plain_secret() if secret else None
-        said = said or _by_operator(setting.name, group) or judge_variable(setting.name, setting.value, group.place)
+        said = (
+            said
+            or _by_operator(setting.name, group)
+            or judge_variable(setting.name, setting.value, group.place)
+        )
         if said is not None:
             value = "" if secret else setting.value[:_LONGEST_VALUE]
             yield _finding(name, setting.line, setting.name, said, group.what, value=value)
     names = frozenset(setting.name for setting in group.settings)
     if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} <= names:
-        both = Judgement(Severity.WARNING, "both names are set; torch reads PYTORCH_ALLOC_CONF only", "keep one of them")
+        both = Judgement(
+            Severity.WARNING, "both names are set; torch reads PYTORCH_ALLOC_CONF only", "keep one of them"
+        )
         yield _finding(name, group.line, "PYTORCH_CUDA_ALLOC_CONF", both, group.what)
     for variable, said in missing_variables(names, group.place).items():
         yield _finding(name, group.line, variable, said, group.what)
 
 
-def _finding(
-    file: str, line: int, subject: str, said: Judgement, where: str, *, value: str = ""
-) -> Finding:
+def _finding(file: str, line: int, subject: str, said: Judgement, where: str, *, value: str = "") -> Finding:
     return Finding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
 
 
@@ -125,4 +129,6 @@ def _by_operator(name: str, group: SettingGroup) -> Judgement | None:
         return None
     if kind == "TrainJob" and name.startswith("PET_"):
         return Judgement(Severity.ERROR, "a TrainJob with it is refused: Trainer sets it", "remove it")
-    return Judgement(Severity.WARNING, f"the operator of {kind}s sets it in each pod, after yours", "remove it")
+    return Judgement(
+        Severity.WARNING, f"the operator of {kind}s sets it in each pod, after yours", "remove it"
+    )

@@ -12,8 +12,9 @@ from trainyard.plan.environment.settings_reading import EFA, GPU, INSTANCE_LABEL
 from trainyard.plan.environment.surroundings import instance_called
 from trainyard.plan.environment.variable_rules import Judgement, Severity
 
-_LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")
+_LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
 _NODE_RANK = re.compile(r"--node[_-]rank[= ]?\d+|--machine_rank[= ]?\d+")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
 _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 
@@ -53,7 +54,10 @@ def _ray_parameters(document: Located, title: str) -> Iterator[JudgedField]:
         for name, value in parameters.items():
             if isinstance(value, Text) and not value.is_text:
                 yield _said(
-                    *(parameters.lines[name], f"rayStartParams.{name}", title, Severity.ERROR),
+                    parameters.lines[name],
+                    f"rayStartParams.{name}",
+                    title,
+                    Severity.ERROR,
                     "the values are texts; a number is refused by the API server",
                     f'write {name}: "{value}"',
                 )
@@ -68,13 +72,19 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
         names = [str(container.text("name")) for container in containers]
         if containers and "pytorch" not in names:
             yield _said(
-                *(containers[0].line, f"{role} containers", title, Severity.ERROR),
-                f"the operator's webhook refuses the job: no container is called pytorch (there is {', '.join(names)})",
+                containers[0].line,
+                f"{role} containers",
+                title,
+                Severity.ERROR,
+                f"the operator's webhook refuses it: no container is called pytorch (there is {', '.join(names)})",
                 "name the container pytorch",
             )
     if not spec.mapping("runPolicy").text("cleanPodPolicy"):
         yield _said(
-            *(spec.line, "runPolicy.cleanPodPolicy", title, Severity.WARNING),
+            spec.line,
+            "runPolicy.cleanPodPolicy",
+            title,
+            Severity.WARNING,
             "it is not set: pods that still run when the job has ended keep their GPUs",
             "set cleanPodPolicy: Running",
         )
@@ -83,7 +93,10 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
 def _pod(pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
     if pod.text("hostNetwork").is_true:
         yield _said(
-            *(pod.lines["hostNetwork"], "hostNetwork", title, Severity.INFO),
+            pod.lines["hostNetwork"],
+            "hostNetwork",
+            title,
+            Severity.INFO,
             "EFA does not need it; pods then share the ports of their node",
         )
     yield from _volumes(pod, title)
@@ -100,16 +113,22 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
     for volume in pod.items_of("volumes"):
         path = str(volume.mapping("hostPath").text("path"))
         target = mounted.get(str(volume.text("name")), "")
-        if path.rstrip("/") == "/dev/shm":  # noqa: S108
+        if path.rstrip("/") == SHARED_MEMORY:
             yield _said(
-                *(volume.line, "/dev/shm", title, Severity.WARNING),
+                volume.line,
+                SHARED_MEMORY,
+                title,
+                Severity.WARNING,
                 "all pods of the node share the host's /dev/shm",
                 "use an emptyDir with medium: Memory and a sizeLimit",
             )
         elif path.startswith(_LOCAL_DISKS) and re.search("checkpoint|ckpt|output", path + target):
             yield _said(
-                *(volume.line, f"volume {volume.text('name')}", title, Severity.WARNING),
-                f"{path} is on a disk of one node: its checkpoints are gone with the node, and no other node has them",
+                volume.line,
+                f"volume {volume.text('name')}",
+                title,
+                Severity.WARNING,
+                f"{path} is on a disk of one node: its checkpoints are gone with it, and no other node has them",
                 "use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
             )
 
@@ -122,13 +141,19 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
         wanted, most = requests.text(name), limits.text(name)
         if wanted and wanted != most:
             yield _said(
-                *(requests.lines[name], name, where, Severity.ERROR),
+                requests.lines[name],
+                name,
+                where,
+                Severity.ERROR,
                 f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
                 "give both the same number",
             )
     if limits.text(GPU).number and not _has_shared_memory(container):
         yield _said(
-            *(container.line, "/dev/shm", where, Severity.WARNING),
+            container.line,
+            SHARED_MEMORY,
+            where,
+            Severity.WARNING,
             "it is not mounted: the 64 MiB that a container has are too few for data loaders and NCCL",
             "mount an emptyDir with medium: Memory there",
         )
@@ -138,7 +163,9 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
 
 
 def _has_shared_memory(container: Located) -> bool:
-    return any(mount.text("mountPath").rstrip("/") == "/dev/shm" for mount in container.items_of("volumeMounts"))  # noqa: S108
+    return any(
+        mount.text("mountPath").rstrip("/") == SHARED_MEMORY for mount in container.items_of("volumeMounts")
+    )
 
 
 def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
@@ -150,19 +177,28 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
     wanted, gpus = limits.text(EFA).number or 0, limits.text(GPU).number or 0
     if wanted > instance.efa:
         yield _said(
-            *(limits.lines[EFA], EFA, where, Severity.ERROR),
+            limits.lines[EFA],
+            EFA,
+            where,
+            Severity.ERROR,
             f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
             f"ask for {instance.efa}" if instance.efa else "remove it",
         )
     elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
         yield _said(
-            *(limits.line, EFA, where, Severity.WARNING),
+            limits.line,
+            EFA,
+            where,
+            Severity.WARNING,
             f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
             f"ask for {instance.efa}",
         )
     if gpus > instance.gpus:
         yield _said(
-            *(limits.lines[GPU], GPU, where, Severity.ERROR),
+            limits.lines[GPU],
+            GPU,
+            where,
+            Severity.ERROR,
             f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
             f"ask for at most {instance.gpus}",
         )
@@ -174,8 +210,11 @@ def _command(container: Located, where: str, *, several: bool) -> Iterator[Judge
         line = " ".join(word for word in words if isinstance(word, Text)) if isinstance(words, list) else ""
         if several and _NODE_RANK.search(line):
             yield _said(
-                *(container.lines[key], key, where, Severity.ERROR),
-                "the rank of a node is fixed in a template that all its pods share: two nodes get the same rank",
+                container.lines[key],
+                key,
+                where,
+                Severity.ERROR,
+                "the rank of a node is fixed in a template that its pods share: two nodes get the same rank",
                 "leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
             )
 
@@ -185,7 +224,10 @@ def _image(container: Located, where: str) -> Iterator[JudgedField]:
     tag = image.rpartition("/")[2].partition(":")[2]
     if image and "@" not in image and (not tag or tag in _MOVING):
         yield _said(
-            *(container.text("image").line, "image", where, Severity.WARNING),
+            container.text("image").line,
+            "image",
+            where,
+            Severity.WARNING,
             f"{image[:80]} moves: pods that start later may run another image",
             "name it with its digest (@sha256:…)",
         )

@@ -1,4 +1,5 @@
-"""The variables that the pods of a job are given for its network. As few as possible: the EFA plugin sets its own.
+"""The variables that the pods of a job are given for its network. As few as possible: the EFA plugin sets its
+own.
 
 What is left out on purpose, and why, is in `variable_rules`. Sources: aws-ofi-nccl `doc/efa-env-var.md` and
 `src/nccl_ofi_net.cpp`, NCCL `src/plugin/net.cc`.
@@ -7,8 +8,8 @@ What is left out on purpose, and why, is in `variable_rules`. Sources: aws-ofi-n
 from trainyard.plan.environment.surroundings import Surroundings
 
 ANY_PLUGIN = "AWS Libfabric"
-"""NCCL_NET that every version of the EFA plugin answers to: its name up to 1.12.1, and from 1.13.0 it takes the
-name that it is asked by. Without a working EFA, NCCL then fails at once instead of training over TCP."""
+"""NCCL_NET that every version of the EFA plugin answers to: its name up to 1.12.1, and from 1.13.0 it takes
+the name that it is asked by. Without a working EFA, NCCL then fails at once instead of training over TCP."""
 _RDMA_BY_ITSELF = (1, 7)
 _PROVIDER_BY_ITSELF = (1, 6)
 

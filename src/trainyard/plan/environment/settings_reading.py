@@ -1,6 +1,7 @@
-"""Find the variables in manifests, Dockerfiles and env files, with their lines and what is known of the place.
+"""Find the variables in manifests, Dockerfiles and env files, with their lines and what is known of the
+place.
 
-    text of a file ──by its name──> groups of settings that hold together
+text of a file ──by its name──> groups of settings that hold together
 """
 
 import re
@@ -50,7 +51,8 @@ class EnvironmentFile:
 
 
 def read_environment_file(name: str, text: str, given: Surroundings) -> EnvironmentFile:
-    """The settings of a file. Of a manifest's place `given` says only what it leaves open. Raises ConfigError."""
+    """The settings of a file. Of a manifest's place `given` says only what it leaves open. Raises
+    ConfigError."""
     plain = PurePath(name).name.lower()
     if "dockerfile" in plain or "containerfile" in plain:
         return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
@@ -129,7 +131,9 @@ def _manifest_groups(documents: list[Located], given: Surroundings) -> Iterator[
         data = document.mapping("data")
         if document.text("kind") == "ConfigMap":
             settings = [
-                Setting(name, value, data.lines[name]) for name, value in data.items() if isinstance(value, Text)
+                Setting(name, value, data.lines[name])
+                for name, value in data.items()
+                if isinstance(value, Text)
             ]
             yield SettingGroup(title, tuple(settings), given)
 

@@ -1,4 +1,5 @@
-"""What is known of the place where a process will run. What is not known is None, and nothing follows from it.
+"""What is known of the place where a process will run. What is not known is None, and nothing follows from
+it.
 
 Which types have RDMA: aws-ofi-nccl, `src/platform-aws.cpp` (`gdr_required`), and its pull request 1057 (g7e).
 """

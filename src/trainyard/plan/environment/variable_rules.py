@@ -2,9 +2,9 @@
 
     name, value, Surroundings ──judge_variable──> Judgement, or None where it is right
 
-Sources: aws-ofi-nccl `doc/efa-env-var.md`, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp` (to 1.21); libfabric
-`prov/efa/src/efa_env.c`; NCCL `docs/userguide/source/env.rst`, `src/plugin/net.cc` (to 2.30); PyTorch
-`ProcessGroupNCCL.hpp`, `docs/source/torch_nccl_environment_variables.md` (to 2.13).
+Sources: aws-ofi-nccl `doc/efa-env-var.md`, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp` (to 1.21);
+libfabric `prov/efa/src/efa_env.c`; NCCL `docs/userguide/source/env.rst`, `src/plugin/net.cc` (to 2.30);
+PyTorch `ProcessGroupNCCL.hpp`, `docs/source/torch_nccl_environment_variables.md` (to 2.13).
 """
 
 import difflib
@@ -50,8 +50,10 @@ def judge_variable(name: str, value: str, place: Surroundings) -> Judgement | No
     if re.fullmatch(r"RDMAV_\w+", name):
         return _error("libibverbs' own settings conflict with the EFA provider of libfabric")
     if name in RENAMED:
-        return _warning(f"its name is {RENAMED[name]} since torch 2.2; the old one still works, with a warning",
-                        f"name it {RENAMED[name]}")
+        return _warning(
+            f"its name is {RENAMED[name]} since torch 2.2; the old one still works, with a warning",
+            f"name it {RENAMED[name]}",
+        )
     if re.fullmatch(r"NCCL_IB_\w+", name):
         return _info("settings of InfiniBand do nothing on EFA, nor over TCP")
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
@@ -88,11 +90,13 @@ def _device_rdma(value: str, place: Surroundings) -> Judgement | None:
         return _warning("libfabric ends the process (SIGABRT) on types without RDMA, such as g5, g6 and g6e")
     if place.rdma:
         return _error(
-            "it turns GPUDirect RDMA off, then the plugin refuses to start on such a type and NCCL falls back to TCP"
+            "it turns GPUDirect RDMA off: the plugin then refuses to start on such a type, and NCCL uses TCP"
         )
     if place.rdma is False:
         return _info(f"{_type(place)} has no RDMA, so it does nothing")
-    return _warning("on types with RDMA (p4d, p5, p6) the plugin then refuses to start, and NCCL falls back to TCP")
+    return _warning(
+        "on types with RDMA (p4d, p5, p6) the plugin then refuses to start, and NCCL falls back to TCP"
+    )
 
 
 def _type(place: Surroundings) -> str:
@@ -104,13 +108,17 @@ def _protocol(value: str, place: Surroundings) -> Judgement | None:
         return None
     if place.rdma is False and place.has_efa and value.lower() == "simple":
         return _info("the plugin sets it by itself where the type has no RDMA")
-    return _warning("it turns LL and LL128 off and limits NCCL's choice, which costs speed; it is meant for debugging")
+    return _warning(
+        "it turns LL and LL128 off and limits NCCL's choice, which costs speed; it is meant for debugging"
+    )
 
 
 def _provider(value: str, place: Surroundings) -> Judgement | None:
     if value.lower() != "efa":
         wanted = _error if place.on_efa else _warning
-        return wanted(f"libfabric then offers {value or 'nothing'} and not EFA; the plugin takes no other provider")
+        return wanted(
+            f"libfabric then offers {value or 'nothing'} and not EFA; the plugin takes no other provider"
+        )
     if place.has_efa is False:
         return _warning("there is no EFA here: a plugin in the image then finds no provider")
     if place.plugin is not None and place.plugin < (1, 6):
@@ -122,20 +130,27 @@ def _net(value: str, place: Surroundings) -> Judgement | None:
     plain = value.lower()
     if plain in _PLUGIN_NAMES:
         if place.one_node:
-            return _error("on one node there is no such network, and NCCL fails: it is for several nodes with EFA")
+            return _error(
+                "on one node there is no such network, and NCCL fails: it is for several nodes with EFA"
+            )
         if place.has_efa is False or place.network == "tcp":
             return _error("without EFA there is no such network, and NCCL fails", "set NCCL_NET=Socket")
         if plain == "libfabric":
-            return _warning("versions before 1.13 of the plugin have another name", f"set NCCL_NET={ANY_PLUGIN!r}")
+            return _warning(
+                "versions before 1.13 of the plugin have another name", f"set NCCL_NET={ANY_PLUGIN!r}"
+            )
         if plain == "ofi" and place.plugin is not None and place.plugin < _TAKES_OFI:
             return _error("the plugin answers to ofi from version 1.13 on", f"set NCCL_NET={ANY_PLUGIN!r}")
         if plain == "ofi" and place.plugin is None:
-            return _info("it needs aws-ofi-nccl 1.13 or later", f"NCCL_NET={ANY_PLUGIN!r} works with every version")
+            return _info(
+                "it needs aws-ofi-nccl 1.13 or later", f"NCCL_NET={ANY_PLUGIN!r} works with every version"
+            )
         return None
     if plain == "socket":
         if place.on_efa:
             return _error(
-                "the job asks for EFA and trains over TCP", "remove it, or say compute.network: tcp and ask for no EFA"
+                "the job asks for EFA and trains over TCP",
+                "remove it, or say compute.network: tcp and ask for no EFA",
             )
         return None
     return _error(f"NCCL has no network {value!r} on EC2, and fails") if place.nodes != 1 else None
@@ -152,7 +167,10 @@ def _interface(value: str, place: Surroundings) -> Judgement | None:
         return None
     if place.host_network and any(name.startswith("eth") for name in names):
         return _error("interfaces of the hosts are called ens… or enp…, not eth…", "remove it")
-    return _warning("interfaces have other names on other nodes; EFA needs one for the start only", "remove it, or ^lo,docker")
+    return _warning(
+        "interfaces have other names on other nodes; EFA needs one for the start only",
+        "remove it, or ^lo,docker",
+    )
 
 
 def _debug(value: str, place: Surroundings) -> Judgement | None:
@@ -165,7 +183,7 @@ def _debug(value: str, place: Surroundings) -> Judgement | None:
     return _warning("which network was used is only written at the level INFO", "set NCCL_DEBUG=INFO")
 
 
-def _allocator_old(value: str, place: Surroundings) -> Judgement | None:
+def _allocator_old(_value: str, place: Surroundings) -> Judgement | None:
     if place.torch is None or place.torch < (2, 11):
         return None
     return _warning("its name is PYTORCH_ALLOC_CONF since torch 2.9", "name it PYTORCH_ALLOC_CONF")
@@ -176,7 +194,7 @@ def _allocator_new(value: str, place: Surroundings) -> Judgement | None:
         return _error("torch before 2.9 does not read it", "name it PYTORCH_CUDA_ALLOC_CONF")
     if place.torch is not None and place.torch < (2, 11) and "expandable_segments" in value:
         return _warning(
-            "torch 2.9 and 2.10 may ignore expandable_segments under this name on CUDA (PyTorch issue 183387)",
+            "torch 2.9 and 2.10 may ignore expandable_segments under this name (PyTorch issue 183387)",
             "name it PYTORCH_CUDA_ALLOC_CONF",
         )
     return None
@@ -210,7 +228,7 @@ def _unless(harmless: tuple[str, ...], judgement: Judgement) -> Rule:
 
 
 _NO_TIMEOUT = _warning(
-    "neither NCCL nor torch reads it; the time-out of collectives is an argument of init_process_group (10 minutes)",
+    "neither NCCL nor torch reads it; the time-out of collectives is given to init_process_group (10 minutes)",
     "remove it; hangs are found by TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC and by monitoring.hang_seconds",
 )
 _ABORTS = _error("libfabric ends the process where it is set")
@@ -235,10 +253,18 @@ _RULES: dict[str, Rule] = {
     "LD_LIBRARY_PATH": _library_path,
     "PYTORCH_CUDA_ALLOC_CONF": _allocator_old,
     "PYTORCH_ALLOC_CONF": _allocator_new,
-    **dict.fromkeys(("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _always(_NO_TIMEOUT)),
+    **dict.fromkeys(
+        ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _always(_NO_TIMEOUT)
+    ),
     **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _always(_ABORTS)),
     **dict.fromkeys(
-        ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MIN_CHANNELS", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"),
+        (
+            "NCCL_BUFFSIZE",
+            "NCCL_P2P_NET_CHUNKSIZE",
+            "NCCL_MIN_CHANNELS",
+            "NCCL_TOPO_FILE",
+            "NCCL_TUNER_PLUGIN",
+        ),
         _always(_TUNED),
     ),
     **dict.fromkeys(
@@ -246,29 +272,39 @@ _RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), _always(_SOCKETS)),
     "NCCL_P2P_DISABLE": _unless(("0",), _warning("GPUs of a node then talk through main memory")),
-    "CUDA_LAUNCH_BLOCKING": _unless(("0", ""), _warning("every kernel is waited for; it is meant for debugging")),
+    "CUDA_LAUNCH_BLOCKING": _unless(
+        ("0", ""), _warning("every kernel is waited for; it is meant for debugging")
+    ),
     "CUDA_DEVICE_MAX_CONNECTIONS": _always(
-        _info("1 is for Megatron's tensor and sequence parallelism; FSDP is slower with it", "keep it for Megatron only")
+        _info(
+            "1 is for Megatron's tensor and sequence parallelism; FSDP is slower with it",
+            "keep it for Megatron only",
+        )
     ),
     "TORCH_NCCL_TRACE_BUFFER_SIZE": _always(
-        _info("its name is TORCH_FR_BUFFER_SIZE since torch 2.9; the old one still works", "name it TORCH_FR_BUFFER_SIZE")
+        _info(
+            "its name is TORCH_FR_BUFFER_SIZE since torch 2.9; the old one still works",
+            "name it TORCH_FR_BUFFER_SIZE",
+        )
     ),
 }
-KNOWN_GOOD = tuple(
+KNOWN_GOOD = frozenset(
     """
     NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_SHM_USE_CUDA_MEMCPY
-    NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_NET_DISABLE_INTRA NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS
-    NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_MIN_P2P_NCHANNELS NCCL_MAX_P2P_NCHANNELS NCCL_NCHANNELS_PER_NET_PEER NCCL_NTHREADS
-    NCCL_P2P_LEVEL NCCL_P2P_DIRECT_DISABLE NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE
-    NCCL_SHM_DISABLE NCCL_CROSS_NIC NCCL_TOPO_DUMP_FILE NCCL_TUNER_CONFIG_FILE NCCL_SOCKET_FAMILY NCCL_CONF_FILE
-    NCCL_COMM_ID NCCL_COMM_BLOCKING NCCL_LAUNCH_MODE NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY NCCL_DMABUF_ENABLE
-    NCCL_PXN_DISABLE NCCL_COLLNET_ENABLE NCCL_GRAPH_REGISTER NCCL_GRAPH_MIXING_SUPPORT NCCL_HOSTID NCCL_RAS_ENABLE
-    NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_OOB_NET_ENABLE NCCL_OOB_NET_IFNAME NCCL_WORK_FIFO_BYTES
-    FI_EFA_USE_HUGE_PAGE FI_LOG_LEVEL TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_ENABLE_MONITORING
-    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_FR_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT
+    NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_NET_DISABLE_INTRA NCCL_MIN_NCHANNELS
+    NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_MIN_P2P_NCHANNELS NCCL_MAX_P2P_NCHANNELS
+    NCCL_NCHANNELS_PER_NET_PEER NCCL_NTHREADS NCCL_P2P_LEVEL NCCL_P2P_DIRECT_DISABLE
+    NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_SHM_DISABLE
+    NCCL_CROSS_NIC NCCL_TOPO_DUMP_FILE NCCL_TUNER_CONFIG_FILE NCCL_SOCKET_FAMILY NCCL_CONF_FILE
+    NCCL_COMM_ID NCCL_COMM_BLOCKING NCCL_LAUNCH_MODE NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY
+    NCCL_DMABUF_ENABLE NCCL_PXN_DISABLE NCCL_COLLNET_ENABLE NCCL_GRAPH_REGISTER NCCL_GRAPH_MIXING_SUPPORT
+    NCCL_HOSTID NCCL_RAS_ENABLE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_OOB_NET_ENABLE
+    NCCL_OOB_NET_IFNAME NCCL_WORK_FIFO_BYTES FI_EFA_USE_HUGE_PAGE FI_LOG_LEVEL
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_ASYNC_ERROR_HANDLING
+    TORCH_NCCL_BLOCKING_WAIT TORCH_FR_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT
     TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_NAN_CHECK TORCH_NCCL_DESYNC_DEBUG
     TORCH_NCCL_PROPAGATE_ERROR TORCH_NCCL_ENABLE_TIMING
-    """.split()
+    """.split()  # noqa: SIM905
 )
 """Variables that may be set, and have no rule."""
 _OURS = re.compile(r"(NCCL|FI|FI_EFA|TORCH_NCCL|PYTORCH)_\w+")
