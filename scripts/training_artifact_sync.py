@@ -157,12 +157,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    from trainyard.artifacts.upload import following, pace
+    from trainyard.artifacts.upload import pace, run_following
 
-    stop, limits = signals.stand_back(args.behind), following.Patience(args.silence, args.outage)
-    following.wait_for_run(directory, limits, stop)
+    stop, limits = signals.stand_back(args.behind), run_following.Patience(args.silence, args.outage)
+    run_following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
-    return following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
+    return run_following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
 
 
 def _bucket(name: str) -> Any:

@@ -42,7 +42,7 @@ MAY_IMPORT = {
 ROOMS = {
     "training": "runtime model checkpoint weights data export run grpo rehearsal recipe workers",
     "artifacts": "store record verify promotion upload restore retention",
-    "report": "facts dashboard plan cluster terminal slack change",
+    "report": "facts dashboard plan cluster jobs terminal slack change",
 }
 """The rooms of a part, in the order in which they build on each other: a room imports only rooms before
 it."""
@@ -51,6 +51,10 @@ MOST_MODULES = 20
 REGISTRIES = {
     "src/trainyard/gateways/__init__.py": {"artifacts"},
     "src/trainyard/gateways/local_machine.py": {"machine"},
+    **{
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs"}
+        for name in ("following", "job_changing", "job_looking")
+    },
 }
 """They open a store by its URL, and state facts in the words of who judges them."""
 ONLY_IN = {

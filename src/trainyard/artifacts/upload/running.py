@@ -2,7 +2,7 @@
 
 A checkpoint is identified by its own manifest: if the store's newest manifest lists the same digests, it is
 not read again. Each checkpoint is stored with the records, under keys that no later sync replaces, so that
-the store can be verified and restored at any moment. `following` decides when to look.
+the store can be verified and restored at any moment. `run_following` decides when to look.
 """
 
 import tempfile

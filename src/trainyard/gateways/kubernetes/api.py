@@ -1,6 +1,8 @@
 """Requests to the API server, as plain JSON over a few kept-alive connections.
 
     get, whole_list, create, apply ──> one request: token, time limit, bounded retries ──> JSON, or an error
+    merge, delete                  ──> one request that changes something: sent once
+    stream                         ──> lines as they come: a watch, a log
 
 Lists come page by page; the next page is fetched while the one before is worked on, so two are held at most.
 Reads are tried again where that can heal: 429 (after Retry-After), 5xx, broken connections. A token that has
@@ -10,6 +12,7 @@ run out is asked for anew, once. The official client is not used: `docs/decision
 import json
 import random
 import re
+import socket
 import ssl
 import tempfile
 import threading
@@ -47,6 +50,19 @@ _RESTARTS = 2
 _CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
 _HEAD = 4096
 """Bytes in which the metadata of a list stand."""
+_PIECE = 1 << 16
+"""Bytes that are read of a stream at once."""
+_MOST_REFUSAL = 1 << 16
+"""Bytes that are read of a refusal to stream."""
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+)
+"""A connection whose other end is gone without a word is noticed after a minute; a log may be silent."""
 PLAIN = "application/json"
 METADATA = {
     "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
@@ -60,11 +76,13 @@ Kept = TypeVar("Kept")
 class Api:
     """One cluster, seen with one identity. May be used by several threads."""
 
-    def __init__(self, access: Access, *, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(
+        self, access: Access, *, call_seconds: float = CALL_SECONDS, connections: int = CONNECTIONS
+    ) -> None:
         """Asks nothing yet. Raises ConfigError for certificates that cannot be used."""
         self.access, self._seconds = access, call_seconds
         self._base = urlsplit(access.server).path.rstrip("/")
-        self._pool = _pool(access)
+        self._pool = _pool(access, connections)
         self._token, self._lock = "", threading.Lock()
         self.server_time: float | None = None
         """What the clock of the server said with its last answer, in Unix seconds."""
@@ -87,7 +105,7 @@ class Api:
         Raises as `get`, and ServiceError where there is no such list.
         """
         for _ in range(_RESTARTS + 1):
-            with ThreadPoolExecutor(1, thread_name_prefix="pages") as ahead, suppress(_TooOldError):
+            with ThreadPoolExecutor(1, thread_name_prefix="pages") as ahead, suppress(TooOldError):
                 pages = self._pages(path, query, ahead)
                 return tuple(kept for page in pages for raw in page if (kept := reduce(raw)) is not None)
         raise ServiceTroubleError(
@@ -118,6 +136,44 @@ class Api:
         kind = "application/apply-patch+yaml"
         status, answer, _ = self._authorized("PATCH", path + query, PLAIN, content, kind=kind)
         return status, _answer_of(answer)
+
+    def merge(self, path: str, body: Json) -> tuple[int, Json]:
+        """The status and the answer to a merge patch: None removes a field, other fields stay.
+
+        Raises ServiceTroubleError where there was no answer.
+        """
+        content, kind = json.dumps(body).encode(), "application/merge-patch+json"
+        address = f"{path}?fieldManager=trainyard"
+        status, answer, _ = self._authorized("PATCH", address, PLAIN, content, kind=kind)
+        return status, _answer_of(answer)
+
+    def delete(self, path: str, options: Json) -> tuple[int, Json]:
+        """The status and the answer to a deletion with these DeleteOptions; 404 where it is gone.
+
+        Raises ServiceTroubleError where there was no answer.
+        """
+        status, answer, _ = self._authorized("DELETE", path, PLAIN, json.dumps(options).encode())
+        return status, _answer_of(answer)
+
+    def stream(self, path: str, *, silence: float) -> "Stream":
+        """What the path sends, as it comes. Raises TooOldError, and as `get` where it is refused at once.
+
+        Longer than `silence` seconds without a byte, and it ends with ServiceTroubleError.
+        """
+        status, answer, _ = self._authorized("GET", path, "*/*", None, silence=silence)
+        if status == 200:
+            return Stream(answer, self.access.server)
+        body = answer.read(_MOST_REFUSAL)
+        answer.release_conn()
+        if self._judged("GET", path, status, body) is None:
+            raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
+        raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
+
+    def cluster_time(self) -> float:
+        """The Unix time by the clock of the server, which wrote the times in its objects."""
+        if self.server_time is None:
+            return time.time()
+        return time.time() + self.server_time - self.clock_at_answer
 
     def _pages(self, path: str, query: Mapping[str, str], ahead: ThreadPoolExecutor) -> Iterator[list[Json]]:
         def ask(token: str) -> "Future[bytes | None]":
@@ -166,7 +222,7 @@ class Api:
         said = _message(answer)
         place = path.partition("?")[0]
         if status == 410:
-            raise _TooOldError
+            raise TooOldError
         if status == 401:
             raise CredentialsRefusedError(
                 f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
@@ -178,16 +234,30 @@ class Api:
         raise kind(f"{self.access.server} answered {method} {place} with {status}: {said}")
 
     def _authorized(
-        self, method: str, path: str, accept: str, body: bytes | None, *, kind: str = PLAIN
-    ) -> tuple[int, bytes, float | None]:
-        """One request; with a new token once more where the one that it had was not taken."""
+        self,
+        method: str,
+        path: str,
+        accept: str,
+        body: bytes | None,
+        *,
+        kind: str = PLAIN,
+        silence: float | None = None,
+    ) -> tuple[int, Any, float | None]:
+        """One request; with a new token once more where the one that it had was not taken.
+
+        The answer is its bytes, or with `silence` a response that is still to be read.
+        """
         token = self._present_token()
         headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
-        answer = self._once(method, path, {**headers, **self._identity(token)}, body)
+        answer = self._once(method, path, {**headers, **self._identity(token)}, body, silence=silence)
         if answer[0] == 401 and self.access.credentials.token is not None:
             renewed = self._renewed_token(token)
             if renewed != token:
-                return self._once(method, path, {**headers, **self._identity(renewed)}, body)
+                if silence is not None:
+                    answer[1].drain_conn()
+                    answer[1].release_conn()
+                again = {**headers, **self._identity(renewed)}
+                return self._once(method, path, again, body, silence=silence)
         return answer
 
     def _present_token(self) -> str:
@@ -213,12 +283,19 @@ class Api:
         return headers
 
     def _once(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
-    ) -> tuple[int, bytes, float | None]:
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        silence: float | None = None,
+    ) -> tuple[int, Any, float | None]:
         import urllib3
 
-        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self._seconds), read=self._seconds)
-        sent = urllib3.HTTPHeaderDict({"User-Agent": "trainyard", "Accept-Encoding": "gzip", **headers})
+        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self._seconds), read=silence or self._seconds)
+        packed = "identity" if silence is not None else "gzip"
+        sent = urllib3.HTTPHeaderDict({"User-Agent": "trainyard", "Accept-Encoding": packed, **headers})
         for name, value in self.access.impersonated:
             sent.add(name, value)  # a header of its own for each group
         address = self.access.server[: -len(self._base)] if self._base else self.access.server
@@ -231,11 +308,13 @@ class Api:
                 timeout=timeout,
                 retries=False,
                 redirect=False,
+                preload_content=silence is None,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ServiceTroubleError(_unreachable(self.access.server, error)) from None
         self._note_time(answer.headers.get("Date"))
-        return answer.status, answer.data, _seconds_of(answer.headers.get("Retry-After"))
+        content = answer.data if silence is None else answer
+        return answer.status, content, _seconds_of(answer.headers.get("Retry-After"))
 
     def _note_time(self, date: str | None) -> None:
         try:
@@ -245,14 +324,53 @@ class Api:
         self.server_time, self.clock_at_answer = moment, time.time()
 
 
-class _TooOldError(Exception):
-    """The pages of a list cannot be gone on with."""
+class TooOldError(Exception):
+    """The pages of a list, or a watch, cannot be gone on with: what they begin from is forgotten (410)."""
 
 
-def _pool(access: Access) -> Any:
+class Stream:
+    """An answer that goes on. One thread reads it, any thread may end it."""
+
+    def __init__(self, answer: Any, server: str) -> None:
+        self._answer, self._server, self._ended = answer, server, False
+
+    def lines(self) -> Iterator[bytes]:
+        """Each line without its end, when it is there; a last one without an end too.
+
+        Raises ServiceTroubleError where the connection breaks or is silent for too long.
+        """
+        rest = b""
+        for piece in self._pieces():
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from whole
+        if rest:
+            yield rest
+
+    def end(self) -> None:
+        """Stop reading: `lines` ends at once."""
+        self._ended = True
+        with suppress(ValueError, RuntimeError, OSError):  # it has ended already
+            self._answer.shutdown()
+
+    def _pieces(self) -> Iterator[bytes]:
+        import urllib3
+
+        try:
+            while not self._ended and (piece := self._answer.read1(_PIECE)):
+                yield piece
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            if not self._ended:
+                raise ServiceTroubleError(_unreachable(self._server, error)) from None
+        finally:
+            self._answer.close()
+            self._answer.release_conn()  # the place in the pool, for a new connection
+
+
+def _pool(access: Access, connections: int) -> Any:
     import urllib3
 
-    settings: dict[str, Any] = {"num_pools": 2, "maxsize": CONNECTIONS, "block": True}
+    settings: dict[str, Any] = {"num_pools": 2, "maxsize": connections, "block": True}
+    settings["socket_options"] = [*urllib3.connection.HTTPConnection.default_socket_options, *_KEEP_ALIVE]
     if access.server.startswith("https:"):
         settings["ssl_context"] = _ssl_context(access)
         if access.server_name:

@@ -23,7 +23,7 @@ from trainyard.artifacts.restore.restore import plan_restore, restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.layout import signature_key
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.following import Patience, follow_run
+from trainyard.artifacts.upload.run_following import Patience, follow_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
@@ -194,7 +194,7 @@ def test_a_run_that_was_stored_unsigned_is_signed_by_the_next_sync(
 def test_every_manifest_of_a_followed_run_is_signed(
     store: Store, folder: Path, pair: Pair, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.artifacts.upload.following._SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr("trainyard.artifacts.upload.run_following._SETTLE_SECONDS", 0.2)
     run, stop = make_run(), threading.Event()
     stop.set()
     signer = signer_from({KEY: pair.secret})

@@ -12,9 +12,9 @@ import pytest
 
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload import following
-from trainyard.artifacts.upload.following import Ending, Followed, Patience, follow_run, wait_for_run
+from trainyard.artifacts.upload import run_following
 from trainyard.artifacts.upload.pace import Pace
+from trainyard.artifacts.upload.run_following import Ending, Followed, Patience, follow_run, wait_for_run
 from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
@@ -218,7 +218,7 @@ def test_a_death_at_any_moment_loses_only_the_checkpoint_in_flight(
 def test_a_store_that_is_away_is_waited_for(
     store: Store, folder: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(run_following, "_FIRST_PAUSE", 0.01)
     run = make_run(steps=(100,))
     away = threading.Event()
     away.set()
@@ -248,7 +248,7 @@ def test_a_store_that_is_away_is_waited_for(
 def test_an_outage_that_lasts_is_given_up(
     store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(run_following, "_FIRST_PAUSE", 0.01)
 
     def away(*_: Any, **__: Any) -> None:
         raise ServiceError("The store is away.")
@@ -288,8 +288,8 @@ def test_an_old_outcome_is_waited_upon_before_the_run_counts_as_over(
         return value
 
     write_outcome(run.run_file, {"status": "stopped"})
-    monkeypatch.setattr(following, "_SETTLE_SECONDS", 3600.0)
-    monkeypatch.setattr(following, "read_run", read_run)
+    monkeypatch.setattr(run_following, "_SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr(run_following, "read_run", read_run)
     follower = Follower(store, run)
     wait_until(lambda: seen.count(True) > 1)
     assert follower.result is None

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""See and change training jobs on a cluster: where they stand, why they failed, their logs and events.
+
+`list` shows the jobs that were sent from here. `status` says where a job stands; --follow waits for its end
+and may be started again at any time. `logs` prints the logs of all pods or saves them. `events` shows what the
+cluster did. `cancel` stops the pods, which may save, and keeps the job. `delete` saves the logs and removes the
+job with all that belongs to it. `resubmit` sends it again under the next name. See docs/runbooks/jobs.md.
+
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
+Writes:     with logs --save and with delete, files of logs; cancel, delete and resubmit change the cluster
+Exit codes: 0 done; 1 the job has failed, or is gone; 2 wrong usage or no such job; 4 the cluster cannot be
+            reached or refuses; 5 not ended, or not gone, in time; 75 it stopped with a good checkpoint
+Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+    from trainyard.gateways.kubernetes.pod_logs import ContainerLog
+    from trainyard.jobs.state.job_state import JobState
+
+COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit")
+KINDS = ("pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+VALUES = (
+    ("--namespace", arguments.text, "NAME", "default: that of the context, or default"),
+    ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
+    ("--timeout", arguments.duration, "DURATION", "of --follow (default: 24h) and of delete (10m)"),
+    ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
+    (
+        "--save",
+        arguments.path,
+        "DIR",
+        "with logs, delete: where logs go; delete: runs/jobs/NAMESPACE/JOB/logs",
+    ),
+)
+SWITCHES = (
+    ("--all-namespaces", "with list: everywhere"),
+    ("--follow", "with status, logs: until the job has ended"),
+    ("--previous", "with logs: also those before containers were started again"),
+    ("--no-logs", "with delete: do not save the logs"),
+    ("--keep-claims", "with delete: leave the volume claims that belong to the job"),
+    ("--dry-run", "with cancel, delete, resubmit: only say what would change"),
+    ("--json", "print data as JSON"),
+)
+ONLY_FOR = {
+    "--all-namespaces": ("list",),
+    "--follow": ("status", "logs"),
+    "--tail": ("logs",),
+    "--previous": ("logs",),
+    "--pod": ("logs",),
+    "--save": ("logs", "delete"),
+    "--no-logs": ("delete",),
+    "--keep-claims": ("delete",),
+    "--dry-run": ("cancel", "delete", "resubmit"),
+}
+"""An option -> the commands that it means something for."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    parser.add_argument("job", nargs="?", metavar="JOB", help="its name; not for list")
+    parser.add_argument("--kind", choices=KINDS, help="of the job; default: the first of this name")
+    for flag, kind, metavar, meaning in VALUES:
+        parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
+    for flag, meaning in SWITCHES:
+        parser.add_argument(flag, action="store_true", help=meaning)
+    add_cluster_options(parser)
+    args = parser.parse_args(argv)
+    if (args.command == "list") == (args.job is not None):
+        parser.error("list takes no job" if args.job else f"{args.command} needs the name of a job")
+    for flag, commands in ONLY_FOR.items():
+        if vars(args)[flag[2:].replace("-", "_")] and args.command not in commands:
+            parser.error(f"{flag} is for {' and '.join(commands)}")
+    check_cluster_options(parser, args)
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.job_looking import JobLooking
+    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.run.outside import read_yaml
+
+    named = access_by_name(args.cluster, args.region) if args.cluster else None
+    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    args.namespace = args.namespace or access.namespace or "default"
+    look = JobLooking(Api(access, call_seconds=args.call_seconds))
+    if args.command == "list":
+        return show_jobs(args, look)
+    commands = (show_status, show_logs, show_events, cancel, delete, resubmit)
+    job = look.found(args.namespace, args.job, args.kind)
+    return commands[COMMANDS.index(args.command) - 1](args, look, job)
+
+
+def show_jobs(args: argparse.Namespace, look: "JobLooking") -> int:
+    from trainyard.jobs.state.job_records import listed_record
+    from trainyard.jobs.state.state_machine import judge
+    from trainyard.report.jobs.job_text import list_lines
+
+    found = look.jobs("" if args.all_namespaces else args.namespace)
+    seen = [look.look_from(job) for job in found if args.kind in (None, job.kind.name)]
+    records = [listed_record(judge(observed), observed) for observed in seen]
+    return say(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
+
+
+def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.jobs.state.state_machine import judge
+    from trainyard.report.jobs.job_text import status_lines
+
+    state = follow(args, look, job) if args.follow else judge(look.look(job))
+    say(args, state.record(), lambda data, width: status_lines(data, width=width))
+    return state.exit_code if state.ended or args.follow else ExitCode.DONE
+
+
+def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":
+    from trainyard.gateways.kubernetes.following import follow_job
+    from trainyard.report.jobs.job_text import told_line
+
+    return follow_job(
+        look.api.access,
+        namespace=job.namespace,
+        name=job.name,
+        kind=job.kind.name,
+        seconds=args.timeout or 24 * 3600.0,
+        tell=lambda state: output.announce("job", told_line(state.record())),
+    )
+
+
+def show_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.pod_logs import container_logs, read_log, save_logs
+
+    if args.follow:
+        return follow_logs(args, look, job)
+    pods = [p for p in look.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
+    if args.save:
+        return told_saved(save_logs(look.api, job.namespace, pods, args.save), args.save)
+    for log in container_logs(pods, previous=args.previous):
+        for line in read_log(look.api, job.namespace, log, tail=args.tail):
+            print(f"{log.title}  {line}")
+    return ExitCode.DONE
+
+
+def follow_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.log_following import follow_logs, written_to
+
+    def show(log: "ContainerLog", line: bytes) -> None:
+        if args.pod in (None, log.pod):
+            print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
+
+    sink = written_to(args.save, show) if args.save else show
+    with follow_logs(look.api.access, job.namespace, job.pod_selector, sink):
+        return follow(args, look, job).exit_code
+
+
+def show_events(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.jobs.state.job_records import event_records
+    from trainyard.report.jobs.job_text import event_lines
+
+    observed = look.look(job)
+    records = event_records(look.all_events(observed), now=observed.now)
+    return say(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
+
+
+def cancel(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_changing import JobChanging
+
+    return told(args, JobChanging(look, job).cancel(dry_run=args.dry_run))
+
+
+def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_changing import JobChanging
+    from trainyard.gateways.kubernetes.pod_logs import save_logs
+
+    changing = JobChanging(look, job)
+    if args.dry_run:
+        return told(args, changing.deletions(keep_claims=args.keep_claims))
+    if not args.no_logs:
+        folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
+        told_saved(save_logs(look.api, job.namespace, look.raw_pods(job), folder), folder)
+    return told(args, changing.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
+
+
+def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_changing import JobChanging
+
+    changing = JobChanging(look, job)
+    new = changing.resubmission()
+    return told(args, new.lines if args.dry_run else changing.create(new))
+
+
+def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
+    from trainyard.report.jobs.job_text import change_lines
+
+    data = {
+        "job": args.job,
+        "namespace": args.namespace,
+        "changed": not args.dry_run,
+        "changes": list(changes),
+    }
+    return say(args, data, lambda data, _width: change_lines(data))
+
+
+def told_saved(saved: Any, folder: Path) -> int:
+    for missing in saved.missing:
+        output.announce("logs", f"not saved: {missing}", "degraded")
+    output.announce(
+        "logs", f"{len(saved.files)} files in {folder}", "ok" if not saved.missing else "degraded"
+    )
+    return ExitCode.DONE if not saved.missing else ExitCode.NO
+
+
+def say(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:
+    from trainyard.command import terminal
+
+    output.print_json(data) if args.json else print("\n".join(lines(data, terminal.width())))
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,28 @@
+"""The options by which scripts name a cluster: a kubeconfig and its context, or the name of a cluster."""
+
+import argparse
+
+from trainyard.command import arguments
+
+_TEXTS = (
+    ("--context", "NAME", "of the kubeconfig; default: the current one"),
+    ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
+    ("--region", "REGION", "of AWS; default: as the environment says"),
+)
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add --kubeconfig, --context, --cluster, --region and the time limit of a call."""
+    group = parser.add_argument_group("the cluster")
+    default = "default: $KUBECONFIG, ~/.kube/config"
+    group.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help=default)
+    for flag, metavar, meaning in _TEXTS:
+        group.add_argument(flag, default="", metavar=metavar, help=meaning)
+    limit = "time limit of one call, default 20"
+    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="S", help=limit)
+
+
+def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse two clusters at once."""
+    if args.cluster and (args.kubeconfig or args.context):
+        parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")

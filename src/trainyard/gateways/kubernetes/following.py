@@ -1,0 +1,232 @@
+"""Follow a job to its end: one watch for the job, one for its pods, however many there are.
+
+    watch of the job ──┐
+    watch of its pods ─┴─reports──> what is known ──judge──> JobState ──tell──> people
+                                        ^ Workload, JobSet, events: asked for while the job does not run
+
+Nothing here is needed by the job: whoever follows may die, and another may follow from the job's first
+moment or its last. A watch that breaks, a token that ends, an API server that restarts are waited out.
+"""
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.gateways.kubernetes.watching import News, Report, Watch
+from trainyard.jobs.state.job_kinds import kind_of_job, uid_of
+from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.state_machine import after, judge
+
+Json = Mapping[str, Any]
+_JOB, _PODS = "job", "pods"
+_SETTLE_SECONDS = 0.5
+"""Reports that come within this time are judged together."""
+_LOOK_SECONDS = 5.0
+"""Between two looks at Workload, JobSet and events while the job does not run."""
+_CALM_SECONDS = 60.0
+"""The same while it runs."""
+_LAST_SECONDS = 1.5
+"""After the status says that the job has ended, for what its pods still say."""
+_logger = logging.getLogger(__name__)
+
+
+def follow_job(
+    access: Access,
+    *,
+    namespace: str,
+    name: str,
+    kind: str,
+    seconds: float,
+    tell: Callable[[JobState], None],
+) -> JobState:
+    """The state in which the job ended, or the one that it was in after `seconds`: its `exit_code` is then 5.
+
+    `tell` is given the state whenever it, its reason, or the count of restarts has changed, and the end.
+    Raises WaitTimeoutError where the job could not be seen at all in this time, PermissionRefusedError where
+    it may not be seen, ConfigError where there is none.
+    """
+    return Following(access, namespace=namespace, name=name, kind=kind, tell=tell).to_the_end(seconds)
+
+
+class Following:
+    """One job that is followed."""
+
+    def __init__(
+        self, access: Access, *, namespace: str, name: str, kind: str, tell: Callable[[JobState], None]
+    ) -> None:
+        self._api = Api(access)
+        self._look = JobLooking(self._api)
+        self._tell = tell
+        self._reports: queue.Queue[Report] = queue.Queue()
+        self._known = Observed(kind_of_job(kind), namespace, name, None)
+        self._pods: dict[str, PodFacts] = {}
+        self._uid, self._selector = "", ""
+        self._seen = False
+        """The first list of the job is there."""
+        self._pods_seen = False
+        self._history = History()
+        self._told: tuple[State, str, int] | None = None
+        self._looked = -_CALM_SECONDS
+        self._watches: dict[str, Watch] = {}
+
+    def to_the_end(self, seconds: float) -> JobState:
+        """See `follow_job`."""
+        deadline = time.monotonic() + seconds
+        path = self._known.kind.path(quote(self._known.namespace))
+        self._watch(_JOB, path, dict, fieldSelector=f"metadata.name={self._known.name}")
+        try:
+            return self._until(deadline, seconds)
+        finally:
+            for watch in self._watches.values():
+                watch.end()
+
+    def _until(self, deadline: float, seconds: float) -> JobState:
+        state: JobState | None = None
+        while (left := deadline - time.monotonic()) > 0:
+            changed = self._take(min(left, self._pause(state)))
+            if not self._seen or not (self._pods_seen or self._known.job is None):
+                continue
+            if changed or self._is_due(state):
+                if not self._uid:
+                    raise ConfigError(f"There is no {self._known.kind.api_kind} {self._known.name} to follow")
+                state = self._judged(state)
+                if state.ended:
+                    return self._last(state)
+        if state is None:
+            raise WaitTimeoutError(
+                f"{self._api.access.server} showed nothing of {self._known.name} in {seconds:.0f} seconds"
+            )
+        return state
+
+    def _pause(self, state: JobState | None) -> float:
+        """How long to wait for a report at most."""
+        calm = state is not None and state.state is State.RUNNING
+        since = time.monotonic() - self._looked
+        return max(0.2, (_CALM_SECONDS if calm else _LOOK_SECONDS) - since)
+
+    def _is_due(self, state: JobState | None) -> bool:
+        calm = state is not None and state.state is State.RUNNING
+        return time.monotonic() - self._looked >= (_CALM_SECONDS if calm else _LOOK_SECONDS)
+
+    def _take(self, wait: float) -> bool:
+        """Wait for a report and take it in, with those that come right after it; whether there was one."""
+        try:
+            report = self._reports.get(timeout=wait)
+        except queue.Empty:
+            return False
+        self._take_in(report)
+        settled = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            try:
+                left = settled - time.monotonic()
+                self._take_in(self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait())
+            except queue.Empty:
+                return True
+
+    def _take_in(self, report: Report) -> None:
+        if report.news is News.BROKEN:
+            _logger.warning("%s; the job goes on without us, trying again", report.error)
+        elif report.news is News.REFUSED:
+            self._take_refusal(report)
+        elif report.source == _JOB:
+            self._take_job(report)
+        else:
+            self._take_pods(report)
+
+    def _take_refusal(self, report: Report) -> None:
+        if report.source == _JOB:
+            raise report.error or PermissionRefusedError("the job may not be watched")
+        _logger.warning("the pods are not seen, the state is judged without them: %s", report.error)
+        self._pods_seen = True
+
+    def _take_job(self, report: Report) -> None:
+        if report.news is News.CHANGED and not report.objects:
+            _logger.info("the API server answers again")
+            return
+        self._seen = True
+        found = report.objects[0] if report.objects else None
+        if found is not None and self._uid and uid_of(found) != self._uid:
+            found = None  # deleted, and another one of the same name was made
+        if report.news is News.DELETED:
+            if found is not None:
+                self._known = replace(self._known, job=found, deleted=True)
+            return
+        if self._known.deleted:
+            return
+        self._known = replace(self._known, job=found)
+        if found is not None:
+            self._uid = self._uid or uid_of(found)
+            self._watch_pods(found)
+
+    def _take_pods(self, report: Report) -> None:
+        self._pods_seen = True
+        gone: tuple[PodFacts, ...] = ()
+        if report.news is News.LISTED:
+            self._pods = {pod.uid: pod for pod in report.objects}
+        elif report.news is News.DELETED:
+            gone = report.objects
+            for pod in gone:
+                self._pods.pop(pod.uid, None)
+        else:
+            self._pods.update((pod.uid, pod) for pod in report.objects)
+        self._history = self._history.with_pods(report.objects)
+
+    def _watch_pods(self, job: Json) -> None:
+        """Watch the pods of the job; anew where their label has changed, as when a RayJob is tried again."""
+        selector = self._known.kind.pod_selector(job)
+        if selector == self._selector or selector.endswith("="):
+            self._pods_seen = self._pods_seen or selector.endswith("=")
+            return
+        self._selector = selector
+        path = f"/api/v1/namespaces/{quote(self._known.namespace)}/pods"
+        self._watch(_PODS, path, pod_facts, labelSelector=selector)
+
+    def _watch(self, source: str, path: str, keep: Callable[[Json], Any], **query: str) -> None:
+        if source in self._watches:
+            self._watches[source].end()
+        self._watches[source] = Watch(self._api, path, self._reports.put, source=source, keep=keep, **query)
+        self._watches[source].start()
+
+    def _judged(self, before: JobState | None) -> JobState:
+        self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
+        if self._is_due(before):
+            self._look_around()
+        self._history = after(self._known, self._history)
+        state = judge(self._known, self._history)
+        if before is not None and before.state is not state.state and not state.ended:
+            self._look_around()
+            state = judge(self._known, self._history)
+        told = (state.state, state.reason, state.restarts)
+        if told != self._told and not state.ended:
+            self._told = told
+            self._tell(state)
+        return state
+
+    def _look_around(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            self._known = self._look.around(self._known)
+        except ServiceError as error:
+            _logger.debug("Workload and events are not seen now: %s", error)
+
+    def _last(self, state: JobState) -> JobState:
+        """The end, with what the pods still said and what a last look shows."""
+        until = time.monotonic() + _LAST_SECONDS
+        while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
+            self._take(left)
+        self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
+        self._look_around()
+        again = judge(self._known, after(self._known, self._history))
+        state = again if again.ended else state
+        self._tell(state)
+        return state

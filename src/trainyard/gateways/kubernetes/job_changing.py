@@ -1,0 +1,226 @@
+"""Change jobs: cancel, delete with everything that belongs to them, submit anew.
+
+What belongs to a job: what it owns (its operator's pods and Services; the garbage collector deletes those),
+and what has its label: parts that we brought, such as ConfigMaps and runtimes.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from trainyard.errors import (
+    ConfigError,
+    PermissionRefusedError,
+    RunConflictError,
+    ServiceError,
+    WaitTimeoutError,
+)
+from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
+from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.state.job_kinds import JOB_LABEL, MANAGED_BY, name_of, uid_of
+from trainyard.jobs.state.state_machine import judge
+
+Json = Mapping[str, Any]
+CLAIMS = "persistentvolumeclaims"
+_PARTS = (
+    ("/api/v1", "configmaps"),
+    ("/apis/trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
+    ("/apis/ray.io/v1", "rayclusters"),
+)
+"""What we bring beside a job, and copy when it is submitted anew."""
+_LABELLED = (
+    *_PARTS,
+    ("/apis/ray.io/v1", "rayjobs"),
+    ("/api/v1", "services"),
+    ("/api/v1", "secrets"),
+    ("/api/v1", CLAIMS),
+    ("/apis/policy/v1", "poddisruptionbudgets"),
+    ("/apis/networking.k8s.io/v1", "networkpolicies"),
+)
+"""What is deleted with a job where it has the job's label."""
+_OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
+"""What the operators make, and the garbage collector deletes after the job."""
+_PAUSE = 0.5
+_DONE = (200, 201, 202)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object in the namespace of a job."""
+
+    resource: str
+    name: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.resource}/{self.name}"
+
+
+class JobChanging:
+    """Changes one job."""
+
+    def __init__(self, look: JobLooking, job: FoundJob) -> None:
+        self._look, self._api, self._job = look, look.api, job
+        self._space = f"namespaces/{quote(job.namespace)}"
+
+    def cancel(self, *, dry_run: bool = False) -> list[str]:
+        """Stop the pods of the job and put it on record; what was done, or would be.
+
+        Raises ConfigError where it has ended or its kind cannot be stopped, ServiceError where it is refused.
+        """
+        job = self._job
+        moment = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        observed = self._look.look(job)
+        state = judge(observed)
+        if state.ended and not state.holds:
+            raise ConfigError(f"{job.name} has ended already: {state.state}")
+        workloads = observed.owned_of("Workload")
+        patches = [(job.path, record_of_cancellation(moment))] if workloads else []
+        for workload in workloads:
+            root = str(workload.get("apiVersion") or "kueue.x-k8s.io/v1beta2")
+            patches.append((f"/apis/{root}/{self._space}/workloads/{quote(name_of(workload))}", DEACTIVATION))
+        if not workloads:
+            patches = [(job.path, suspension(job.kind, job.raw, moment=moment))]
+        for path, patch in () if dry_run else patches:
+            self._patch(path, patch)
+        if workloads:
+            return [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
+        return [f"suspend {job.kind.resource}/{job.name}"]
+
+    def deletions(self, *, keep_claims: bool = False) -> list[str]:
+        """What `delete` would delete, but for what the operator made and the garbage collector deletes."""
+        return [f"delete {thing}" for thing in (self._own, *self._belongings(keep_claims=keep_claims))]
+
+    def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
+        """Delete the job and all that belongs to it, and wait until it is gone; what was deleted.
+
+        Raises ServiceError where it is refused, WaitTimeoutError naming what is left after `seconds`.
+        """
+        deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
+        things = self._belongings(keep_claims=keep_claims)
+        self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
+        for thing in things:
+            self._delete(thing, options)
+        while left := self._left(keep_claims=keep_claims):
+            if time.monotonic() > deadline:
+                names = ", ".join(map(str, left[:10])) + (" …" if len(left) > 10 else "")
+                raise WaitTimeoutError(
+                    f"{self._own} is deleted; after {seconds:.0f} seconds this is left: {names}. "
+                    "Pods of a lost node go when it comes back or its Node is deleted"
+                )
+            time.sleep(_PAUSE)
+        return [f"delete {thing}" for thing in (self._own, *things)]
+
+    def resubmission(self) -> Resubmission:
+        """What `create` is to create. Raises ConfigError where the job has not ended, ServiceError."""
+        job = self._job
+        check_it_has_ended(judge(self._look.look(job)))
+        parts = [self._api.get(thing.path) for thing in self._things(_PARTS, self._labels)]
+        copied = [part for part in parts if part is not None]
+        return resubmitted(job.kind, job.raw, copied, name=next_name(job.raw, self._taken()))
+
+    def create(self, new: Resubmission) -> list[str]:
+        """Create the job and its parts, which it then owns; what was created.
+
+        Raises RunConflictError where the name is taken, ServiceError where it is refused; nothing stays then.
+        """
+        made: list[str] = []
+        try:
+            for part in new.parts:
+                path = self._create(_list_path(part, self._space), part)
+                made.append(path)
+            answer = self._created(self._job.kind.path(quote(self._job.namespace)), new.job)
+        except ServiceError:
+            for path in made:
+                self._api.delete(path, {})
+            raise
+        owner = {
+            "apiVersion": new.job["apiVersion"],
+            "kind": new.job["kind"],
+            "name": name_of(answer),
+            "uid": uid_of(answer),
+        }
+        for path in made:
+            self._patch(path, {"metadata": {"ownerReferences": [owner]}})
+        return new.lines
+
+    @property
+    def _own(self) -> Thing:
+        return Thing(self._job.kind.resource, self._job.name, self._job.path)
+
+    @property
+    def _labels(self) -> str:
+        """The selector of what has the label of the job."""
+        return ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
+
+    def _belongings(self, *, keep_claims: bool) -> list[Thing]:
+        """The objects that have the label of the job, but for the job itself and what its operator makes."""
+        kinds = [entry for entry in _LABELLED if not (keep_claims and entry[1] == CLAIMS)]
+        return [thing for thing in self._things(kinds, self._labels) if thing != self._own]
+
+    def _left(self, *, keep_claims: bool) -> list[Thing]:
+        """What is still there of the job."""
+        found = self._api.get(self._own.path)
+        left = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
+        operators = f"{self._job.kind.pod_label}={self._job.name}"
+        for selector in dict.fromkeys((self._job.pod_selector, operators)):
+            if not selector.endswith("="):
+                left += self._things(_OWNED, selector)
+        return list(dict.fromkeys([*left, *self._belongings(keep_claims=keep_claims)]))
+
+    def _things(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[Thing]:
+        return [thing for root, resource in kinds for thing in self._of_kind(root, resource, selector)]
+
+    def _of_kind(self, root: str, resource: str, selector: str) -> Iterator[Thing]:
+        path = f"{root}/{self._space}/{resource}"
+        try:
+            query = urlencode({"labelSelector": selector})
+            answer = self._api.get(f"{path}?{query}", metadata_of="list") or {}
+        except PermissionRefusedError:
+            return  # who may not see them did not create them
+        for raw in answer.get("items") or ():
+            yield Thing(resource, name_of(raw), f"{path}/{quote(name_of(raw))}")
+
+    def _delete(self, thing: Thing, options: dict[str, Any]) -> None:
+        status, answer = self._api.delete(thing.path, options)
+        if status not in (*_DONE, 404):
+            raise _refusal(f"{thing} cannot be deleted", status, answer)
+
+    def _patch(self, path: str, body: dict[str, Any]) -> None:
+        status, answer = self._api.merge(path, body)
+        if status not in _DONE:
+            raise _refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
+
+    def _created(self, path: str, body: dict[str, Any]) -> Json:
+        status, answer = self._api.create(path, body)
+        name = f"{body['kind']}/{name_of(body)}"
+        if status == 409:
+            raise RunConflictError(f"{name} is there already; run resubmit again")
+        if status not in _DONE:
+            raise _refusal(f"{name} cannot be created", status, answer)
+        return answer
+
+    def _create(self, path: str, body: dict[str, Any]) -> str:
+        self._created(path, body)
+        return f"{path}/{quote(name_of(body))}"
+
+    def _taken(self) -> list[str]:
+        """The names of jobs of this kind."""
+        answer = self._api.get(self._job.kind.path(quote(self._job.namespace)), metadata_of="list") or {}
+        return [name_of(raw) for raw in answer.get("items") or ()]
+
+
+def _list_path(body: Json, space: str) -> str:
+    version = str(body["apiVersion"])
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{root}/{space}/{str(body['kind']).lower()}s"
+
+
+def _refusal(what: str, status: int, answer: Json) -> ServiceError:
+    said = " ".join(str(answer.get("message", "")).split())[:400]
+    kind = PermissionRefusedError if status == 403 else ServiceError
+    return kind(f"{what} ({status}): {said}")

@@ -1,0 +1,226 @@
+"""Look at jobs: find them, their pods, what stands between the two, and their events.
+
+What may not be seen, or is not served, is left out: a state is judged from what is there.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.state.job_kinds import (
+    JOB_LABEL,
+    KINDS_OF_JOBS,
+    MANAGED_BY,
+    KindOfJob,
+    kind_of_job,
+    labels_of,
+    name_of,
+    uid_of,
+)
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+
+Json = Mapping[str, Any]
+_KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
+_MOST_PODS_ASKED = 5
+"""Pods whose own events are asked for."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job that is there."""
+
+    kind: KindOfJob
+    namespace: str
+    name: str
+    raw: Json
+
+    @property
+    def path(self) -> str:
+        return self.kind.path(quote(self.namespace), quote(self.name))
+
+    @property
+    def pod_selector(self) -> str:
+        return self.kind.pod_selector(self.raw)
+
+
+class JobLooking:
+    """Looks at the jobs of one cluster."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._kueue: str | None = None
+
+    def found(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
+        """The job of this name. Where a RayJob runs on a RayCluster of its name, the RayJob is the job.
+
+        Raises ConfigError where there is none, ServiceError where that cannot be known.
+        """
+        kinds = (kind_of_job(kind),) if kind else KINDS_OF_JOBS
+        refused: ServiceError | None = None
+        for each in kinds:
+            try:
+                raw = self.api.get(each.path(quote(namespace), quote(name)))
+            except CredentialsRefusedError:
+                raise
+            except ServiceError as error:
+                refused = error
+                continue
+            if raw is not None:
+                return FoundJob(each, namespace, name, raw)
+        if refused is not None:
+            raise refused
+        raise ConfigError(f"There is no job {name} in {namespace}; list shows those that are there")
+
+    def jobs(self, namespace: str) -> list[FoundJob]:
+        """The jobs that we submitted to a namespace, or to all for an empty one. Raises ServiceError."""
+        selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+        found: list[FoundJob] = []
+        for kind in KINDS_OF_JOBS:
+            if not self._serves(kind):
+                continue
+            try:
+                raws = self.api.whole_list(kind.path(quote(namespace)), dict, labelSelector=selector)
+            except CredentialsRefusedError:
+                raise
+            except ServiceError as error:
+                _logger.warning("%ss are not listed: %s", kind.api_kind, error)
+                continue
+            found += [FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws]
+        return list(_without_clusters_of_jobs(found))
+
+    def look(self, job: FoundJob) -> Observed:
+        """Everything about one job, asked for anew. Raises ServiceError where the job cannot be seen."""
+        raw = self.api.get(job.path)
+        if raw is None:
+            return Observed(job.kind, job.namespace, job.name, None, now=self.now())
+        return self.look_from(FoundJob(job.kind, job.namespace, job.name, raw))
+
+    def look_from(self, job: FoundJob) -> Observed:
+        """Everything about a job whose object was read a moment ago."""
+        return self.around(Observed(job.kind, job.namespace, job.name, job.raw, self.pods(job)))
+
+    def around(self, observed: Observed) -> Observed:
+        """This observation with what stands between the job and its pods, its events, and the time."""
+        owned = tuple(self._owned(observed)) if observed.job is not None else ()
+        return Observed(
+            observed.kind,
+            observed.namespace,
+            observed.name,
+            observed.job,
+            observed.pods,
+            owned,
+            tuple(self._events(observed, owned)),
+            now=self.now(),
+            deleted=observed.deleted,
+        )
+
+    def now(self) -> float:
+        """The time by the clock of the cluster."""
+        return self.api.cluster_time()
+
+    def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
+        path = f"/api/v1/namespaces/{quote(job.namespace)}/pods"
+        return tuple(self._listed(path, pod_facts, labelSelector=job.pod_selector))
+
+    def raw_pods(self, job: FoundJob) -> tuple[Json, ...]:
+        """The pods as the API gives them. Raises ServiceError."""
+        path = f"/api/v1/namespaces/{quote(job.namespace)}/pods"
+        return self.api.whole_list(path, dict, labelSelector=job.pod_selector)
+
+    def all_events(self, observed: Observed) -> list[Json]:
+        """Every event about the job, its pods of now and before, and what it owns. Raises ServiceError."""
+        path = f"/api/v1/namespaces/{quote(observed.namespace)}/events"
+        names = {observed.name, *(pod.name for pod in observed.pods), *map(name_of, observed.owned)}
+
+        def about(raw: dict[str, Any]) -> dict[str, Any] | None:
+            involved = str((raw.get("involvedObject") or {}).get("name") or "")
+            return raw if involved in names or involved.startswith(f"{observed.name}-") else None
+
+        return list(self.api.whole_list(path, about))
+
+    def _owned(self, observed: Observed) -> Iterator[Json]:
+        space = f"namespaces/{quote(observed.namespace)}"
+        uids = [uid_of(observed.job or {})]
+        if observed.kind.name == "trainjob":
+            yield from self._one(
+                f"/apis/jobset.x-k8s.io/v1alpha2/{space}/jobsets/{quote(observed.name)}", "JobSet"
+            )
+            selector = f"jobset.sigs.k8s.io/jobset-name={observed.name}"
+            for raw in self._listed(f"/apis/batch/v1/{space}/jobs", dict, labelSelector=selector):
+                yield {**raw, "kind": "Job"}
+        if observed.kind.name == "rayjob":
+            cluster = str(((observed.job or {}).get("status") or {}).get("rayClusterName") or "")
+            for raw in (
+                self._one(f"/apis/ray.io/v1/{space}/rayclusters/{quote(cluster)}", "RayCluster")
+                if cluster
+                else ()
+            ):
+                uids.append(uid_of(raw))
+                yield raw
+        for uid in uids:
+            for raw in self._workloads(space, uid):
+                yield {**raw, "kind": "Workload"}
+
+    def _workloads(self, space: str, uid: str) -> list[Json]:
+        selector = f"kueue.x-k8s.io/job-uid={uid}"
+        for root in _KUEUE if self._kueue is None else (self._kueue,):
+            if not root:
+                return []
+            try:
+                answer = self.api.get(f"{root}/{space}/workloads?{urlencode({'labelSelector': selector})}")
+            except CredentialsRefusedError:
+                raise
+            except ServiceError as error:
+                _logger.debug("Workloads are not seen: %s", error)
+                return []
+            if answer is not None:
+                self._kueue = root
+                return list(answer.get("items") or ())
+        self._kueue = ""
+        return []
+
+    def _events(self, observed: Observed, owned: Iterable[Json]) -> Iterator[Json]:
+        path = f"/api/v1/namespaces/{quote(observed.namespace)}/events"
+        names = dict.fromkeys((observed.name, *(name_of(raw) for raw in owned)))
+        for name in names:
+            yield from self._listed(path, dict, fieldSelector=f"involvedObject.name={name}")
+        troubled = [p for p in observed.pods if p.phase in ("Pending", "Failed") and p.uid]
+        for pod in troubled[:_MOST_PODS_ASKED]:
+            yield from self._listed(path, dict, fieldSelector=f"involvedObject.uid={pod.uid}")
+
+    def _one(self, path: str, kind: str) -> Iterator[Json]:
+        try:
+            found = self.api.get(path)
+        except CredentialsRefusedError:
+            raise
+        except ServiceError as error:
+            _logger.debug("%s is not seen: %s", path, error)
+            return
+        if found is not None:
+            yield {**found, "kind": kind}
+
+    def _listed(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
+        try:
+            yield from self.api.whole_list(path, reduce, **query)
+        except CredentialsRefusedError:
+            raise
+        except ServiceError as error:
+            _logger.debug("%s is not seen: %s", path, error)
+
+    def _serves(self, kind: KindOfJob) -> bool:
+        answer = self.api.get(f"/apis/{kind.group}/{kind.version}") or {}
+        return any(r.get("name") == kind.resource for r in answer.get("resources") or ())
+
+
+def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
+    """Without the RayClusters that RayJobs of ours run on."""
+    on_ray = {labels_of(job.raw).get(JOB_LABEL) for job in found if job.kind.name == "rayjob"}
+    for job in found:
+        if job.kind.name != "raycluster" or labels_of(job.raw).get(JOB_LABEL) not in on_ray:
+            yield job

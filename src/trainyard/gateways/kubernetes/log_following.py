@@ -1,0 +1,153 @@
+"""Follow the logs of a job's pods while pods come and go, from the moment a container starts.
+
+    watch of the pods ──a container started──> a thread that reads its log ──lines──> sink
+
+A pod that the operator deletes and makes anew takes its log along, so what is to be kept is read while it is
+written. A connection that breaks is taken up after the last line.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.gateways.kubernetes.api import Api, Stream
+from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.pod_logs import ContainerLog, container_logs, log_path
+from trainyard.gateways.kubernetes.watching import News, Report, Watch
+
+MOST_FOLLOWED = 200
+"""Logs that are followed at once: one connection and one thread each."""
+_SILENCE = 3600.0
+"""A program may print nothing for so long."""
+_PAUSE = 1.0
+_END_SECONDS = 5.0
+_logger = logging.getLogger(__name__)
+
+Sink = Callable[[ContainerLog, bytes], None]
+
+
+class LogFollower:
+    """Reads the logs of all pods with a label as long as it is entered, those of pods that come later too."""
+
+    def __init__(self, api: Api, namespace: str, selector: str, sink: Sink) -> None:
+        """`sink` is called by several threads, one call at a time.
+
+        `api` needs a connection for each of MOST_FOLLOWED logs.
+        """
+        self._api, self._namespace, self._sink = api, namespace, sink
+        self._lock = threading.Lock()
+        self._followed: set[tuple[str, str, int]] = set()
+        self._alive: set[tuple[str, str, int]] = set()
+        """Those whose container ran when it was last seen."""
+        self._streams: dict[tuple[str, str, int], Stream] = {}
+        self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
+        path = f"/api/v1/namespaces/{quote(namespace)}/pods"
+        self._watch = Watch(api, path, self._take, source="logs", keep=dict, labelSelector=selector)
+
+    def __enter__(self) -> "LogFollower":
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(_END_SECONDS if error is None else 0.0)
+
+    def end(self, seconds: float) -> None:
+        """Let what is being read come to its end, at most for `seconds`."""
+        self._watch.end()
+        share = seconds / max(1, len(self._threads))
+        for thread in self._threads:
+            thread.join(max(0.05, share))
+        self._over.set()
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.end()
+
+    def _take(self, report: Report) -> None:
+        if report.error is not None:
+            _logger.warning("the pods are not seen now, their logs come later: %s", report.error)
+        if report.news is News.DELETED:
+            return
+        for log in container_logs(report.objects, previous=False):
+            with self._lock:
+                (self._alive.add if log.running else self._alive.discard)(log.key)
+                if log.key in self._followed:
+                    continue
+                self._followed.add(log.key)
+            self._follow(log)
+
+    def _follow(self, log: ContainerLog) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) >= MOST_FOLLOWED:
+            _logger.warning("the log of %s is not followed: %d are already", log.pod, MOST_FOLLOWED)
+            return
+        thread = threading.Thread(target=self._read, args=(log,), name=f"log-{log.pod}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self, log: ContainerLog) -> None:
+        """Read to the end of the container, over broken connections: what was read is not repeated."""
+        last = ""
+        while not self._over.is_set():
+            try:
+                last = self._read_on(log, last)
+            except ServiceTroubleError as error:
+                _logger.debug("the log of %s broke off: %s", log.pod, error)
+            except ServiceError as error:
+                _logger.debug("the log of %s has ended: %s", log.pod, error)
+                return
+            with self._lock:
+                if log.key not in self._alive:
+                    return
+            self._over.wait(_PAUSE)
+
+    def _read_on(self, log: ContainerLog, last: str) -> str:
+        """Hand on the lines after the time `last`; returns the time of the last one."""
+        path = log_path(self._namespace, log, follow=True, since=last)
+        stream = self._api.stream(path, silence=_SILENCE)
+        with self._lock:
+            self._streams[log.key] = stream
+        passed = _nanoseconds(last)
+        for line in stream.lines():
+            stamp, _, text = line.partition(b" ")
+            moment = stamp.decode(errors="replace")
+            if _nanoseconds(moment) <= passed and last:
+                continue
+            last = moment
+            with self._lock:
+                self._sink(log, text)
+        return last
+
+
+def _nanoseconds(moment: str) -> tuple[str, str]:
+    """A time of a log line as something that can be compared: its digits after the point vary in number."""
+    whole, _, rest = moment.partition(".")
+    digits = "".join(c for c in rest if c.isdigit())
+    return whole.rstrip("Z"), digits.ljust(9, "0")[:9]
+
+
+def written_to(folder: Path, show: Sink) -> Sink:
+    """A sink that also appends each line to the container's file in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begun: set[Path] = set()
+
+    def write(log: ContainerLog, line: bytes) -> None:
+        path = folder / log.file_name
+        with path.open("ab" if path in begun else "wb") as file:
+            file.write(line + b"\n")
+        begun.add(path)
+        show(log, line)
+
+    return write
+
+
+def follow_logs(access: Access, namespace: str, selector: str, sink: Sink) -> LogFollower:
+    """A follower with connections of its own, for a `with`."""
+    return LogFollower(Api(access, connections=MOST_FOLLOWED + 4), namespace, selector, sink)

@@ -1,0 +1,125 @@
+"""The logs of a job's pods as they are now: read, or saved.
+
+    pods ──containers that have started──> one request each ──> a file each, or lines
+
+A pod that the operator has deleted took its log along; `log_following` reads while there are pods.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from trainyard.errors import ServiceError
+from trainyard.gateways.kubernetes.api import Api
+
+_AT_ONCE = 8
+_SILENCE = 60.0
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ContainerLog:
+    """The log of one container, or of the same container before it was started again."""
+
+    pod: str
+    uid: str
+    container: str
+    restarts: int
+    previous: bool = False
+    running: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The same for one life of a container."""
+        return self.uid, self.container, self.restarts - (1 if self.previous else 0)
+
+    @property
+    def title(self) -> str:
+        """What stands before each of its lines."""
+        life = self.key[2]
+        return f"{self.pod}/{self.container}" + (f"#{life}" if life else "")
+
+    @property
+    def file_name(self) -> str:
+        """Another one for each life of the container; a pod that is made anew has the same name."""
+        life = self.key[2]
+        return f"{self.pod}.{self.uid[:8]}.{self.container}" + (f".restart-{life}" if life else "") + ".log"
+
+
+def container_logs(pods: Iterable[Json], *, previous: bool = True) -> list[ContainerLog]:
+    """The logs that these pods can have: of containers that have started."""
+    return [log for pod in pods for log in _of_pod(pod) if previous or not log.previous]
+
+
+def _of_pod(pod: Json) -> Iterator[ContainerLog]:
+    meta, status = pod.get("metadata") or {}, pod.get("status") or {}
+    name, uid = str(meta.get("name")), str(meta.get("uid"))
+    for group in ("initContainerStatuses", "containerStatuses"):
+        for entry in status.get(group) or ():
+            state, restarts = entry.get("state") or {}, int(entry.get("restartCount") or 0)
+            container = str(entry.get("name"))
+            if (entry.get("lastState") or {}).get("terminated"):
+                yield ContainerLog(name, uid, container, max(restarts, 1), previous=True)
+            if state.get("running") or state.get("terminated"):
+                yield ContainerLog(name, uid, container, restarts, running=bool(state.get("running")))
+
+
+def read_log(api: Api, namespace: str, log: ContainerLog, *, tail: int | None = None) -> list[str]:
+    """The last `tail` lines of a log, or all. Raises ServiceError."""
+    stream = api.stream(log_path(namespace, log, tail=tail), silence=_SILENCE)
+    return [line.decode(errors="replace") for line in stream.lines()]
+
+
+@dataclass(frozen=True)
+class SavedLogs:
+    """What `save_logs` did."""
+
+    files: tuple[Path, ...]
+    missing: tuple[str, ...]
+    """What could not be read, and why."""
+
+
+def save_logs(api: Api, namespace: str, pods: Iterable[Json], folder: Path) -> SavedLogs:
+    """Write the log of every container of these pods into `folder`; a longer one that is there stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logs = container_logs(pods)
+
+    def save(log: ContainerLog) -> Path | str:
+        try:
+            return _saved(api, namespace, log, folder)
+        except ServiceError as error:
+            return f"{log.pod}/{log.container}: {error}"
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="logs") as pool:
+        done = list(pool.map(save, logs))
+    files = tuple(found for found in done if isinstance(found, Path))
+    return SavedLogs(files, tuple(found for found in done if isinstance(found, str)))
+
+
+def _saved(api: Api, namespace: str, log: ContainerLog, folder: Path) -> Path:
+    path = folder / log.file_name
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    stream = api.stream(log_path(namespace, log), silence=_SILENCE)
+    try:
+        with partial.open("wb") as file:
+            file.writelines(line + b"\n" for line in stream.lines())
+        if not path.exists() or path.stat().st_size <= partial.stat().st_size:
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def log_path(
+    namespace: str, log: ContainerLog, *, tail: int | None = None, follow: bool = False, since: str = ""
+) -> str:
+    query = {"container": log.container}
+    query |= {"previous": "true"} if log.previous else {}
+    query |= {"tailLines": str(tail)} if tail is not None else {}
+    query |= {"follow": "true", "timestamps": "true"} if follow else {}
+    query |= {"sinceTime": since} if since else {}
+    return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(log.pod)}/log?{urlencode(query)}"

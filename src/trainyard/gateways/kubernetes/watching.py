@@ -1,0 +1,178 @@
+"""Watch a list of objects: one request that goes on, however many objects there are.
+
+    list ──resourceVersion──> watch ──ADDED, MODIFIED, DELETED, BOOKMARK──> watch again from the last version
+      ^                          └──410 Gone──┐
+      └───────────────────────────────────────┘
+
+Every watch ends after some seconds and is asked for again, so that a connection that is dead without a word
+is noticed. What breaks is tried again until `end`; that it broke, and that it works again, is reported.
+"""
+
+import json
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+from urllib.parse import urlencode
+
+from trainyard.errors import (
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+from trainyard.gateways.kubernetes.api import PAGE, Api, Stream, TooOldError
+
+WATCH_SECONDS = 25
+"""How long one watch takes. It may be silent for all of it: bookmarks come about once per minute."""
+_SILENCE = WATCH_SECONDS + 10.0
+_FIRST_PAUSE, _MOST_PAUSE = 0.3, 8.0
+"""Seconds before a broken watch is tried again."""
+Json = Mapping[str, Any]
+
+
+class News(Enum):
+    """What a watch reports."""
+
+    LISTED = auto()
+    """All objects as they are now: whatever was known and is not among them is gone."""
+    CHANGED = auto()
+    DELETED = auto()
+    """The object as it was when it was deleted."""
+    BROKEN = auto()
+    """The API server does not answer, or no longer knows us; it is tried again."""
+    REFUSED = auto()
+    """We may not see these objects. The watch has ended."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One thing that a watch saw."""
+
+    source: str
+    news: News
+    objects: tuple[Any, ...] = ()
+    """As `keep` made them."""
+    error: ServiceError | None = None
+
+
+class Watch:
+    """Watches one list in a thread of its own, from `start` to `end`."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        report: Callable[[Report], None],
+        *,
+        source: str,
+        keep: Callable[[Json], Any],
+        **query: str,
+    ) -> None:
+        """`keep` makes of an object what is reported; `query` are selectors."""
+        self._api, self._path, self._report = api, path, report
+        self._source, self._keep, self._query = source, keep, query
+        self._over = threading.Event()
+        self._stream: Stream | None = None
+        self._lock = threading.Lock()
+        self._is_broken = self._was_seen = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"watch-{self._source}", daemon=True).start()
+
+    def end(self) -> None:
+        """End the watch; its thread ends soon after."""
+        self._over.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.end()
+
+    def _run(self) -> None:
+        version, pause = "", _FIRST_PAUSE
+        while not self._over.is_set():
+            try:
+                version = version or self._list()
+                version = self._watch(version)
+                pause = _FIRST_PAUSE
+            except TooOldError:
+                version = ""
+                self._over.wait(_FIRST_PAUSE)
+            except (ServiceTroubleError, CredentialsRefusedError) as error:
+                self._tell_broken(error)
+                self._over.wait(pause * (0.5 + random.random()))  # noqa: S311 - jitter
+                pause = min(_MOST_PAUSE, pause * 2)
+            except ServiceError as error:
+                if not self._was_seen:
+                    self._tell(Report(self._source, News.REFUSED, error=error))
+                    return
+                # An API server that starts may refuse for seconds what it allows.
+                self._tell_broken(error)
+                self._over.wait(_MOST_PAUSE)
+
+    def _list(self) -> str:
+        """The version that a watch goes on from."""
+        found: list[Any] = []
+        more: dict[str, str] = {}
+        while True:
+            query = urlencode({**self._query, "limit": str(PAGE), **more})
+            answer = self._api.get(f"{self._path}?{query}")
+            if answer is None:
+                raise PermissionRefusedError(f"the cluster does not serve {self._path}")
+            found += [self._keep(raw) for raw in answer.get("items") or ()]
+            meta = answer.get("metadata") or {}
+            if not meta.get("continue"):
+                break
+            more = {"continue": str(meta["continue"])}
+        self._is_broken, self._was_seen = False, True
+        self._tell(Report(self._source, News.LISTED, tuple(found)))
+        return str(meta.get("resourceVersion") or "")
+
+    def _watch(self, version: str) -> str:
+        """Report what happens from `version` on; returns the version that is reached."""
+        query = {
+            **self._query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "resourceVersion": version,
+        }
+        stream = self._api.stream(f"{self._path}?{urlencode(query)}", silence=_SILENCE)
+        with self._lock:
+            self._stream = stream
+        if self._over.is_set():
+            stream.end()
+        if self._is_broken:
+            self._is_broken = False
+            self._tell(Report(self._source, News.CHANGED))
+        for line in stream.lines():
+            version = self._event(line) or version
+        return version
+
+    def _event(self, line: bytes) -> str:
+        """Report one event; the version that it stands for."""
+        try:
+            event = json.loads(line)
+            kind, raw = event["type"], event["object"]
+        except (ValueError, TypeError, KeyError):
+            raise ServiceTroubleError(
+                f"The watch of {self._path} broke off in the middle of a line"
+            ) from None
+        if kind == "ERROR":
+            if raw.get("code") == 410:
+                raise TooOldError
+            raise ServiceTroubleError(f"The watch of {self._path} ended: {raw.get('message', 'no reason')}")
+        if kind in ("ADDED", "MODIFIED", "DELETED"):
+            news = News.DELETED if kind == "DELETED" else News.CHANGED
+            self._tell(Report(self._source, news, (self._keep(raw),)))
+        return str((raw.get("metadata") or {}).get("resourceVersion") or "")
+
+    def _tell_broken(self, error: ServiceError) -> None:
+        if not self._is_broken:
+            self._tell(Report(self._source, News.BROKEN, error=error))
+        self._is_broken = True
+
+    def _tell(self, report: Report) -> None:
+        if not self._over.is_set():
+            self._report(report)

@@ -1,0 +1,141 @@
+"""Submit a job anew under the next name: what the server and others wrote into it is left out.
+
+    job and the parts that it brought ──resubmitted──> the same objects under another name, to be created
+
+Checkpoints are not copied: the new job mounts the same claim, and goes on where the old one stopped. Names
+are changed where they refer to what is copied, and nowhere else: arguments and variables stay as they are.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.errors import ConfigError
+from trainyard.jobs.state.job_kinds import CANCELLED, JOB_LABEL, RETRIES, KindOfJob, annotations_of, name_of
+from trainyard.jobs.state.job_state import JobState
+
+Json = Mapping[str, Any]
+FIRST_NAME = "trainyard.dev/first-name"
+"""Annotation: the name of the job that was submitted first."""
+BEFORE = "trainyard.dev/resubmitted-from"
+"""Annotation: the name of the job that this one follows."""
+LONGEST_NAME = 47
+"""Of a RayJob; the shortest limit of all kinds."""
+_PLAN = "trainyard.dev/plan"
+_KEPT = ("name", "namespace", "labels", "annotations")
+_FOREIGN = re.compile(
+    r"(^|\.)(kueue\.x-k8s\.io/(podset|workload|managed)|kubectl\.kubernetes\.io/|sagemaker\.amazonaws\.com/fault)"
+)
+"""Keys of labels and annotations that others write into a job."""
+_REFERENCES = frozenset(("runtimeRef", "configMap", "configMapRef", "configMapKeyRef", "clusterSelector"))
+
+
+@dataclass(frozen=True)
+class Resubmission:
+    """What is to be created."""
+
+    job: dict[str, Any]
+    parts: tuple[dict[str, Any], ...]
+    """Before the job; the job owns them."""
+
+    @property
+    def lines(self) -> list[str]:
+        """What is created, for people."""
+        return [f"create {str(body['kind']).lower()}s/{name_of(body)}" for body in (*self.parts, self.job)]
+
+
+def next_name(job: Json, taken: Iterable[str]) -> str:
+    """The first name of the job with the next free number: `llama`, `llama-2`, `llama-3`."""
+    first = str(annotations_of(job).get(FIRST_NAME) or name_of(job))
+    known, number = set(taken), 2
+    while (name := _numbered(first, number)) in known:
+        number += 1
+    return name
+
+
+def check_it_has_ended(state: JobState) -> None:
+    """Two jobs that write the same checkpoints destroy each other's. Raises ConfigError."""
+    if not state.ended:
+        raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted anew")
+    if state.holds:
+        raise ConfigError(
+            f"{state.job} has ended, but pods of it are still there; delete it, or wait until they are gone"
+        )
+
+
+def _numbered(first: str, number: int) -> str:
+    ending = f"-{number}"
+    return first[: LONGEST_NAME - len(ending)].rstrip("-") + ending
+
+
+def resubmitted(
+    kind: KindOfJob, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0
+) -> Resubmission:
+    """The job and its parts under the new name; `retries` says how often we have submitted it anew."""
+    old = name_of(job)
+    names = {old: name, **{name_of(part): _renamed(name_of(part), old, name) for part in parts}}
+    body = _clean(job, names)
+    notes = body["metadata"].setdefault("annotations", {})
+    notes |= {RETRIES: str(retries), BEFORE: old, FIRST_NAME: str(notes.get(FIRST_NAME) or old)}
+    if _PLAN in notes:
+        notes[_PLAN] = _plan_named(str(notes[_PLAN]), name)
+    _resume(kind, body)
+    return Resubmission(body, tuple(_clean(part, names) for part in parts))
+
+
+def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
+    meta = raw.get("metadata") or {}
+    kept = {key: meta[key] for key in _KEPT if meta.get(key)}
+    for key in ("labels", "annotations"):
+        own = {k: v for k, v in (kept.get(key) or {}).items() if not _FOREIGN.search(k) and k != CANCELLED}
+        kept = {**kept, key: own} if own else {k: v for k, v in kept.items() if k != key}
+    rest = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
+    body: dict[str, Any] = {
+        **_with_names(rest, names, refers=False),
+        "metadata": _with_names(kept, names, refers=False),
+    }
+    body["metadata"]["name"] = names[str(meta["name"])]
+    return body
+
+
+def _with_names(value: Any, names: Mapping[str, str], *, refers: bool) -> Any:
+    """A copy in which references to copied objects, and our labels, have the new names."""
+    if isinstance(value, list):
+        return [_with_names(entry, names, refers=refers) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        renamed = isinstance(inner, str) and inner in names
+        if renamed and (key == JOB_LABEL or (refers and key in ("name", "ray.io/cluster"))):
+            found[key] = names[inner]
+        else:
+            found[key] = _with_names(inner, names, refers=key in _REFERENCES)
+    return found
+
+
+def _renamed(part: str, old: str, new: str) -> str:
+    return new + part[len(old) :] if part == old or part.startswith(f"{old}-") else f"{new}-{part}"
+
+
+def _plan_named(plan: str, name: str) -> str:
+    try:
+        read = json.loads(plan)
+    except ValueError:
+        return plan
+    if not isinstance(read, dict) or "name" not in read:
+        return plan
+    return json.dumps({**read, "name": name}, sort_keys=True, separators=(",", ":"))
+
+
+def _resume(kind: KindOfJob, body: dict[str, Any]) -> None:
+    """A job that was suspended, by us or by Kueue, is not created suspended."""
+    inner: Any = body
+    for part in kind.suspend[:-1]:
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    if isinstance(inner, dict) and kind.suspend:
+        inner.pop(kind.suspend[-1], None)
+    if kind.name == "rayjob":
+        (body.get("spec") or {}).pop("jobId", None)

@@ -1,0 +1,66 @@
+"""Why a job has failed: its status, its pods, and what they printed, put together into one cause."""
+
+import re
+
+from trainyard.jobs.state.job_state import FailureClass, JobFailure
+from trainyard.jobs.state.log_lines import class_of_lines, first_failure
+from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.pod_facts import LAST_LINES
+from trainyard.jobs.state.pod_failures import Suspect, suspects
+from trainyard.jobs.state.reading import Reading
+
+_OPEN = frozenset(
+    (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
+)
+"""Classes that an exit code suggests, and that the lines of the log may correct."""
+_RAY_CODE = re.compile(r"exit code (\d{1,3})\b")
+_FINAL = frozenset((FailureClass.TIME_LIMIT, FailureClass.CANCELLED))
+
+
+def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFailure:
+    """The cause of a failure that the status of the job, or a pod of it, tells of."""
+    found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
+    if reading.failure_class is not None:
+        return JobFailure(reading.failure_class, (reading.reason,), lines=reading.lines[-LAST_LINES:])
+    if observed.kind.name in ("rayjob", "raycluster"):
+        return _of_ray(found, reading)
+    if not found:
+        return JobFailure(FailureClass.UNKNOWN, (reading.reason, "No pod of it is left that says why."))
+    return _of_suspect(found[0], reading)
+
+
+def replaced_uids(past: History) -> frozenset[str]:
+    """The pods that were made anew under the same name."""
+    return frozenset(uid for place, uids in past.pods.items() if place for uid in uids[:-1])
+
+
+def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
+    named = first_failure(suspect.lines)
+    failure_class, by_lines = suspect.failure_class, class_of_lines(suspect.lines)
+    if failure_class in _OPEN and by_lines is not None:
+        failure_class = by_lines
+    evidence = [suspect.evidence]
+    if named is not None:
+        evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
+    return JobFailure(
+        failure_class=failure_class,
+        evidence=(*evidence, reading.reason),
+        rank=named.rank if named is not None else suspect.pod.rank,
+        exit_code=named.exit_code if named is not None and named.exit_code else suspect.exit_code,
+        pod=suspect.pod.name,
+        node=suspect.pod.node,
+        lines=suspect.lines[-LAST_LINES:],
+    )
+
+
+def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
+    """The end of the command, unless a pod ended by a cause of its own; the submitter only repeats it."""
+    for suspect in found:
+        if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
+            return _of_suspect(suspect, reading)
+    code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
+    by_lines = class_of_lines(reading.lines)
+    default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
+    return JobFailure(
+        by_lines or default, (reading.reason,), exit_code=code, lines=reading.lines[-LAST_LINES:]
+    )

@@ -1,0 +1,165 @@
+"""The state of a job: one of eight words, with the evidence for it; `record` is the contract in JSON."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trainyard.errors import ExitCode
+
+
+class State(StrEnum):
+    """Where a job stands."""
+
+    PENDING = "Pending"
+    """It is there, and has no pods yet, or pods that fit on no node."""
+    QUEUED = "Queued"
+    """It is suspended: Kueue has no quota for it yet, or somebody suspended it."""
+    STARTING = "Starting"
+    """Its pods have nodes, and not all of them run yet."""
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    """It ran, and a part of it is made anew."""
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+    """The job is gone, and how it ended was not seen."""
+
+
+class FailureClass(StrEnum):
+    """Why a job failed."""
+
+    GPU_MEMORY = "oom-gpu"
+    HOST_MEMORY = "oom-host"
+    NCCL_TIMEOUT = "nccl-timeout"
+    NCCL_ERROR = "nccl-error"
+    HARDWARE = "hardware"
+    IMAGE_PULL = "image-pull"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node-lost"
+    DISK_FULL = "disk-full"
+    QUOTA = "quota"
+    UNSCHEDULABLE = "unschedulable"
+    CONFIGURATION = "configuration"
+    USER_CODE = "user-code"
+    NOT_FINITE = "nan"
+    DATA_LOADER = "data-loader"
+    CUDA_MISMATCH = "cuda-mismatch"
+    AUTH = "auth"
+    HANG = "hang"
+    TIME_LIMIT = "time-limit"
+    """The time that the job was given is over."""
+    CANCELLED = "cancelled"
+    """Somebody ended it: cancelled, stopped or deleted."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """Why a job failed, and where it began."""
+
+    failure_class: FailureClass
+    evidence: tuple[str, ...]
+    """Sentences; the first one says the most."""
+    rank: int | None = None
+    """Of the first process that failed where its log names it, else of its pod."""
+    exit_code: int | None = None
+    pod: str = ""
+    node: str = ""
+    lines: tuple[str, ...] = ()
+    """The last ones that the process printed."""
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "class": self.failure_class.value,
+            "rank": self.rank,
+            "exit_code": self.exit_code,
+            "evidence": list(self.evidence),
+            "pod": self.pod or None,
+            "node": self.node or None,
+            "lines": list(self.lines),
+        }
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What keeps a job that has not ended from running."""
+
+    failure_class: FailureClass
+    evidence: str
+
+    def record(self) -> dict[str, Any]:
+        return {"class": self.failure_class.value, "evidence": self.evidence}
+
+
+@dataclass(frozen=True)
+class PodCounts:
+    """How many pods the job has."""
+
+    wanted: int | None
+    """None where the job does not say."""
+    present: int = 0
+    running: int = 0
+    """Ready, or running without a probe."""
+    succeeded: int = 0
+    failed: int = 0
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "wanted": self.wanted,
+            "present": self.present,
+            "running": self.running,
+            "succeeded": self.succeeded,
+            "failed": self.failed,
+        }
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The state of a job at one moment."""
+
+    job: str
+    namespace: str
+    kind: str
+    state: State
+    reason: str
+    """Why, in one sentence."""
+    failure: JobFailure | None = None
+    waiting: Waiting | None = None
+    retries: int = 0
+    """How often we submitted it anew."""
+    restarts: int = 0
+    """How many pods or containers the operator and the nodes started anew."""
+    pods: PodCounts = field(default_factory=lambda: PodCounts(None))
+    holds: bool = False
+    """Pods of a job that has ended are still there: they hold their GPUs."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether waiting any longer is of no use."""
+        return self.state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a script that waited for the job exits with."""
+        if self.state is State.SUCCEEDED:
+            return ExitCode.DONE
+        if not self.ended:
+            return ExitCode.TIMED_OUT
+        stopped = self.failure is not None and self.failure.exit_code == ExitCode.STOPPED
+        return ExitCode.STOPPED if stopped else ExitCode.NO
+
+    def record(self) -> dict[str, Any]:
+        """The contract of `manage_training_job.py status --json`."""
+        return {
+            "job": self.job,
+            "namespace": self.namespace,
+            "kind": self.kind,
+            "state": self.state.value,
+            "reason": self.reason,
+            "failure": self.failure.record() if self.failure else None,
+            "waiting": self.waiting.record() if self.waiting else None,
+            "retries": self.retries,
+            "restarts": self.restarts,
+            "pods": self.pods.record(),
+            "holds": self.holds,
+        }

@@ -1,0 +1,60 @@
+"""Read the Workload by which Kueue holds a job: why it waits, and whether Kueue has given it up.
+
+A job in a queue says only that it is suspended. Conditions of a Workload stay with status False and a
+message that begins with `Previously:`; only those that are True are believed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.jobs.state.job_state import FailureClass, Waiting
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.reading import conditions, field_of, said, true_conditions
+
+Json = Mapping[str, Any]
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_PLACE = {
+    "Preempted": FailureClass.PREEMPTED,
+    "PodsReadyTimeout": FailureClass.UNSCHEDULABLE,
+    "NodeFailures": FailureClass.NODE_LOST,
+}
+
+
+@dataclass(frozen=True)
+class QueueReading:
+    """What Kueue says of a job."""
+
+    waiting: Waiting | None
+    """None once it is admitted."""
+    given_up: bool = False
+    """It was deactivated: nothing happens to it until somebody activates it again."""
+
+
+def read_queue(observed: Observed) -> QueueReading | None:
+    """What Kueue says of the job; None where it has no Workload."""
+    for workload in observed.owned_of("Workload"):
+        true, known = true_conditions(workload), conditions(workload)
+        if "Finished" in true:
+            continue
+        if field_of(workload, "spec", "active") is False:
+            why = said(true.get("Evicted", {})) or "its Workload was deactivated"
+            return QueueReading(
+                Waiting(FailureClass.UNSCHEDULABLE, f"Kueue has given it up: {why}"), given_up=True
+            )
+        if "Admitted" in true and "Evicted" not in true:
+            return QueueReading(None)
+        return QueueReading(_why(true, known))
+    return None
+
+
+def _why(true: Mapping[str, Json], known: Mapping[str, Json]) -> Waiting:
+    if "Evicted" in true:
+        reason = str(true["Evicted"].get("reason"))
+        return Waiting(
+            _PLACE.get(reason, FailureClass.QUOTA), f"Kueue evicted it ({reason}): {said(true['Evicted'])}"
+        )
+    if "QuotaReserved" in true:
+        return Waiting(FailureClass.QUOTA, "Kueue has reserved quota and waits for its admission checks")
+    held = known.get("QuotaReserved") or {}
+    return Waiting(FailureClass.QUOTA, f"Kueue has not admitted it: {said(held) or 'no reason is given yet'}")

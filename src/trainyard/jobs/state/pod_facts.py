@@ -1,0 +1,210 @@
+"""A pod in the few facts that a job's state needs: of 5 kB of status, some hundred bytes are kept.
+
+    raw pod --pod_facts--> PodFacts: phase, rank, restarts, what it waits for, how its containers ended
+
+Init containers count where they fail or wait: a pod that waits for its master has not started.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainyard.jobs.state.job_kinds import annotations_of, labels_of
+
+Json = Mapping[str, Any]
+LAST_LINES = 20
+_MOST_LETTERS = 4000
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_LOST_CONTAINER = "ContainerStatusUnknown"
+"""The reason of a container that the kubelet no longer finds: its exit code 137 is made up."""
+_LEAST_TIME = 1e9
+"""Unix seconds; Kubernetes writes the year 1 or 1970 where it knows no time."""
+
+
+@dataclass(frozen=True)
+class ContainerEnd:
+    """How a container ended, now or before it was started again in place."""
+
+    container: str
+    exit_code: int | None
+    """None where the node does not know."""
+    reason: str
+    message: str
+    finished: float | None
+    """Unix seconds."""
+    healed: bool = False
+    """The container was started again in place after it."""
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0
+
+
+@dataclass(frozen=True)
+class PodWaiting:
+    """What a container that does not run waits for."""
+
+    container: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """One pod at one moment."""
+
+    name: str
+    uid: str
+    node: str
+    rank: int | None
+    """Among the pods of the job; None where the pods of a kind have no order."""
+    phase: str
+    reason: str
+    message: str
+    created: float
+    changed: float
+    """When it was scheduled, else created."""
+    ready: bool
+    deleting: bool
+    restarts: int
+    waiting: tuple[PodWaiting, ...]
+    ends: tuple[ContainerEnd, ...]
+    disruption: str
+    """The reason of its condition DisruptionTarget; empty without."""
+    unschedulable: str
+    """Why no node fits, in the scheduler's words; empty where one does."""
+    disrupted_at: float | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.phase not in ("Succeeded", "Failed")
+
+    @property
+    def running(self) -> bool:
+        return self.phase == "Running" and self.ready and not self.deleting
+
+    @property
+    def place(self) -> str:
+        """What stays the same when the pod is made anew."""
+        return "" if self.rank is None else f"rank {self.rank}"
+
+
+def pod_facts(raw: Json) -> PodFacts:
+    """The facts of a pod as the API gives it."""
+    meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    disruption = conditions.get("DisruptionTarget") or {}
+    disrupted = disruption.get("status") == "True"
+    scheduled = conditions.get("PodScheduled") or {}
+    containers = list(_containers(status))
+    created = time_of(meta.get("creationTimestamp")) or 0.0
+    return PodFacts(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        node=str(spec.get("nodeName") or ""),
+        rank=_rank_of(raw),
+        phase=str(status.get("phase") or "Pending"),
+        reason=str(status.get("reason") or ""),
+        message=_short(status.get("message")),
+        created=created,
+        changed=time_of(scheduled.get("lastTransitionTime")) or created,
+        ready=_is_true(conditions.get("Ready")) if "Ready" in conditions else True,
+        deleting=bool(meta.get("deletionTimestamp")),
+        restarts=sum(int(c.get("restartCount") or 0) for c in containers),
+        waiting=tuple(w for c in containers for w in _waiting_of(c)),
+        ends=tuple(e for c in containers for e in _ends_of(c)),
+        disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
+        unschedulable=_unschedulable(scheduled),
+        disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
+    )
+
+
+def time_of(text: object) -> float | None:
+    """The Unix seconds of a time of the API; None for none, and for the years 1 and 1970."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    if moment.year < 1971:
+        return None
+    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return seconds if seconds > _LEAST_TIME else None
+
+
+def _containers(status: Json) -> Iterator[Json]:
+    for group in ("initContainerStatuses", "containerStatuses"):
+        yield from (c for c in status.get(group) or () if isinstance(c, dict))
+
+
+def _ends_of(container: Json) -> Iterator[ContainerEnd]:
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    for found, healed in ((state, False), (last, "running" in state)):
+        ended = found.get("terminated")
+        if ended is None:
+            continue
+        reason = str(ended.get("reason") or "")
+        code = ended.get("exitCode")
+        yield ContainerEnd(
+            container=str(container.get("name", "")),
+            exit_code=int(code) if code is not None and reason != _LOST_CONTAINER else None,
+            reason=reason,
+            message=_tail(ended.get("message")),
+            finished=time_of(ended.get("finishedAt")),
+            healed=healed,
+        )
+
+
+def _waiting_of(container: Json) -> Iterator[PodWaiting]:
+    waiting = (container.get("state") or {}).get("waiting")
+    if waiting:
+        yield PodWaiting(
+            str(container.get("name", "")), str(waiting.get("reason") or ""), _short(waiting.get("message"))
+        )
+
+
+def _unschedulable(scheduled: Json) -> str:
+    if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
+        return ""
+    return _short(scheduled.get("message")) or "no node fits"
+
+
+def _is_true(condition: Json | None) -> bool:
+    return (condition or {}).get("status") == "True"
+
+
+def _rank_of(raw: Json) -> int | None:
+    labels = labels_of(raw)
+    index = labels.get("training.kubeflow.org/replica-index")
+    if _is_number(index):
+        role = labels.get("training.kubeflow.org/replica-type")
+        return int(str(index)) + (0 if role == "master" or not _has_master(raw) else 1)
+    index = labels.get(_INDEX) or annotations_of(raw).get(_INDEX)
+    if _is_number(index):
+        return int(str(index))
+    return 0 if labels.get("ray.io/node-type") == "head" else None
+
+
+def _has_master(raw: Json) -> bool:
+    """Whether worker 0 has rank 1: workers of a job without a master get no address of one."""
+    spec = raw.get("spec") or {}
+    for container in spec.get("containers") or ():
+        for variable in container.get("env") or ():
+            if variable.get("name") == "MASTER_ADDR":
+                return "-master-" in str(variable.get("value"))
+    return True
+
+
+def _is_number(text: object) -> bool:
+    return isinstance(text, str) and text.isascii() and text.isdecimal()
+
+
+def _short(text: object) -> str:
+    return " ".join(str(text or "").split())[:_MOST_LETTERS]
+
+
+def _tail(text: object) -> str:
+    """The last lines of what a container left as its message."""
+    lines = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line) for line in str(text or "").splitlines()]
+    return "\n".join(line for line in lines if line.strip())[-_MOST_LETTERS:]

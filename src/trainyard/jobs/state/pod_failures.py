@@ -1,0 +1,181 @@
+"""Which pod failed first, and why, by statuses, exit codes and events.
+
+    PodFacts of all pods, dead ones included ──suspects──> in order ──> the first one is the cause
+
+A job that fails takes all of its pods with it: those that were deleted when they ended, and those that
+ended later, are consequences. Failures that healed, as a pod that was made anew and ran, count only where
+nothing else is left. Kubernetes writes seconds, so within one second the better evidence comes first, then
+the lower rank.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.jobs.state.job_state import FailureClass
+from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
+
+Json = Mapping[str, Any]
+_DISK = re.compile(
+    r"ephemeral[- ]storage|EmptyDir|emptyDir|local ephemeral|imagefs|nodefs|no space left", re.I
+)
+_MEMORY = re.compile(r"low on resource: memory|memory pressure|memory\.available", re.I)
+_BY_DISRUPTION = {
+    "PreemptionByScheduler": (FailureClass.PREEMPTED, "a pod of higher priority took its place"),
+    "DeletionByTaintManager": (FailureClass.NODE_LOST, "its node was lost"),
+    "DeletionByPodGC": (FailureClass.NODE_LOST, "its node is gone"),
+    "EvictionByEvictionAPI": (FailureClass.PREEMPTED, "it was evicted, as when a node is drained"),
+}
+_BY_POD_REASON = {
+    "DeadlineExceeded": FailureClass.TIME_LIMIT,
+    "Preempting": FailureClass.PREEMPTED,
+    "NodeLost": FailureClass.NODE_LOST,
+    "NodeShutdown": FailureClass.NODE_LOST,
+    "Terminated": FailureClass.NODE_LOST,
+    "Shutdown": FailureClass.NODE_LOST,
+    "UnexpectedAdmissionError": FailureClass.HARDWARE,
+    "NodeAffinity": FailureClass.UNSCHEDULABLE,
+}
+_BY_CONTAINER_REASON = {
+    "OOMKilled": FailureClass.HOST_MEMORY,
+    "ContainerCannotRun": FailureClass.CONFIGURATION,
+    "StartError": FailureClass.CONFIGURATION,
+    "ContainerStatusUnknown": FailureClass.NODE_LOST,
+}
+_BY_CODE = {
+    2: (FailureClass.CONFIGURATION, "wrong usage or configuration"),
+    5: (FailureClass.HANG, "it timed out waiting"),
+    75: (FailureClass.PREEMPTED, "it stopped early with a good checkpoint"),
+    126: (FailureClass.CONFIGURATION, "the command is not a program that can be run"),
+    127: (FailureClass.CONFIGURATION, "there is no such command"),
+    130: (FailureClass.CANCELLED, "it was interrupted"),
+    134: (FailureClass.UNKNOWN, "it aborted (SIGABRT), as the watchdog of NCCL does"),
+    135: (FailureClass.DATA_LOADER, "a bus error (SIGBUS): /dev/shm is too small in most cases"),
+    136: (FailureClass.USER_CODE, "an arithmetic error (SIGFPE)"),
+    137: (FailureClass.UNKNOWN, "it was killed (SIGKILL), and not for its memory limit"),
+    139: (FailureClass.USER_CODE, "it crashed (SIGSEGV)"),
+    143: (FailureClass.PREEMPTED, "it was asked to end (SIGTERM)"),
+}
+"""What an exit code alone says, where the log says nothing."""
+_SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
+_CERTAIN = frozenset(
+    (FailureClass.HOST_MEMORY, FailureClass.NODE_LOST, FailureClass.DISK_FULL, FailureClass.HARDWARE)
+)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A failed container, or a pod that failed without one."""
+
+    pod: PodFacts
+    failure_class: FailureClass
+    exit_code: int | None
+    evidence: str
+    lines: tuple[str, ...]
+    finished: float | None
+    healed: bool
+    consequence: bool
+    """It was deleted when it ended: somebody ended it, and nothing in it failed."""
+
+    def order(self) -> tuple[bool, bool, float, bool, int, str]:
+        """The first in this order is the cause."""
+        rank = self.pod.rank if self.pod.rank is not None else 1 << 30
+        moment = self.finished if self.finished is not None else float("inf")
+        vague = self.failure_class not in _CERTAIN
+        return self.healed, self.consequence, moment, vague, rank, self.pod.name
+
+
+def suspects(
+    pods: Iterable[PodFacts], *, replaced: frozenset[str] = frozenset(), events: Sequence[Json] = ()
+) -> list[Suspect]:
+    """All failures in these pods, the cause first. `replaced` are the uids of pods that were made anew."""
+    killers = frozenset(
+        _node_of(event) for event in events if event.get("reason") in ("SystemOOM", "OOMKilling")
+    )
+    found = [s for pod in pods for s in _of_pod(pod, healed=pod.uid in replaced, starved=pod.node in killers)]
+    return sorted(found, key=Suspect.order)
+
+
+def _of_pod(pod: PodFacts, *, healed: bool, starved: bool) -> list[Suspect]:
+    place = _place(pod)
+    if (whole := _of_whole_pod(pod)) is not None:
+        failure_class, why = whole
+        end = next((e for e in pod.ends if e.failed), None)
+        code = end.exit_code if end is not None else None
+        said = _lines(end) if end is not None else ()
+        moment = pod.disrupted_at or (end.finished if end is not None else None)
+        return [Suspect(pod, failure_class, code, f"{place}: {why}", said, moment, healed, consequence=False)]
+    failed = [end for end in pod.ends if end.failed]
+    if not failed and pod.phase == "Failed":
+        why = pod.message or pod.reason or "the pod failed, and no container of it says why"
+        return [Suspect(pod, FailureClass.UNKNOWN, None, f"{place}: {why}", (), None, healed, pod.deleting)]
+    return [_of_container(pod, end, place=place, healed=healed, starved=starved) for end in failed]
+
+
+def _of_whole_pod(pod: PodFacts) -> tuple[FailureClass, str] | None:
+    """The cause that the pod itself names: evicted, preempted, its node lost, refused by the kubelet."""
+    failed = pod.phase == "Failed" or any(end.failed for end in pod.ends)
+    if pod.phase == "Failed" and pod.reason == "Evicted":
+        return _of_eviction(pod.message), f"evicted: {pod.message or 'no reason is given'}"
+    if failed and pod.disruption in _BY_DISRUPTION:
+        failure_class, why = _BY_DISRUPTION[pod.disruption]
+        return failure_class, why
+    if pod.phase == "Failed" and pod.reason.startswith("OutOf"):
+        return FailureClass.UNSCHEDULABLE, f"{pod.reason}: {pod.message}"
+    if pod.phase == "Failed" and pod.reason in _BY_POD_REASON:
+        return _BY_POD_REASON[pod.reason], f"{pod.reason}: {pod.message}".rstrip(": ")
+    return None
+
+
+def _of_eviction(message: str) -> FailureClass:
+    if _DISK.search(message):
+        return FailureClass.DISK_FULL
+    return FailureClass.HOST_MEMORY if _MEMORY.search(message) else FailureClass.NODE_LOST
+
+
+def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool, starved: bool) -> Suspect:
+    failure_class, why = _class_of(end, starved=starved)
+    code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
+    ended = pod.deleting and end.exit_code in (_SIGTERM, _SIGKILL, 75, 0, None)
+    return Suspect(
+        pod=pod,
+        failure_class=failure_class,
+        exit_code=end.exit_code,
+        evidence=f"{place}: container {end.container} ended{code}: {why}",
+        lines=_lines(end),
+        finished=end.finished,
+        healed=healed or end.healed,
+        consequence=ended,
+    )
+
+
+def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
+    if end.reason in _BY_CONTAINER_REASON:
+        words = {
+            "OOMKilled": "it used more memory than its limit (OOMKilled)",
+            "ContainerStatusUnknown": "its node does not know what became of it",
+        }
+        last = end.message.splitlines()[-1:] or [end.reason]
+        return _BY_CONTAINER_REASON[end.reason], words.get(end.reason, last[0])
+    if end.exit_code == _SIGKILL and starved:
+        return FailureClass.HOST_MEMORY, "it was killed when its node ran out of memory"
+    if end.exit_code in _BY_CODE:
+        return _BY_CODE[end.exit_code]
+    if end.exit_code is not None and 0 < end.exit_code <= _MOST_OWN:
+        return FailureClass.USER_CODE, "the program ended with an error"
+    return FailureClass.UNKNOWN, end.reason or "no reason is given"
+
+
+def _lines(end: ContainerEnd) -> tuple[str, ...]:
+    return tuple(end.message.splitlines())
+
+
+def _place(pod: PodFacts) -> str:
+    where = f" on {pod.node}" if pod.node else ""
+    return f"{pod.name}{where}"
+
+
+def _node_of(event: Json) -> str:
+    involved = event.get("involvedObject") or {}
+    return str(involved.get("name")) if involved.get("kind") == "Node" else ""

@@ -1,0 +1,119 @@
+"""What keeps pods that have not ended from running, and which of it no longer heals by itself.
+
+Pulls recover, volumes attach late, nodes come: a trouble is a failure only where trying again cannot help,
+or where it has been tried for `PATIENCE` seconds.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.jobs.state.job_state import FailureClass, Waiting
+from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
+
+Json = Mapping[str, Any]
+PATIENCE = 900.0
+"""Seconds that a pod may wait for what can still heal; images of 20 GB take minutes."""
+_SOON = 60.0
+"""Seconds for what somebody may be about to create, as a Secret."""
+_PULL = frozenset(
+    (
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    )
+)
+_NEVER = frozenset(("InvalidImageName", "ErrImageNeverPull"))
+_CREATE = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"))
+_FINAL_PULL = re.compile(
+    r"not ?found|manifest unknown|does not exist|name .* invalid|invalid reference|no match for platform|"
+    r"unauthorized|authorization failed|access denied|403 forbidden|no basic auth",
+    re.I,
+)
+_HEALS = re.compile(
+    r"5\d\d |timeout|timed out|connection re|TLS handshake|too many requests|temporar|i/o", re.I
+)
+_DISK = re.compile(r"no space left", re.I)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What a pod waits for."""
+
+    pod: PodFacts
+    waiting: Waiting
+    hopeless: bool
+    """Waiting longer does not help."""
+
+
+def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = ()) -> list[Trouble]:
+    """What keeps these pods from running; what is hopeless first."""
+    found = [t for pod in pods if pod.live for t in _of_pod(pod, now, events)]
+    return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
+
+
+def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
+    """Why pods are not even made, in the words of the newest refusal; None where there is none."""
+    refused = [
+        e for e in events if e.get("type") == "Warning" and str(e.get("reason")).startswith("FailedCreate")
+    ]
+    for event in sorted(refused, key=_moment, reverse=True):
+        message = " ".join(str(event.get("message") or "").split())
+        if re.search(r"exceeded quota", message):
+            return Waiting(FailureClass.QUOTA, message)
+        if re.search(r"forbidden|invalid|denied the request", message, re.I):
+            return Waiting(FailureClass.CONFIGURATION, message)
+    return None
+
+
+def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
+    if pod.disruption == "DeletionByTaintManager" or (pod.phase == "Running" and pod.reason == "NodeLost"):
+        lost = Waiting(FailureClass.NODE_LOST, f"{pod.name}: its node {pod.node} does not answer")
+        return [Trouble(pod, lost, hopeless=False)]
+    if pod.deleting:
+        return []
+    if pod.unschedulable:
+        waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
+        return [Trouble(pod, waiting, hopeless=False)]
+    waited = max(0.0, now - pod.changed) if pod.changed else 0.0
+    return [t for w in pod.waiting if (t := _of_container(pod, w, waited, events)) is not None]
+
+
+def _of_container(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
+    said = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
+    if found.reason in _NEVER:
+        return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, said), hopeless=True)
+    if found.reason in _PULL:
+        return _of_pull(pod, found, waited, events)
+    if found.reason in _CREATE:
+        hopeless = waited > (_SOON if found.reason == "CreateContainerConfigError" else PATIENCE)
+        return Trouble(pod, Waiting(FailureClass.CONFIGURATION, said), hopeless=hopeless)
+    if found.reason == "CrashLoopBackOff":
+        return Trouble(pod, Waiting(FailureClass.UNKNOWN, said), hopeless=False)
+    return None
+
+
+def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
+    """A pull that failed. Before Kubernetes 1.32 only the events say why it is tried again."""
+    tried, message = found.reason == "ImagePullBackOff", found.message
+    if tried and not _FINAL_PULL.search(message):
+        message = next(
+            (m for e in events if _is_of(e, pod) and "Failed to pull image" in (m := str(e.get("message")))),
+            message,
+        )
+    failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
+    final = bool(_FINAL_PULL.search(message)) and not _HEALS.search(message)
+    said = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
+    return Trouble(pod, Waiting(failure_class, said), hopeless=(final and tried) or waited > PATIENCE)
+
+
+def _is_of(event: Json, pod: PodFacts) -> bool:
+    return (event.get("involvedObject") or {}).get("uid") == pod.uid
+
+
+def _moment(event: Json) -> str:
+    last = event.get("lastTimestamp") or event.get("eventTime")
+    return str(last or (event.get("metadata") or {}).get("creationTimestamp") or "")

@@ -1,0 +1,237 @@
+"""The one state machine: what was observed of a job becomes one of eight states, for all kinds.
+
+    Observed --reader of its kind--> Reading ─┐
+    pods, Workload, events, History ──────────┴──judge──> JobState
+
+The status of a job alone is not believed where its pods show more: a PyTorchJob says Running while workers
+wait for a node, and a RayCluster stays ready while its head is gone. Nothing is Succeeded unless the status
+says so.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from trainyard.jobs.state.causes import failure_of_job, replaced_uids
+from trainyard.jobs.state.job_kinds import CANCELLED, RETRIES, annotations_of
+from trainyard.jobs.state.job_state import FailureClass, JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
+from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.pod_failures import suspects
+from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
+from trainyard.jobs.state.pytorch_reading import read_pytorchjob
+from trainyard.jobs.state.ray_reading import read_raycluster, read_rayjob
+from trainyard.jobs.state.reading import Phase, Reading, count
+from trainyard.jobs.state.trainjob_reading import read_trainjob
+
+_READERS: Mapping[str, Callable[[Observed], Reading]] = {
+    "pytorchjob": read_pytorchjob,
+    "hyperpod": read_pytorchjob,
+    "trainjob": read_trainjob,
+    "rayjob": read_rayjob,
+    "raycluster": read_raycluster,
+}
+_BY_RAY = ("rayjob", "raycluster")
+"""Their pods run before the command does."""
+_ENDED = {
+    Phase.SUCCEEDED: State.SUCCEEDED,
+    Phase.FAILED: State.FAILED,
+    Phase.UNCLEAR: State.UNKNOWN,
+}
+GONE = "The job is gone, and how it ended was not seen"
+
+
+def judge(observed: Observed, history: History | None = None) -> JobState:
+    """The state of the job. `history` makes the answer fuller: it knows dead pods that are gone."""
+    past = (history or History()).with_pods(observed.pods)
+    if observed.job is None:
+        return _base(observed, past, None, state=State.UNKNOWN, reason=GONE)
+    reading = _READERS[observed.kind.name](observed)
+    return _finished(observed, past, reading) or _interrupted(observed, past, reading) or _going(
+        observed, past, reading
+    )  # fmt: skip
+
+
+def after(observed: Observed, history: History) -> History:
+    """`history` and this observation."""
+    past = history.with_pods(observed.pods)
+    if past.ran or observed.job is None:
+        return past
+    reading = _READERS[observed.kind.name](observed)
+    counts = _counts(observed, reading)
+    return replace(past, ran=_all_run(observed, reading, counts) and not _is_over(reading))
+
+
+def _finished(observed: Observed, past: History, reading: Reading) -> JobState | None:
+    """Where the status says that the job has ended."""
+    if reading.phase is Phase.SUCCEEDED:
+        return _succeeded(observed, past, reading)
+    if reading.phase is Phase.FAILED:
+        if reading.failure_class is None and CANCELLED in annotations_of(observed.job or {}):
+            return _cancelled(observed, past, reading, "it was cancelled")
+        return _failed(observed, past, reading, failure_of_job(observed, past, reading))
+    if reading.phase is Phase.UNCLEAR:
+        return _base(observed, past, reading, state=State.UNKNOWN, reason=_sentence(reading.reason))
+    return None
+
+
+def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
+    """The status says that the job has succeeded; a pod that had failed before and was not healed says no."""
+    if observed.kind.name not in _BY_RAY:
+        found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
+        against = [
+            s for s in found if not s.healed and not s.consequence and _before(s.finished, reading.ended_at)
+        ]
+        if against:
+            failure = failure_of_job(observed, past, reading)
+            return _failed(observed, past, reading, failure)
+    return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))
+
+
+def _before(moment: float | None, end: float | None) -> bool:
+    """Whether a pod failed before the job had succeeded; a crash while it is taken down harms nothing."""
+    return end is not None and moment is not None and moment < end
+
+
+def _interrupted(observed: Observed, past: History, reading: Reading) -> JobState | None:
+    """Where the job ends although its status does not say so: deleted, cancelled, given up, or hopeless."""
+    job = observed.job or {}
+    if observed.deleted or (job.get("metadata") or {}).get("deletionTimestamp"):
+        return _cancelled(observed, past, reading, "somebody deleted it before it had ended")
+    if CANCELLED in annotations_of(job) and reading.phase in (Phase.SUSPENDED, Phase.NEW):
+        return _cancelled(observed, past, reading, "it was cancelled")
+    queue = read_queue(observed)
+    if queue is not None and queue.given_up and queue.waiting is not None:
+        requeued = re.search("re-?queu", queue.waiting.evidence, re.IGNORECASE)
+        failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
+        return _failed(
+            observed, past, reading, JobFailure(failure_class, (_sentence(queue.waiting.evidence),))
+        )
+    for trouble in troubles(observed.pods, now=observed.now, events=observed.events):
+        if trouble.hopeless:
+            failure = JobFailure(
+                trouble.waiting.failure_class,
+                (_sentence(trouble.waiting.evidence), "The job does not end by itself."),
+                rank=trouble.pod.rank,
+                pod=trouble.pod.name,
+                node=trouble.pod.node,
+            )
+            return _failed(observed, past, reading, failure)
+    return None
+
+
+def _going(observed: Observed, past: History, reading: Reading) -> JobState:
+    """The state of a job that has not ended."""
+    queue = read_queue(observed)
+    counts = _counts(observed, reading)
+    if reading.phase is Phase.SUSPENDED:
+        why = queue.waiting.evidence if queue is not None and queue.waiting else reading.reason
+        waiting = queue.waiting if queue is not None else None
+        return _base(observed, past, reading, state=State.QUEUED, reason=_sentence(why), waiting=waiting)
+    if _all_run(observed, reading, counts):
+        reason = reading.reason if reading.phase is Phase.RUNNING else "all of its pods run"
+        return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason))
+    waiting = _waiting(observed, queue)
+    state = _not_running(observed, past, reading)
+    reason = waiting.evidence if waiting else _progress(reading, counts)
+    return _base(observed, past, reading, state=state, reason=_sentence(reason), waiting=waiting)
+
+
+def _not_running(observed: Observed, past: History, reading: Reading) -> State:
+    live = [pod for pod in observed.pods if pod.live and not pod.deleting]
+    broken = any(pod.phase == "Failed" or pod.restarts or pod.deleting for pod in observed.pods)
+    if past.ran or broken or past.restarts(reading.wanted) or reading.phase is Phase.RESTARTING:
+        return State.RESTARTING
+    if not live and not observed.pods:
+        return State.PENDING
+    if any(pod.unschedulable for pod in live) or not any(pod.node for pod in observed.pods):
+        return State.PENDING
+    return State.STARTING
+
+
+def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
+    if observed.kind.name in _BY_RAY and reading.phase is not Phase.RUNNING:
+        return False
+    if reading.phase is Phase.SUSPENDED or not counts.present:
+        return False
+    busy = counts.running + counts.succeeded
+    return busy == counts.present and counts.running > 0 and busy >= (counts.wanted or 1)
+
+
+def _counts(observed: Observed, reading: Reading) -> PodCounts:
+    pods = observed.pods
+    return PodCounts(
+        wanted=reading.wanted,
+        present=len(pods),
+        running=sum(pod.running for pod in pods),
+        succeeded=sum(pod.phase == "Succeeded" for pod in pods),
+        failed=sum(pod.phase == "Failed" for pod in pods),
+    )
+
+
+def _waiting(observed: Observed, queue: QueueReading | None) -> Waiting | None:
+    found = troubles(observed.pods, now=observed.now, events=observed.events)
+    if found:
+        return found[0].waiting
+    if queue is not None and queue.waiting is not None:
+        return queue.waiting
+    wanted_more = not observed.pods
+    return trouble_of_events(observed.events) if wanted_more else None
+
+
+def _progress(reading: Reading, counts: PodCounts) -> str:
+    if not counts.present:
+        return reading.reason
+    return f"{counts.running + counts.succeeded} of {counts.wanted or counts.present} pods run"
+
+
+def _is_over(reading: Reading) -> bool:
+    return reading.phase in _ENDED
+
+
+def _cancelled(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
+    failure = JobFailure(FailureClass.CANCELLED, (_sentence(why),))
+    return _failed(observed, past, reading, failure)
+
+
+def _failed(observed: Observed, past: History, reading: Reading, failure: JobFailure) -> JobState:
+    reason = failure.evidence[0]
+    return replace(_base(observed, past, reading, state=State.FAILED, reason=reason), failure=failure)
+
+
+def _base(
+    observed: Observed,
+    past: History,
+    reading: Reading | None,
+    *,
+    state: State,
+    reason: str,
+    waiting: Waiting | None = None,
+) -> JobState:
+    wanted = reading.wanted if reading is not None else None
+    counts = _counts(observed, reading) if reading is not None else PodCounts(None, len(observed.pods))
+    retries = str(annotations_of(observed.job or {}).get(RETRIES) or "0")
+    ended = state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+    counted = reading.restarts if reading is not None else 0
+    return JobState(
+        job=observed.name,
+        namespace=observed.namespace,
+        kind=observed.kind.name,
+        state=state,
+        reason=reason,
+        waiting=waiting,
+        retries=int(retries) if retries.isascii() and retries.isdecimal() else 0,
+        restarts=max(past.restarts(wanted), counted, _created_anew(observed.events, wanted)),
+        pods=counts,
+        holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
+    )
+
+
+def _created_anew(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
+    """Pods that were made beyond the first ones, by the events of the training operator."""
+    made = sum(count(e.get("count"), 1) for e in events if e.get("reason") == "SuccessfulCreatePod")
+    return max(0, made - wanted) if wanted is not None else 0
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] if text and not text.startswith(("jobset", "pod")) else text

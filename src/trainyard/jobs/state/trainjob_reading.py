@@ -1,0 +1,60 @@
+"""Read the status of a TrainJob, with the JobSet and the Jobs that it consists of.
+
+A TrainJob that runs has no conditions at all: that it runs shows in `jobsStatus`, which counts Jobs and not
+pods. A condition Suspended with status False is one of a job that was resumed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.jobs.state.job_kinds import labels_of
+from trainyard.jobs.state.job_state import FailureClass
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.reading import Phase, Reading, count, field_of, said, since, true_conditions
+
+Json = Mapping[str, Any]
+_TRAINER = "node"
+"""The replicated Job that trains; others prepare data and models."""
+_TOO_LONG = "DeadlineExceeded"
+
+
+def read_trainjob(observed: Observed) -> Reading:
+    """The reading of a TrainJob."""
+    job, sets, jobs = observed.job or {}, observed.owned_of("JobSet"), observed.owned_of("Job")
+    true, wanted = true_conditions(job), _wanted(job, jobs)
+    restarts = _restarts(sets, jobs, failed="Failed" in true)
+    for name, phase in (("Failed", Phase.FAILED), ("Complete", Phase.SUCCEEDED)):
+        if name in true:
+            too_long = _TOO_LONG in str(true[name].get("reason"))
+            reached = FailureClass.TIME_LIMIT if too_long else None
+            return Reading(phase, said(true[name]), wanted, restarts, since(true[name]), reached)
+    if "Suspended" in true or field_of(job, "spec", "suspend") is True:
+        return Reading(
+            Phase.SUSPENDED, said(true.get("Suspended", {})) or "it is suspended", wanted, restarts
+        )
+    if any("RestartingJobSet" in true_conditions(found) for found in sets):
+        return Reading(Phase.RESTARTING, "its JobSet makes all Jobs anew", wanted, restarts)
+    active = [entry for entry in field_of(job, "status", "jobsStatus") or () if count(entry.get("active"))]
+    if active:
+        names = ", ".join(str(entry.get("name")) for entry in active)
+        return Reading(Phase.RUNNING, f"its Jobs are active: {names}", wanted, restarts)
+    if sets:
+        return Reading(Phase.WAITING, "its JobSet is there, its Jobs are not active", wanted, restarts)
+    return Reading(Phase.NEW, "its operator has not acted on it yet", wanted, restarts)
+
+
+def _wanted(job: Json, jobs: tuple[Json, ...]) -> int | None:
+    nodes = count(field_of(job, "spec", "trainer", "numNodes"))
+    trainers = [j for j in jobs if labels_of(j).get("jobset.sigs.k8s.io/replicatedjob-name") == _TRAINER]
+    return nodes or sum(count(field_of(j, "spec", "parallelism"), 1) for j in trainers) or None
+
+
+def _restarts(sets: tuple[Json, ...], jobs: tuple[Json, ...], *, failed: bool) -> int:
+    """Pods that the Jobs made anew; the failures that ended a Job are followed by nothing."""
+    anew = sum(
+        max(
+            0, count(field_of(j, "status", "failed")) - (1 if "Failed" in true_conditions(j) or failed else 0)
+        )
+        for j in jobs
+    )
+    return anew + sum(count(field_of(found, "status", "restarts")) for found in sets)

@@ -1,0 +1,140 @@
+"""The state of jobs for a terminal: the result first, why, what was last printed, the next command last."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.report.cluster.table import table
+
+Json = Mapping[str, Any]
+_SCRIPT = "scripts/manage_training_job.py"
+_LABEL = 12
+_MOST_LINES = 10
+_PAST = {"create": "created", "delete": "deleted", "suspend": "suspended", "deactivate": "deactivated"}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def status_lines(data: Json, *, width: int) -> list[str]:
+    """A job in full."""
+    lines = [f"{data['job']} ({data['kind']}) in {data['namespace']}: {data['state']}", ""]
+    for label, text in _facts(data):
+        first, *more = textwrap.wrap(text, max(30, width - _LABEL - 2), break_on_hyphens=False) or [""]
+        lines += [f"  {label:<{_LABEL}}{first}", *(" " * (_LABEL + 2) + part for part in more)]
+    last = (data.get("failure") or {}).get("lines") or []
+    if last:
+        lines += ["", "  last lines", *(f"    {line}" for line in last[-_MOST_LINES:])]
+    command = next_command(data)
+    return [*lines, "", f"  next        {command}"] if command else lines
+
+
+def told_line(data: Json) -> str:
+    """One plain line of a job that is followed."""
+    restarts = f", {_times(data['restarts'], 'restart')}" if data["restarts"] else ""
+    return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
+
+
+def next_command(data: Json) -> str:
+    """The command that goes on from here; empty where nothing is to be done."""
+    where = f"{data['job']} --namespace {data['namespace']}"
+    if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
+        return f"{_SCRIPT} resubmit {where}"
+    if data["state"] == "Failed":
+        return f"{_SCRIPT} logs {where} --previous --tail 50"
+    if data["holds"]:
+        return f"{_SCRIPT} delete {where}"
+    if data["waiting"]:
+        return f"{_SCRIPT} events {where}"
+    return "" if data["state"] in ("Succeeded", "Unknown") else f"{_SCRIPT} status {where} --follow"
+
+
+def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
+    """A line for each job."""
+    if not jobs:
+        return ["There are no jobs of ours here; --all-namespaces looks everywhere."]
+    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
+    rows = [
+        (
+            job["namespace"],
+            job["job"],
+            job["kind"],
+            job["state"],
+            _pods(job["pods"]),
+            str(job["restarts"]),
+            age_text(job["age_seconds"]),
+            "" if job["state"] in ("Running", "Succeeded") else job["reason"],
+        )
+        for job in jobs
+    ]
+    return table(heads, rows, width=width)
+
+
+def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
+    """A line for each event, the newest last."""
+    if not events:
+        return ["There are no events; a cluster keeps them for an hour."]
+    rows = [
+        (
+            age_text(event["age_seconds"]),
+            event["type"],
+            event["reason"],
+            event["object"],
+            event["message"] + (f" ({event['count']} times)" if event["count"] > 1 else ""),
+        )
+        for event in events
+    ]
+    return table(("age", "type", "reason", "object", "message"), rows, width=width)
+
+
+def change_lines(data: Json) -> list[str]:
+    """What was changed, or would be: `deleted pytorchjobs/llama`, `would delete pytorchjobs/llama`."""
+    if not data["changed"]:
+        return [f"would {change}" for change in data["changes"]]
+    parts = (change.partition(" ") for change in data["changes"])
+    return [f"{_PAST[verb]} {thing}" for verb, _, thing in parts]
+
+
+def age_text(seconds: float | None) -> str:
+    """`3 d`, `5 h`, `12 min` or `40 s`."""
+    if seconds is None:
+        return "?"
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def _facts(data: Json) -> Iterator[tuple[str, str]]:
+    failure, waiting = data["failure"], data["waiting"]
+    if failure:
+        yield "class", failure["class"]
+        yield from ((("why", "")[n > 0], text) for n, text in enumerate(failure["evidence"]))
+        yield from _place(failure)
+    else:
+        yield "why", data["reason"]
+    if waiting:
+        yield "waits for", f"{waiting['class']}"
+    yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
+    if data["restarts"] or data["retries"]:
+        yield "restarts", f"{data['restarts']} by the operator or its nodes, {data['retries']} submitted anew"
+
+
+def _place(failure: Json) -> Iterator[tuple[str, str]]:
+    parts = [
+        f"rank {failure['rank']}" if failure["rank"] is not None else "",
+        f"exit code {failure['exit_code']}" if failure["exit_code"] is not None else "",
+        f"pod {failure['pod']}" if failure["pod"] else "",
+        f"node {failure['node']}" if failure["node"] else "",
+    ]
+    if any(parts):
+        yield "first", ", ".join(part for part in parts if part)
+
+
+def _pods(pods: Json) -> str:
+    wanted = pods["wanted"] if pods["wanted"] is not None else pods["present"]
+    parts = [f"{pods['running']} of {wanted} running"]
+    parts += [f"{pods[name]} {name}" for name in ("succeeded", "failed") if pods[name]]
+    return ", ".join(parts)
+
+
+def _times(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number != 1 else ''}"

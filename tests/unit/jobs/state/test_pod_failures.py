@@ -1,0 +1,392 @@
+"""The cause of a failure: each status, exit code and event x each kind; which of several pods comes first."""
+
+import itertools
+from typing import Any
+
+import pytest
+from tests.unit.jobs.state.shapes import (
+    NOW,
+    condition,
+    ended,
+    event,
+    job,
+    pod,
+    running,
+    seen,
+    terminated,
+    waiting,
+)
+
+from trainyard.errors import ExitCode
+from trainyard.jobs.state.job_state import FailureClass, JobFailure, State
+from trainyard.jobs.state.log_lines import class_of_lines, first_failure
+from trainyard.jobs.state.observed import History
+from trainyard.jobs.state.pod_facts import pod_facts, time_of
+from trainyard.jobs.state.pod_troubles import PATIENCE
+from trainyard.jobs.state.state_machine import judge
+
+Json = dict[str, Any]
+KINDS = ("pytorchjob", "hyperpod", "trainjob")
+FAILED: Json = {"conditions": [condition("Created"), condition("Failed", message="the operator says so")]}
+LOW = "The node was low on resource: {}. Threshold quantity: 104857600, available: 96Mi."
+PODS: dict[str, tuple[Json, str, int | None]] = {
+    "exit 1": (ended(1), "user-code", 1),
+    "exit 2": (ended(2), "configuration", 2),
+    "exit 5": (ended(5), "hang", 5),
+    "exit 75": (ended(75), "preempted", 75),
+    "exit 126": (ended(126), "configuration", 126),
+    "exit 127": (ended(127), "configuration", 127),
+    "exit 128": (ended(128, reason="StartError", text="exec: no such file"), "configuration", 128),
+    "exit 130": (ended(130), "cancelled", 130),
+    "exit 134": (ended(134), "unknown", 134),
+    "exit 135": (ended(135), "data-loader", 135),
+    "exit 137": (ended(137), "unknown", 137),
+    "exit 139": (ended(139), "user-code", 139),
+    "exit 143": (ended(143), "preempted", 143),
+    "exit 255": (ended(255), "unknown", 255),
+    "OOMKilled": (ended(137, reason="OOMKilled"), "oom-host", 137),
+    "OOMKilled with 1": (ended(1, reason="OOMKilled"), "oom-host", 1),
+    "unknown to its node": (ended(137, reason="ContainerStatusUnknown"), "node-lost", None),
+    "evicted for disk": (
+        pod(phase="Failed", reason="Evicted", message=LOW.format("ephemeral-storage")),
+        "disk-full",
+        None,
+    ),
+    "evicted for an emptyDir": (
+        pod(
+            phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "x" exceeds the limit "1Gi".'
+        ),
+        "disk-full",
+        None,
+    ),
+    "evicted for memory": (
+        pod(phase="Failed", reason="Evicted", message=LOW.format("memory")),
+        "oom-host",
+        None,
+    ),
+    "evicted for something": (
+        pod(phase="Failed", reason="Evicted", message=LOW.format("pids")),
+        "node-lost",
+        None,
+    ),
+    "started after it was evicted": (
+        {**ended(137, reason="ContainerStatusUnknown", disruption="TerminationByKubelet")},
+        "node-lost",
+        None,
+    ),
+    "preempted": (ended(137, disruption="PreemptionByScheduler", deleting=True), "preempted", 137),
+    "taint": (ended(137, disruption="DeletionByTaintManager", deleting=True), "node-lost", 137),
+    "pod collector": (pod(phase="Failed", disruption="DeletionByPodGC"), "node-lost", None),
+    "drained": (ended(143, disruption="EvictionByEvictionAPI", deleting=True), "preempted", 143),
+    "node shut down": (
+        pod(phase="Failed", reason="NodeShutdown", message="imminent node shutdown"),
+        "node-lost",
+        None,
+    ),
+    "device fault": (
+        pod(phase="Failed", reason="UnexpectedAdmissionError", message="no devices"),
+        "hardware",
+        None,
+    ),
+    "no room after all": (
+        pod(phase="Failed", reason="OutOfnvidia.com/gpu", message="x"),
+        "unschedulable",
+        None,
+    ),
+    "pod deadline": (pod(phase="Failed", reason="DeadlineExceeded"), "time-limit", None),
+    "no word": (pod(phase="Failed"), "unknown", None),
+}
+
+
+def failure_of(kind: str, pods: list[Json], history: History | None = None, **more: Any) -> JobFailure:
+    state = judge(seen(kind, job(kind, nodes=4, **FAILED), pods, **more), history)
+    assert state.state is State.FAILED
+    assert state.failure is not None
+    return state.failure
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_that_failed_gives_the_class_the_code_and_the_rank(kind: str, name: str) -> None:
+    raw, failure_class, code = PODS[name]
+    raw = {
+        **raw,
+        "metadata": {**raw["metadata"], "labels": {"batch.kubernetes.io/job-completion-index": "3"}},
+    }
+    failure = failure_of(kind, [*running(3), raw])
+    assert (failure.failure_class, failure.exit_code, failure.rank) == (failure_class, code, 3)
+    assert raw["metadata"]["name"] in failure.evidence[0]
+    assert "the operator says so" in failure.evidence[-1]
+
+
+def test_an_exit_with_a_good_checkpoint_is_told_to_scripts() -> None:
+    state = judge(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(75)]))
+    assert state.exit_code == ExitCode.STOPPED
+    assert judge(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(1)])).exit_code == ExitCode.NO
+
+
+def test_a_kill_on_a_node_without_memory_is_no_riddle() -> None:
+    starved = event("SystemOOM", "victim process: python", involved={"kind": "Node", "name": "gpu-0"})
+    assert failure_of("pytorchjob", [ended(137)], events=[starved]).failure_class == "oom-host"
+    elsewhere = event("SystemOOM", "victim", involved={"kind": "Node", "name": "gpu-9"})
+    assert failure_of("pytorchjob", [ended(137)], events=[elsewhere]).failure_class == "unknown"
+
+
+FIRST = ended(1, name="first", rank=2, at=NOW - 10)
+LATER: dict[str, Json] = {
+    "killed later": ended(137, name="later", rank=0, at=NOW - 5),
+    "taken down before": ended(143, name="later", rank=0, at=NOW - 20, deleting=True),
+    "in the same second, a higher rank": ended(1, name="later", rank=3, at=NOW - 10),
+    "restarted in place before": pod(
+        "later", rank=0, restarts=1, last=terminated(137, at=NOW - 60), state={"running": {}}
+    ),
+    "without a time": ended(137, name="later", rank=0, reason="ContainerStatusUnknown"),
+    "well": ended(0, name="later", rank=0, at=NOW - 30),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_first_that_failed_is_the_cause(later: str, order: int) -> None:
+    pods = [FIRST, LATER[later]][::order]
+    failure = failure_of("trainjob", pods)
+    assert (failure.pod, failure.rank, failure.exit_code) == ("first", 2, 1)
+
+
+def test_within_one_second_the_better_evidence_comes_first() -> None:
+    vague = ended(1, name="vague", rank=0, at=NOW)
+    clear = ended(137, name="clear", rank=3, at=NOW, reason="OOMKilled")
+    for pods in itertools.permutations([vague, clear]):
+        assert failure_of("trainjob", list(pods)).pod == "clear"
+
+
+def test_a_dead_pod_that_the_operator_replaced_is_no_cause_while_there_is_another() -> None:
+    dead = seen("trainjob", None, [ended(137, name="old", rank=1, uid="old", at=NOW - 500)])
+    history = History().with_pods(dead.pods)
+    failure = failure_of("trainjob", [pod("new", rank=1), ended(1, name="cause", rank=2)], history)
+    assert (failure.pod, failure.exit_code) == ("cause", 1)
+
+
+def test_a_dead_pod_that_is_gone_is_the_cause_where_there_is_no_other() -> None:
+    dead = seen(
+        "trainjob", None, [ended(139, name="gone", rank=1, text="Fatal Python error\nSegmentation fault")]
+    )
+    failure = failure_of("trainjob", [], History().with_pods(dead.pods))
+    assert (failure.pod, failure.rank, failure.exit_code) == ("gone", 1, 139)
+    assert failure.lines == ("Fatal Python error", "Segmentation fault")
+
+
+def test_a_pod_that_loses_its_end_when_it_is_deleted_keeps_it_here() -> None:
+    first = seen("trainjob", None, [ended(139, name="x", rank=1, uid="u")]).pods
+    stripped = seen("trainjob", None, [pod("x", "Failed", rank=1, uid="u", deleting=True)]).pods
+    failure = failure_of("trainjob", [], History().with_pods(first).with_pods(stripped))
+    assert failure.exit_code == 139
+
+
+TORCHRUN = """\
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-20_21:46:02
+  rank      : 9 (local_rank: 1)
+  exitcode  : -15 (pid: 411)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-20_21:46:01
+  host      : job-worker-0
+  rank      : 11 (local_rank: 3)
+  exitcode  : -9 (pid: 413)
+  error_file: <N/A>
+============================================================"""
+
+
+def test_torchrun_names_the_process_within_the_pod() -> None:
+    failure = failure_of("pytorchjob", [ended(1, text=TORCHRUN, rank=1)])
+    assert (failure.rank, failure.exit_code) == (11, 137)
+    assert "rank 11" in failure.evidence[1]
+    assert first_failure(["no report"]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "oom-gpu"),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", "oom-gpu"),
+        ("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "oom-gpu"),
+        ("number of nan iterations: 0", None),
+        ("OSError: [Errno 28] No space left on device", None),
+        ("", None),
+    ],
+)
+def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str | None) -> None:
+    found = class_of_lines(["epoch 1", line, "bye"])
+    assert found == (FailureClass(expected) if expected else None)
+    failure = failure_of("trainjob", [ended(1, text=f"epoch 1\n{line}\nbye")])
+    assert failure.failure_class == (expected or "user-code")
+    killed = failure_of("trainjob", [ended(137, reason="OOMKilled", text=f"epoch 1\n{line}")])
+    assert killed.failure_class == "oom-host"
+
+
+RAY_FAILURES = [
+    (
+        {"jobStatus": "FAILED", "reason": "AppFailed", "message": "Job failed with exit code 3"},
+        "user-code",
+        3,
+    ),
+    (
+        {
+            "jobStatus": "FAILED",
+            "reason": "AppFailed",
+            "message": "torch.OutOfMemoryError: CUDA out of memory.",
+        },
+        "oom-gpu",
+        None,
+    ),
+    ({"jobStatus": "RUNNING", "reason": "DeadlineExceeded"}, "time-limit", None),
+    ({"jobStatus": "STOPPED", "reason": "AppFailed"}, "cancelled", None),
+    ({"jobStatus": "", "reason": "AppFailed", "message": "Ray job not found"}, "unknown", None),
+]
+
+
+@pytest.mark.parametrize(("status", "failure_class", "code"), RAY_FAILURES)
+def test_a_rayjob_says_itself_why_its_command_failed(
+    status: Json, failure_class: str, code: int | None
+) -> None:
+    submitter = ended(1, name="job-submitter", rank=None)
+    state = judge(
+        seen("rayjob", job("rayjob", jobDeploymentStatus="Failed", **status), [*running(), submitter])
+    )
+    assert state.failure is not None
+    assert (state.failure.failure_class, state.failure.exit_code) == (failure_class, code)
+
+
+def test_a_head_that_was_killed_is_the_cause_of_a_failed_rayjob() -> None:
+    head = ended(137, name="head", reason="OOMKilled", rank=0)
+    raw = job("rayjob", jobDeploymentStatus="Failed", jobStatus="FAILED", reason="AppFailed", message="lost")
+    state = judge(seen("rayjob", raw, [head]))
+    assert state.failure is not None
+    assert (state.failure.failure_class, state.failure.pod) == ("oom-host", "head")
+
+
+PULLS = [
+    ("ErrImagePull", 'failed to resolve reference "x:1": not found', 5, False, "image-pull"),
+    ("ImagePullBackOff", 'Back-off pulling image "x:1": ErrImagePull: not found', 5, True, "image-pull"),
+    ("ImagePullBackOff", "Back-off: 403 Forbidden", 5, True, "image-pull"),
+    (
+        "ImagePullBackOff",
+        "Back-off: unexpected status 503 Service Unavailable: not found",
+        5,
+        False,
+        "image-pull",
+    ),
+    ("ImagePullBackOff", 'Back-off pulling image "x:1"', 5, False, "image-pull"),
+    ("ImagePullBackOff", 'Back-off pulling image "x:1"', PATIENCE + 60, True, "image-pull"),
+    ("ErrImagePull", "write /var/lib/x: no space left on device", PATIENCE + 60, True, "disk-full"),
+    ("InvalidImageName", "couldn't parse image", 1, True, "image-pull"),
+    ("ErrImageNeverPull", "not present", 1, True, "image-pull"),
+    ("CreateContainerConfigError", 'secret "hf" not found', 5, False, "configuration"),
+    ("CreateContainerConfigError", 'secret "hf" not found', 120, True, "configuration"),
+    ("CreateContainerError", "context deadline exceeded", 120, False, "configuration"),
+    ("CrashLoopBackOff", "back-off 5m0s", 9999, False, "unknown"),
+    ("ContainerCreating", "", 9999, False, None),
+    ("PodInitializing", "", 9999, False, None),
+]
+
+
+@pytest.mark.parametrize(("reason", "message", "age", "hopeless", "failure_class"), PULLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_can_heal_is_waited_for_and_what_cannot_is_not(
+    kind: str, reason: str, message: str, age: float, hopeless: bool, failure_class: str | None
+) -> None:
+    stuck = pod("job-1", "Pending", rank=1, state=waiting(reason, message), age=age)
+    state = judge(seen(kind, job(kind), [pod("job-0"), stuck]))
+    if hopeless:
+        assert state.failure is not None
+        assert (state.state, state.failure.failure_class) == (State.FAILED, failure_class)
+        assert (state.failure.rank, state.holds) == (1, True)
+        return
+    assert (state.state, state.failure) == (State.STARTING, None)
+    assert (state.waiting.failure_class if state.waiting else None) == failure_class
+    assert message in state.reason
+
+
+def test_before_kubernetes_1_32_only_an_event_says_why_a_pull_is_tried_again() -> None:
+    stuck = pod(
+        "job-1", "Pending", rank=1, uid="u1", state=waiting("ImagePullBackOff", 'Back-off pulling image "x"')
+    )
+    why = event(
+        "Failed", 'Failed to pull image "x": not found', kind="Warning", involved={"kind": "Pod", "uid": "u1"}
+    )
+    state = judge(seen("pytorchjob", job("pytorchjob"), [stuck], events=[why]))
+    assert state.state is State.FAILED
+
+
+def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
+    lost = pod("job-1", rank=1, deleting=True, ready=False, disruption="DeletionByTaintManager")
+    raw = job("pytorchjob", conditions=[condition("Created"), condition("Running")])
+    state = judge(seen("pytorchjob", raw, [pod("job-0"), lost]))
+    assert state.state is State.RESTARTING
+    assert state.waiting is not None
+    assert state.waiting.failure_class == FailureClass.NODE_LOST
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-11-20T21:58:54Z", 1795211934.0),
+        ("2026-11-20T21:58:54.123456Z", 1795211934.123456),
+        ("0001-01-01T00:00:00Z", None),
+        ("1970-01-01T00:00:00Z", None),
+        ("", None),
+        (None, None),
+        (17, None),
+        ("yesterday", None),
+    ],
+)
+def test_times_that_are_none_are_not_believed(text: object, seconds: float | None) -> None:
+    assert time_of(text) == seconds
+
+
+RANKS = [
+    (
+        {"training.kubeflow.org/replica-type": "master", "training.kubeflow.org/replica-index": "0"},
+        "job-master-0",
+        0,
+    ),
+    (
+        {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "2"},
+        "job-master-0",
+        3,
+    ),
+    (
+        {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "2"},
+        "job-worker-0",
+        2,
+    ),
+    ({"batch.kubernetes.io/job-completion-index": "7"}, "", 7),
+    ({"ray.io/node-type": "head"}, "", 0),
+    ({"ray.io/node-type": "worker"}, "", None),
+    ({"training.kubeflow.org/replica-index": "x"}, "", None),
+]
+
+
+@pytest.mark.parametrize(("labels", "address", "rank"), RANKS)
+def test_the_rank_of_a_pod_is_read_from_its_labels(
+    labels: dict[str, str], address: str, rank: int | None
+) -> None:
+    raw = pod(rank=None, labels=labels)
+    if address:
+        raw["spec"]["containers"] = [{"env": [{"name": "MASTER_ADDR", "value": address}]}]
+    assert pod_facts(raw).rank == rank
+
+
+@pytest.mark.parametrize(
+    "raw", [{}, {"metadata": None, "spec": None, "status": None}, {"status": {"conditions": None}}]
+)
+def test_a_pod_of_any_shape_is_read(raw: Json) -> None:
+    assert pod_facts(raw).phase == "Pending"

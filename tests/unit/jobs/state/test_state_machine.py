@@ -1,0 +1,324 @@
+"""The state machine over generated statuses: every kind x what its status says x what its pods show.
+
+The expected answer comes from rules on the generated words, never from the code that is tested.
+"""
+
+import itertools
+from typing import Any
+
+import pytest
+from tests.unit.jobs.state.shapes import (
+    condition,
+    ended,
+    event,
+    job,
+    pod,
+    running,
+    seen,
+    terminated,
+    waiting,
+    workload,
+)
+
+from trainyard.errors import ExitCode
+from trainyard.jobs.state.job_state import FailureClass, State
+from trainyard.jobs.state.observed import History
+from trainyard.jobs.state.state_machine import after, judge
+
+Json = dict[str, Any]
+SAYS: dict[str, dict[str, Json]] = {
+    "pytorchjob": {
+        "nothing": {},
+        "running": {"conditions": [condition("Created"), condition("Running")]},
+        "restarting": {"conditions": [condition("Created"), condition("Restarting")]},
+        "succeeded": {
+            "conditions": [condition("Created"), condition("Running", "False"), condition("Succeeded")]
+        },
+        "failed": {"conditions": [condition("Created"), condition("Running", "False"), condition("Failed")]},
+        "suspended": {"conditions": [condition("Created"), condition("Suspended")]},
+    },
+    "hyperpod": {
+        "nothing": {},
+        "running": {"conditions": [condition("Created"), condition("PodsRunning"), condition("Running")]},
+        "succeeded": {"conditions": [condition("Created"), condition("Completed")]},
+        "failed": {"conditions": [condition("Created"), condition("Failed")]},
+        "suspended": {"conditions": [condition("Suspended")]},
+    },
+    "trainjob": {
+        "nothing": {},
+        "running": {"jobsStatus": [{"name": "node", "active": 1, "ready": 1}]},
+        "succeeded": {"conditions": [condition("Suspended", "False"), condition("Complete")]},
+        "failed": {"conditions": [condition("Suspended", "False"), condition("Failed", reason="FailedJobs")]},
+        "suspended": {"conditions": [condition("Suspended")]},
+    },
+    "rayjob": {
+        "nothing": {},
+        "running": {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"},
+        "restarting": {"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"},
+        "succeeded": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"},
+        "failed": {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": "AppFailed"},
+        "suspended": {"jobDeploymentStatus": "Suspended"},
+    },
+    "raycluster": {
+        "nothing": {},
+        "running": {"state": "ready", "conditions": [condition("HeadPodReady")]},
+        "suspended": {"state": "suspended", "conditions": [condition("RayClusterSuspended")]},
+    },
+}
+PODS: dict[str, list[Json]] = {
+    "none": [],
+    "run": running(),
+    "one waits for a node": [pod("job-0"), pod("job-1", "Pending", rank=1, unschedulable="0/4 nodes")],
+    "one starts": [pod("job-0"), pod("job-1", "Pending", rank=1, state=waiting("ContainerCreating"))],
+    "all wait for a node": [pod(f"job-{n}", "Pending", rank=n, unschedulable="0/4") for n in (0, 1)],
+    "one failed": [pod("job-0"), ended(1, name="job-1", rank=1)],
+    "one runs after a restart": [pod("job-0"), pod("job-1", rank=1, restarts=2, last=terminated(137))],
+    "one loops": [
+        pod("job-0"),
+        pod("job-1", rank=1, ready=False, restarts=3, state=waiting("CrashLoopBackOff"), last=terminated(1)),
+    ],
+    "one is not ready": [pod("job-0"), pod("job-1", rank=1, ready=False)],
+    "one is lost": [pod("job-0"), pod("job-1", rank=1, deleting=True, disruption="DeletionByTaintManager")],
+    "ended well": [ended(0, name=f"job-{n}", rank=n) for n in (0, 1)],
+}
+CASES = [(kind, says, pods) for kind in SAYS for says, pods in itertools.product(SAYS[kind], PODS)]
+
+
+def expected(kind: str, says: str, pods: str) -> State:
+    """The rule: an end or a suspension by the status stands; otherwise the pods say how far the job is."""
+    ends = {"succeeded": State.SUCCEEDED, "failed": State.FAILED, "suspended": State.QUEUED}
+    if says in ends:
+        return ends[says]
+    if pods in ("run", "one runs after a restart"):
+        on_ray = kind in ("rayjob", "raycluster")
+        if not on_ray or says == "running":
+            return State.RUNNING
+    if says == "restarting" or pods in ("one failed", "one loops", "one is lost", "one runs after a restart"):
+        return State.RESTARTING
+    if pods in ("none", "one waits for a node", "all wait for a node"):
+        return State.PENDING
+    return State.STARTING
+
+
+@pytest.mark.parametrize(("kind", "says", "pods"), CASES, ids=["-".join(c).replace(" ", "_") for c in CASES])
+def test_status_and_pods_together_are_the_state(kind: str, says: str, pods: str) -> None:
+    state = judge(seen(kind, job(kind, **SAYS[kind][says]), PODS[pods]))
+    assert state.state is expected(kind, says, pods)
+    assert (state.failure is not None) == (state.state is State.FAILED)
+    assert state.reason
+    assert (state.exit_code == ExitCode.DONE) == (state.state is State.SUCCEEDED)
+
+
+@pytest.mark.parametrize("kind", SAYS)
+@pytest.mark.parametrize("status", ["False", "Unknown", ""])
+def test_a_condition_that_does_not_hold_ends_nothing(kind: str, status: str) -> None:
+    types = ("Succeeded", "Complete", "Completed", "Failed", "Suspended", "RayClusterSuspended")
+    raw = job(kind, **{**SAYS[kind]["running"], "conditions": [condition(t, status) for t in types]})
+    assert judge(seen(kind, raw, running())).state is State.RUNNING
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod", "trainjob"])
+@pytest.mark.parametrize("says", ["succeeded", "failed"])
+def test_the_order_of_conditions_says_nothing(kind: str, says: str) -> None:
+    conditions = [condition("Created"), *SAYS[kind][says]["conditions"]]
+    found = {
+        judge(seen(kind, job(kind, conditions=list(order)))).state
+        for order in itertools.permutations(conditions)
+    }
+    assert found == {State.SUCCEEDED if says == "succeeded" else State.FAILED}
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod"])
+def test_a_job_that_says_both_has_not_succeeded(kind: str) -> None:
+    ends = [condition("Succeeded"), condition("Completed"), condition("Failed")]
+    for order in itertools.permutations(ends):
+        assert judge(seen(kind, job(kind, conditions=list(order)))).state is State.FAILED
+
+
+RAY = [
+    (deployment, command)
+    for deployment in (
+        "", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed", "Suspending",
+        "Suspended", "Retrying",
+    )
+    for command in ("", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("deployment", "command"), RAY)
+def test_only_both_statuses_of_a_rayjob_together_are_success(deployment: str, command: str) -> None:
+    raw = job("rayjob", jobDeploymentStatus=deployment, jobStatus=command)
+    state = judge(seen("rayjob", raw, running())).state
+    assert (state is State.SUCCEEDED) == (deployment == "Complete" and command == "SUCCEEDED")
+    failed = deployment in ("Failed", "ValidationFailed") or (
+        deployment == "Complete" and command in ("STOPPED", "FAILED")
+    )
+    assert (state is State.FAILED) == failed
+
+
+def test_a_master_that_succeeds_after_a_worker_died_is_no_success() -> None:
+    raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
+    died = [ended(0, name="job-master-0"), ended(1, name="job-worker-0", rank=1, at=1_794_999_900)]
+    state = judge(seen("pytorchjob", raw, died))
+    assert (state.state, state.failure and state.failure.rank) == (State.FAILED, 1)
+    crashed = [ended(0, name="job-master-0"), ended(139, name="job-worker-0", rank=1, at=1_795_000_009)]
+    assert judge(seen("pytorchjob", raw, crashed)).state is State.SUCCEEDED
+    taken_down = [ended(0, name="job-master-0"), ended(143, name="job-worker-0", rank=1, deleting=True)]
+    assert judge(seen("pytorchjob", raw, taken_down)).state is State.SUCCEEDED
+
+
+def test_a_failure_that_healed_does_not_turn_a_success_red() -> None:
+    history = History().with_pods(
+        seen("pytorchjob", None, [ended(137, name="job-worker-0", rank=1, at=1.79e9)]).pods
+    )
+    raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
+    observed = seen("pytorchjob", raw, [ended(0, name="job-master-0"), ended(0, name="job-worker-0", rank=1)])
+    state = judge(observed, history)
+    assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
+
+
+@pytest.mark.parametrize("kind", SAYS)
+def test_a_job_that_was_deleted_is_never_green_and_never_waited_for(kind: str) -> None:
+    gone = judge(seen(kind, None))
+    assert (gone.state, gone.ended, gone.exit_code) == (State.UNKNOWN, True, ExitCode.NO)
+    deleted = judge(seen(kind, job(kind, **SAYS[kind]["running"]), running(), deleted=True))
+    assert deleted.failure is not None
+    assert (deleted.state, deleted.failure.failure_class) == (State.FAILED, FailureClass.CANCELLED)
+    if "succeeded" in SAYS[kind]:
+        ended_before = judge(seen(kind, job(kind, **SAYS[kind]["succeeded"]), deleted=True))
+        assert ended_before.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
+@pytest.mark.parametrize(
+    ("conditions", "words", "failure_class"),
+    [
+        (
+            [condition("QuotaReserved", "False", "Pending", "insufficient unused quota")],
+            "insufficient",
+            "quota",
+        ),
+        (
+            [condition("QuotaReserved"), condition("Evicted", "False", message="Previously: x")],
+            "checks",
+            "quota",
+        ),
+        ([condition("Evicted", reason="Preempted", message="to a higher one")], "higher", "preempted"),
+        ([condition("Evicted", reason="PodsReadyTimeout")], "PodsReadyTimeout", "unschedulable"),
+        ([], "no reason", "quota"),
+    ],
+)
+def test_a_job_that_kueue_holds_is_queued_and_never_failed(
+    kind: str, conditions: list[Json], words: str, failure_class: str
+) -> None:
+    raw = job(kind, **SAYS[kind]["suspended"])
+    state = judge(seen(kind, raw, owned=[workload(*conditions)]))
+    assert (state.state, state.failure) == (State.QUEUED, None)
+    assert words in state.reason
+    assert state.waiting is not None
+    assert state.waiting.failure_class == failure_class
+
+
+def test_a_workload_that_kueue_gave_up_is_not_waited_for() -> None:
+    over = condition(
+        "Evicted", reason="Deactivated", message="exceeding the maximum number of re-queuing retries"
+    )
+    raw = job("pytorchjob", **SAYS["pytorchjob"]["suspended"])
+    state = judge(seen("pytorchjob", raw, owned=[workload(over, active=False)]))
+    assert state.failure is not None
+    assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.UNSCHEDULABLE)
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
+def test_a_cancelled_job_has_failed_as_cancelled(kind: str) -> None:
+    raw = job(kind, **SAYS[kind]["suspended"])
+    raw["metadata"]["annotations"] = {
+        "trainyard.dev/cancelled": "2026-11-20T00:00:00Z",
+        "trainyard.dev/retries": "2",
+    }
+    state = judge(seen(kind, raw))
+    assert state.failure is not None
+    assert (state.state, state.failure.failure_class, state.retries) == (
+        State.FAILED, FailureClass.CANCELLED, 2,
+    )  # fmt: skip
+
+
+REFUSALS = [
+    ('pods "job-worker-1" is forbidden: exceeded quota: gpus, requested: 8, used: 8, limited: 8', "quota"),
+    (
+        'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation',
+        "configuration",
+    ),
+    ('admission webhook "x" denied the request: no', "configuration"),
+]
+
+
+@pytest.mark.parametrize(("message", "failure_class"), REFUSALS)
+def test_pods_that_are_not_even_made_say_why(message: str, failure_class: str) -> None:
+    events = [event("FailedCreatePod", message, kind="Warning"), event("SuccessfulCreateService")]
+    state = judge(seen("pytorchjob", job("pytorchjob"), events=events))
+    assert state.state is State.PENDING
+    assert state.waiting is not None
+    assert (state.waiting.failure_class, state.reason[1:]) == (failure_class, message[1:])
+
+
+def test_a_raycluster_that_is_refused_says_so_only_in_an_event() -> None:
+    events = [
+        event("InvalidRayClusterSpec", "headGroupSpec should have at least one container", kind="Warning")
+    ]
+    state = judge(seen("raycluster", job("raycluster"), events=events))
+    assert state.failure is not None
+    assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.CONFIGURATION)
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod", "trainjob"])
+def test_a_pod_that_is_made_anew_is_a_restart_until_it_runs(kind: str) -> None:
+    raw, history = job(kind, **SAYS[kind]["running"]), History()
+    sequence = [
+        (running(), State.RUNNING, 0),
+        ([running()[0], ended(137, name="job-1", rank=1, uid="dead")], State.RESTARTING, 0),
+        ([running()[0]], State.RESTARTING, 0),
+        ([running()[0], pod("job-1", "Pending", rank=1, uid="new", node="")], State.RESTARTING, 1),
+        ([running()[0], pod("job-1", rank=1, uid="new")], State.RUNNING, 1),
+    ]
+    first = [pod("job-0", uid="first"), pod("job-1", rank=1, uid="dead")]
+    for pods, state, restarts in sequence:
+        shown = [first[0] if p["metadata"]["name"] == "job-0" else p for p in pods]
+        if state is State.RUNNING and restarts == 0:
+            shown = first
+        observed = seen(kind, raw, shown)
+        history = after(observed, history)
+        found = judge(observed, history)
+        assert (found.state, found.restarts) == (state, restarts)
+
+
+def test_restarts_that_only_the_status_knows_are_told() -> None:
+    sets = {"kind": "JobSet", "status": {"restarts": 2}}
+    made = {"kind": "Job", "status": {"failed": 3}, "metadata": {"labels": {}}}
+    raw = job("trainjob", **SAYS["trainjob"]["running"])
+    assert judge(seen("trainjob", raw, running(), owned=[sets, made])).restarts == 5
+    assert judge(seen("rayjob", job("rayjob", **SAYS["rayjob"]["failed"], failed=3))).restarts == 2
+    events = [event("SuccessfulCreatePod", f"Created pod: {n}", count=c) for n, c in (("a", 1), ("b", 4))]
+    raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
+    assert judge(seen("pytorchjob", raw, running(), events=events)).restarts == 3
+
+
+def test_a_jobset_that_restarts_is_no_failure() -> None:
+    restarting = {"kind": "JobSet", "status": {"conditions": [condition("RestartingJobSet")]}}
+    state = judge(seen("trainjob", job("trainjob"), owned=[restarting]))
+    assert state.state is State.RESTARTING
+
+
+def test_the_pods_of_an_ended_job_that_still_run_are_told() -> None:
+    raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
+    still = [ended(0, name="job-0"), pod("job-1", rank=1)]
+    assert judge(seen("pytorchjob", raw, still)).holds
+    assert not judge(seen("pytorchjob", raw, [ended(0), pod("job-1", rank=1, deleting=True)])).holds
+    assert not judge(seen("pytorchjob", job("pytorchjob", **SAYS["pytorchjob"]["running"]), still)).holds
+
+
+def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:
+    raw = job("pytorchjob", nodes=4, **SAYS["pytorchjob"]["running"])
+    assert judge(seen("pytorchjob", raw, running(2))).state is State.STARTING
+    elastic = {"elasticPolicy": {"minReplicas": 2}, "pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}
+    assert judge(seen("pytorchjob", {**raw, "spec": elastic}, running(2))).state is State.RUNNING
