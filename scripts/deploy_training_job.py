@@ -3,17 +3,15 @@
 
     preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
 
-Everything is checked before anything is sent, and all problems are named at once. A job of the same name and
-plan that is there already is taken up, so the same command goes on after a lost connection. Without a cluster
-(--kubeconfig, --context or --cluster), --dry-run prints the objects and asks nobody; with one, the API server
-is asked too. What follows -- is a command of your own in place of the trainer. More is in docs/jobs.md.
+Everything is checked before anything is sent, and all problems are named at once. A job of the same name
+and plan is taken up where it stands, so the same command goes on after a lost connection. --dry-run asks a
+cluster only where one is named. After -- comes a command in place of the trainer.
 
-Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image's
-            digest, or for the newest image of $ECR_REPOSITORY where none is named
-Writes:     the objects of the job into the cluster; --json prints the plan, the objects and the job's state
-Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong usage,
-            configuration or plan; 4 the cluster or AWS refused; 5 not ended in time; 75 stopped, send it
-again Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
+Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
+Writes:     the objects of the job into the cluster; --json prints the plan and the job's state
+Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
+            4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
+Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
             --instance-type p5.48xlarge --queue research --set compute.strategy=fsdp --monitor
 """
 
@@ -23,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,15 +30,14 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.jobs.state.job_state import JobState
-
-    from trainyard.cluster.looking import Looking
-    from trainyard.cluster.snapshot import Snapshot
+    from trainyard.cluster.fix import Step
+    from trainyard.cluster.preflight import Preflight
     from trainyard.config.schema import Config
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access
     from trainyard.jobs.job_plan import JobPlan
-    from trainyard.jobs.planning import JobRequest
+    from trainyard.jobs.job_request import JobRequest
+    from trainyard.jobs.state.job_state import JobState
 
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 HOUSE = Path(__file__).resolve().parent.parent
@@ -64,19 +62,18 @@ WHOLE = (
     ("--num-nodes", arguments.positive, 1, "default: 1"),
     ("--gpu-per-node", arguments.whole, None, "default: all of a node; 0 for none"),
     ("--nproc-per-node", arguments.processes, None, "processes of a pod; default: one a GPU"),
-    (
-        "--auto-retry",
-        arguments.whole,
-        0,
-        "how often the job may be sent again where that can heal; default: 0",
-    ),
+    ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
 )
-
-
 REPEATED = (
-    ("--tolerate", "KEY", "a taint"),
-    ("--env", "NAME=VALUE", "a variable"),
-    ("--accept", "CHECK", "a check of the cluster whose errors do not stop the job"),
+    ("--tolerate", "KEY", "tolerate a taint; may be repeated"),
+    ("--env", "NAME=VALUE", "set a variable; may be repeated"),
+    ("--accept", "CHECK", "go on where this check of the cluster fails; may be repeated"),
+)
+SWITCHES = (
+    ("--wait", "wait for the end of the job"),
+    ("--monitor", "the same, and tell how the job goes"),
+    ("--dry-run", "print the objects, send nothing"),
+    ("--json", "print plan, objects and state as JSON"),
 )
 
 
@@ -89,16 +86,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
     for flag, metavar, meaning in REPEATED:
-        parser.add_argument(
-            flag, action="append", default=[], metavar=metavar, help=f"{meaning}; may be repeated"
-        )
-    parser.add_argument("--wait", action="store_true", help="wait for the end of the job")
-    parser.add_argument("--monitor", action="store_true", help="the same, and tell how the job goes")
-    parser.add_argument(
-        "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="of --wait"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the objects, send nothing")
-    parser.add_argument("--json", action="store_true", help="print plan, objects and state as JSON")
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+    for flag, meaning in SWITCHES:
+        parser.add_argument(flag, action="store_true", help=meaning)
+    parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")
     parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
     args = parser.parse_args(argv)
     if args.cluster and (args.kubeconfig or args.context):
@@ -121,42 +112,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     access = reached(args)
     api = Api(access)
-    look = looking(args, config, access, api)
-    snapshot, refused = checked(args, config, look)
-    plan = planned(config, seen(asked(args, config), look, snapshot))
-    if args.dry_run:
-        return refused or show(args, plan, api=api)
-    return refused or deploy(args, plan, access, api)
+    found = checked(args, config, access, api)
+    seen = {"kind": found.kind, "namespace": found.look.demand.namespace, "image": found.image}
+    plan = planned(config, replace(asked(args, config), **seen, room=found.room))
+    if found.exit_code:
+        return found.exit_code
+    return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
-    """What the command line asks for, over what the configuration says."""
     from trainyard.gateways.git import git_facts
-    from trainyard.jobs.planning import JobRequest, provenance_of
+    from trainyard.jobs.job_request import provenance_of, request_of
 
-    cluster = config.cluster
-    return JobRequest(
-        name=args.job_name,
-        namespace=args.namespace or cluster.namespace or "default",
-        kind=(args.kind or cluster.kind).replace("auto", "pytorchjob"),
-        image=image_of(args, config),
-        nodes=args.num_nodes,
-        gpus_per_node=args.gpu_per_node,
-        processes_per_node=args.nproc_per_node,
-        instance_type=args.instance_type,
-        queue=args.queue or cluster.queue or "",
-        priority_class=args.priority_class,
-        secret=args.secret,
-        token_secret=args.hf_token_secret,
-        claim=args.volume,
-        mount_path=args.checkpoint_path,
-        tolerations=tuple(args.tolerate),
-        environment=dict(entry.split("=", 1) for entry in args.env),
-        command=tuple(args.own),
-        ray_cluster=args.ray_cluster,
-        auto_retry=args.auto_retry,
-        provenance=provenance_of(git_facts(HOUSE), HOUSE / "requirements-training.txt"),
-    )
+    origin = provenance_of(git_facts(HOUSE), HOUSE / "requirements-training.txt")
+    return request_of(vars(args), config, image=image_of(args, config), origin=origin)
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
@@ -170,7 +139,6 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
 
 
 def reached(args: argparse.Namespace) -> "Access":
-    """The cluster that is named."""
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
     from trainyard.run.outside import read_yaml
 
@@ -178,60 +146,32 @@ def reached(args: argparse.Namespace) -> "Access":
     return named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
 
 
-def looking(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Looking":
+def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
     from trainyard.cluster.demand import demand_of
+    from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.looking import Looking
-
-    given = {**vars(args), "image_uri": image_of(args, config)}
-    demand = demand_of(given, config.cluster, namespace=access.namespace)
-    return Looking(api, demand, server=access.server, context=access.context, now=time.time())
-
-
-def checked(args: argparse.Namespace, config: "Config", look: "Looking") -> "tuple[Snapshot, int]":
-    """The cluster as it is, and the exit code with which it refuses the job; storage and queue are made
-    first."""
-    from trainyard.cluster.fix import plan_fix, supplies_of
-    from trainyard.cluster.verdict import judge, verdict_record
+    from trainyard.cluster.preflight import preflight
     from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.report.cluster.verdict_text import answer, verdict_lines
     from trainyard.run.outside import read_yaml_documents
 
-    snapshot = look.snapshot(find_digest)
-    verdict = judge(snapshot, look.demand)
-    steps = plan_fix(verdict, supplies_of(config.cluster, read_yaml_documents))
-    lacking = [step for step in steps if step.automatic and step.check in ("storage", "queue")]
-    if lacking and not args.dry_run:
-        for step in lacking:
-            output.announce(step.check, step.what)
-            apply_all(look.api, step.objects)
-        snapshot = look.snapshot(find_digest)
-        verdict = judge(snapshot, look.demand)
-    data = {**verdict_record(verdict), **look.record(snapshot)}
-    refused = verdict.exit_code_without(args.accept)
-    if verdict.exit_code:
-        print("\n".join(verdict_lines(data, width=terminal.width())), file=sys.stderr)
-    status = "failed" if refused else "degraded" if verdict.exit_code else "ok"
-    output.announce("preflight", answer(data), status)
-    return snapshot, int(refused)
+    def apply(step: "Step") -> None:
+        output.announce(step.check, step.what)
+        apply_all(api, step.objects)
 
-
-def seen(request: "JobRequest", look: "Looking", snapshot: "Snapshot") -> "JobRequest":
-    """`request` with what the cluster says: kind, namespace, room on the nodes, digest of the image."""
-    from dataclasses import replace
-
-    from trainyard.cluster.images import pinned
-    from trainyard.cluster.kinds import chosen_kind
-    from trainyard.cluster.pod_room import room_for
-
-    return replace(
-        request,
-        kind=chosen_kind(look.demand, snapshot.resources).name,
-        namespace=look.demand.namespace,
-        room=room_for(snapshot, look.demand),
-        image=pinned(request.image, snapshot.image),
-    )
+    given = {**vars(args), "image_uri": image_of(args, config)}
+    demand = demand_of(given, config.cluster, namespace=access.namespace)
+    look = Looking(api, demand, server=access.server, context=access.context, now=time.time())
+    supplies = supplies_of(config.cluster, read_yaml_documents)
+    may_apply = None if args.dry_run else apply
+    found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=may_apply)
+    if found.verdict.exit_code:
+        print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
+    status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
+    output.announce("preflight", answer(found.record), status)
+    return found
 
 
 def planned(config: "Config", request: "JobRequest") -> "JobPlan":
@@ -265,31 +205,23 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
 def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
     """Send the job unless it is there already, and wait for it if asked to."""
     from trainyard.gateways.kubernetes.submitting import find, submit
-    from trainyard.jobs.existing_job import is_same_cluster, require_same_plan
+    from trainyard.jobs.existing_job import is_there
     from trainyard.jobs.kinds import KINDS as RENDERERS
 
-    kind = RENDERERS[plan.kind]
-    manifests = kind.rendered(plan)
-    before = find(api, manifests.job)
-    if before is not None:
-        require_same_plan(before, plan)
+    manifests = RENDERERS[plan.kind].rendered(plan)
+    if is_there(lambda body: find(api, body), manifests, plan):
         output.announce("job", f"{plan.name} is there already, with the same plan")
     else:
-        for cluster in manifests.clusters:
-            if (there := find(api, cluster)) is not None and is_same_cluster(there, cluster):
-                output.announce("cluster", f"RayCluster {cluster['metadata']['name']} is used again")
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
-    follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
     if args.wait or args.monitor:
-        state = followed(args, plan, access, kind=kind.FOLLOWED)
-        code = state.exit_code
-        data |= state.record()
-        status = "ok" if code == ExitCode.DONE else "failed"
-        output.announce("job", f"{plan.name}: {state.state.value}: {state.reason}", status)
+        state = followed(args, plan, access, kind=RENDERERS[plan.kind].FOLLOWED)
+        code, data = state.exit_code, data | state.record()
+        output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
+        follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
         output.announce("follow", follow, copied=True)
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})

@@ -4,18 +4,35 @@ The same plan is taken up where it stands. Another one is named with its differe
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.kinds.kind_of_manifest import Manifests
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
 """Parts of the resources that follow from what the nodes have at the moment."""
 _BY_CHECKOUT = ("commit", "dirty", "version")
 """Where the same configuration was sent from does not make it another job."""
+
+
+def is_there(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> bool:
+    """Whether the job is there already, as planned; `find` gives what the cluster has under an object's name.
+
+    Raises ConfigError where something of that name is there that is not as planned: it is left alone.
+    """
+    found = find(manifests.job)
+    if found is not None:
+        require_same_plan(found, plan)
+        return True
+    for cluster in manifests.clusters:
+        before = find(cluster)
+        if before is not None:
+            require_same_cluster(before, cluster)
+    return False
 
 
 def require_same_plan(found: Json, plan: JobPlan) -> None:
@@ -40,14 +57,11 @@ def require_same_plan(found: Json, plan: JobPlan) -> None:
 _ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job first"
 
 
-def is_same_cluster(found: Json, wanted: Json) -> bool:
-    """Whether a RayCluster that is there has the wanted specification.
-
-    Raises ConfigError where it has another one: it is left alone.
-    """
+def require_same_cluster(found: Json, wanted: Json) -> None:
+    """Raise ConfigError where a RayCluster that is there has another specification than the wanted one."""
     digest = _annotations(wanted)[CLUSTER_DIGEST]
     if _annotations(found).get(CLUSTER_DIGEST) == digest:
-        return True
+        return
     name = (found.get("metadata") or {}).get("name")
     raise ConfigError(
         f"RayCluster {name} is there already, with another specification, and is left alone. Nothing was "

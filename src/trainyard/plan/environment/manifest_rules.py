@@ -43,7 +43,7 @@ def judge_manifest(document: Located) -> Iterator[JudgedField]:
 
 
 def _said(
-    line: int, subject: str, where: str, severity: Severity, reason: str, remedy: str = "remove it"
+    line: int, subject: str, where: str, severity: Severity, *, reason: str, remedy: str = "remove it"
 ) -> JudgedField:
     return JudgedField(line, subject, Judgement(severity, reason, remedy), where)
 
@@ -58,8 +58,8 @@ def _ray_parameters(document: Located, title: str) -> Iterator[JudgedField]:
                     f"rayStartParams.{name}",
                     title,
                     Severity.ERROR,
-                    "the values are texts; a number is refused by the API server",
-                    f'write {name}: "{value}"',
+                    reason="the values are texts; a number is refused by the API server",
+                    remedy=f'write {name}: "{value}"',
                 )
 
 
@@ -76,8 +76,8 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
                 f"{role} containers",
                 title,
                 Severity.ERROR,
-                f"the operator's webhook refuses it: no container is called pytorch (there is {', '.join(names)})",
-                "name the container pytorch",
+                reason=f"the operator refuses it: no container is called pytorch ({', '.join(names)})",
+                remedy="name the container pytorch",
             )
     if not spec.mapping("runPolicy").text("cleanPodPolicy"):
         yield _said(
@@ -85,8 +85,8 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
             "runPolicy.cleanPodPolicy",
             title,
             Severity.WARNING,
-            "it is not set: pods that still run when the job has ended keep their GPUs",
-            "set cleanPodPolicy: Running",
+            reason="it is not set: pods that still run when the job has ended keep their GPUs",
+            remedy="set cleanPodPolicy: Running",
         )
 
 
@@ -97,7 +97,7 @@ def _pod(pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
             "hostNetwork",
             title,
             Severity.INFO,
-            "EFA does not need it; pods then share the ports of their node",
+            reason="EFA does not need it; pods then share the ports of their node",
         )
     yield from _volumes(pod, title)
     for container in pod.items_of("containers"):
@@ -119,8 +119,8 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
                 SHARED_MEMORY,
                 title,
                 Severity.WARNING,
-                "all pods of the node share the host's /dev/shm",
-                "use an emptyDir with medium: Memory and a sizeLimit",
+                reason="all pods of the node share the host's /dev/shm",
+                remedy="use an emptyDir with medium: Memory and a sizeLimit",
             )
         elif path.startswith(_LOCAL_DISKS) and re.search("checkpoint|ckpt|output", path + target):
             yield _said(
@@ -128,8 +128,8 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
                 f"volume {volume.text('name')}",
                 title,
                 Severity.WARNING,
-                f"{path} is on a disk of one node: its checkpoints are gone with it, and no other node has them",
-                "use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
+                reason=f"{path} is on a disk of one node: its checkpoints go with it, others lack them",
+                remedy="use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
             )
 
 
@@ -145,8 +145,8 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
                 name,
                 where,
                 Severity.ERROR,
-                f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
-                "give both the same number",
+                reason=f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
+                remedy="give both the same number",
             )
     if limits.text(GPU).number and not _has_shared_memory(container):
         yield _said(
@@ -154,8 +154,8 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
             SHARED_MEMORY,
             where,
             Severity.WARNING,
-            "it is not mounted: the 64 MiB that a container has are too few for data loaders and NCCL",
-            "mount an emptyDir with medium: Memory there",
+            reason="it is not mounted: the 64 MiB that a container has are too few for data loaders and NCCL",
+            remedy="mount an emptyDir with medium: Memory there",
         )
     yield from _interfaces(limits, pod, where, several=several)
     yield from _command(container, where, several=several)
@@ -181,8 +181,8 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
             EFA,
             where,
             Severity.ERROR,
-            f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
-            f"ask for {instance.efa}" if instance.efa else "remove it",
+            reason=f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
+            remedy=f"ask for {instance.efa}" if instance.efa else "remove it",
         )
     elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
         yield _said(
@@ -190,8 +190,8 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
             EFA,
             where,
             Severity.WARNING,
-            f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
-            f"ask for {instance.efa}",
+            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
+            remedy=f"ask for {instance.efa}",
         )
     if gpus > instance.gpus:
         yield _said(
@@ -199,8 +199,8 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
             GPU,
             where,
             Severity.ERROR,
-            f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
-            f"ask for at most {instance.gpus}",
+            reason=f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
+            remedy=f"ask for at most {instance.gpus}",
         )
 
 
@@ -214,8 +214,8 @@ def _command(container: Located, where: str, *, several: bool) -> Iterator[Judge
                 key,
                 where,
                 Severity.ERROR,
-                "the rank of a node is fixed in a template that its pods share: two nodes get the same rank",
-                "leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
+                reason="the rank of a node is fixed in a template that pods share: two nodes get the same rank",
+                remedy="leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
             )
 
 
@@ -228,6 +228,6 @@ def _image(container: Located, where: str) -> Iterator[JudgedField]:
             "image",
             where,
             Severity.WARNING,
-            f"{image[:80]} moves: pods that start later may run another image",
-            "name it with its digest (@sha256:…)",
+            reason=f"{image[:80]} moves: pods that start later may run another image",
+            remedy="name it with its digest (@sha256:…)",
         )

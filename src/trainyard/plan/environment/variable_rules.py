@@ -228,7 +228,7 @@ def _unless(harmless: tuple[str, ...], judgement: Judgement) -> Rule:
 
 
 _NO_TIMEOUT = _warning(
-    "neither NCCL nor torch reads it; the time-out of collectives is given to init_process_group (10 minutes)",
+    "neither NCCL nor torch reads it; the time-out of collectives is init_process_group's (10 minutes)",
     "remove it; hangs are found by TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC and by monitoring.hang_seconds",
 )
 _ABORTS = _error("libfabric ends the process where it is set")
