@@ -21,7 +21,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,16 +104,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.config.load import load_config
 
     config = load_config(args.config, args.set).config
-    named = args.kubeconfig or args.context or args.cluster
-    if args.dry_run and not named:
+    if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.kubernetes.api import Api
 
     access = reached(args)
     api = Api(access)
     found = checked(args, config, access, api)
-    seen = {"kind": found.kind, "namespace": found.look.demand.namespace, "image": found.image}
-    plan = planned(config, replace(asked(args, config), **seen, room=found.room))
+    place = found.look.demand.namespace
+    seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
+    plan = planned(config, seen)
     if found.exit_code:
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
@@ -165,8 +164,8 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     demand = demand_of(given, config.cluster, namespace=access.namespace)
     look = Looking(api, demand, server=access.server, context=access.context, now=time.time())
     supplies = supplies_of(config.cluster, read_yaml_documents)
-    may_apply = None if args.dry_run else apply
-    found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=may_apply)
+    change = None if args.dry_run else apply
+    found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=change)
     if found.verdict.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"

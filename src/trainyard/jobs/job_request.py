@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class JobRequest:
     provenance: Mapping[str, str] = field(default_factory=dict)
     room: NodeRoom | None = None
     """What the nodes of the cluster have; None where none was looked at."""
+
+    def seen(self, *, kind: str, namespace: str, image: str, room: NodeRoom | None) -> "JobRequest":
+        """The request as a cluster completes it."""
+        return replace(self, kind=kind, namespace=namespace, image=image, room=room)
 
 
 def request_of(

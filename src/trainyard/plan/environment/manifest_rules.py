@@ -214,7 +214,7 @@ def _command(container: Located, where: str, *, several: bool) -> Iterator[Judge
                 key,
                 where,
                 Severity.ERROR,
-                reason="the rank of a node is fixed in a template that pods share: two nodes get the same rank",
+                reason="the rank of a node is fixed in a template that pods share: two get the same rank",
                 remedy="leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
             )
 
