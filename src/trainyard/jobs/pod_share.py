@@ -16,7 +16,7 @@ def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: in
 
     Without a room, `settings` has the processors and the memory.
     """
-    share = gpus / room.gpus if room and room.gpus and gpus else 1.0
+    share = min(1.0, gpus / room.gpus) if room and room.gpus and gpus else 1.0
     cpu = settings.cpu * 1000 if settings.cpu else _share(room.cpu_millis if room else 0, share)
     memory = mebibytes(settings.memory) if settings.memory else _share(room.memory_mib if room else 0, share)
     shared = mebibytes(settings.shared_memory) if settings.shared_memory else _shared(memory)
