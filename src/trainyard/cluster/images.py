@@ -46,3 +46,11 @@ def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | 
         return Unseen(str(error))
     registry = f"ECR of {place.account} in {place.region}"
     return Image(uri, registry, place.region, found=digest is not None, digest=digest or "")
+
+
+def pinned(uri: str, seen: Image | Unseen) -> str:
+    """`uri` by the digest that its registry has for it; as it is where that is not known."""
+    if "@" in uri or isinstance(seen, Unseen) or not seen.digest:
+        return uri
+    folder, slash, last = uri.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{seen.digest}"

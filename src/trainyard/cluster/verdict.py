@@ -5,7 +5,8 @@
 Ready means: no check found an error, and the essential ones could look.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -17,7 +18,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
 from trainyard.cluster.kinds import chosen_kind
 from trainyard.cluster.snapshot import Snapshot, Unseen
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 
 class State(StrEnum):
@@ -64,6 +65,15 @@ class Verdict:
             return ExitCode.DONE
         lost = self.state is State.UNKNOWN and self.service_failed
         return ExitCode.REFUSED if lost else ExitCode.NO
+
+    def exit_code_without(self, accepted: Collection[str]) -> ExitCode:
+        """The same when the errors of the `accepted` checks do not count. Raises ConfigError for no check."""
+        known = {check.name for check in CHECKS}
+        for name in accepted:
+            if name not in known:
+                raise ConfigError(f"{name[:60]!r} is no check; known: {', '.join(sorted(known))}")
+        kept = tuple(finding for finding in self.findings if finding.check.name not in accepted)
+        return replace(self, findings=kept).exit_code
 
     @property
     def service_failed(self) -> bool:

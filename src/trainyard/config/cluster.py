@@ -45,8 +45,36 @@ class ClusterVolumeConfig(Section):
     """Of a claim that is created; FSx for Lustre has no less."""
 
 
+class ClusterPodConfig(Section):
+    """What the pods of a job are made with."""
+
+    python: Name = "python"
+    """The interpreter in the image: a name on its PATH, or a path."""
+    directory: Name | None = None
+    """Folder of this repository in the image; null uses the image's working directory."""
+    cpu: Annotated[int, Field(gt=0, le=4096)] | None = None
+    """Processors of a pod; null takes the node's share of the GPUs that are asked for."""
+    memory: Size | None = None
+    """Main memory of a pod; null takes the node's share of the GPUs that are asked for."""
+    shared_memory: Size | None = None
+    """Size of /dev/shm, which counts as memory of the pod; null takes a quarter of it."""
+    run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = 1000
+    """User and group id of the processes; 0 is root, null takes the image's own user."""
+    service_account: DnsName | None = None
+    """ServiceAccount of the pods, such as one that may write to the store; null takes the default one."""
+    grace_seconds: Annotated[int, Field(ge=30, le=86400)] = 300
+    """From SIGTERM until a pod is killed; longer than the slowest step and a save."""
+    restarts: Annotated[int, Field(ge=0, le=100)] = 3
+    """How often the operator may start the whole job again after a failure; 0 fails at the first."""
+    ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
+    """Version of Ray in the image, which decides how KubeRay probes its pods; null lets it assume an old
+    one."""
+    topology: Name | None = None
+    """Node label that the pods of a queued job should share (Kueue); null asks for none."""
+
+
 class ClusterConfig(Section):
-    """Where jobs go on Kubernetes; options of `manage_cluster.py` win over these."""
+    """Where jobs go on Kubernetes; options of scripts win over these."""
 
     kind: Literal["auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod"] = "auto"
     """Kind of job; auto takes the first that the cluster serves."""
@@ -62,6 +90,8 @@ class ClusterConfig(Section):
     """Image that the jobs run."""
     secret: DnsName | None = None
     """Secret of the namespace that pods refer to; its content never stands in a configuration."""
+    pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
+    """What the pods of a job are made with."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)
     """The claim that checkpoints go to."""
     manifests: ClusterManifestsConfig = Field(default_factory=ClusterManifestsConfig)

@@ -136,6 +136,8 @@ class ComputeConfig(Section):
     """Use torch.compile: faster steps, a slower start."""
     deterministic: bool = True
     """Use deterministic kernels only, so that a resumed run is bitwise the same."""
+    network: Literal["auto", "efa", "tcp"] = "auto"
+    """Between machines: efa and tcp are asked for; auto uses EFA where the instance type has it."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null uses one per core. Another count may round differently."""
 

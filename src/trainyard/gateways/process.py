@@ -164,3 +164,29 @@ def run_streamed(
     finally:
         timer.cancel()
     return None if late.is_set() else code
+
+
+def run_passing_signals(command: Sequence[str]) -> int:
+    """Run `command`, hand SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
+
+    It inherits everything and has no time limit. A signal that comes before it runs is handed on too.
+    """
+    came: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        came.append(number)
+        for process in started:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        process = subprocess.Popen(list(command))
+        started.append(process)
+        if came:
+            process.send_signal(came[-1])
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code

@@ -25,6 +25,7 @@ from trainyard.proof.stored_checkpoints import (
 )
 from trainyard.run.commands import again_command, script_command, sync_command
 from trainyard.run.failure import next_command
+from trainyard.run.run_settings import setting
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def prove(
     return Proof(
         (
             _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
-            _network(section(run, "hardware"), at),
+            _network(section(run, "hardware"), at, asked=setting(config.settings, "compute.network")),
             _stored(run, course, found, again=again, place=at),
             _repeatable(run, at, config, again),
         ),
@@ -172,7 +173,7 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
     return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {course.retries}")
 
 
-def _network(hardware: RecordedFacts, place: ProofPlace) -> Part:
+def _network(hardware: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
     size = integer(hardware.get("world_size"))
     if size == 1:
         return Part("network", True, "one process: no network was used")
@@ -184,6 +185,10 @@ def _network(hardware: RecordedFacts, place: ProofPlace) -> Part:
             False,
             "the world size is not on record",
             f"record it in {place.run_directory}/run.json",
+        )
+    if asked == "tcp":
+        return Part(
+            "network", True, f"{size:,} processes on several machines, over TCP as compute.network asks"
         )
     return Part(
         "network",

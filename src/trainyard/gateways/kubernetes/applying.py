@@ -22,24 +22,27 @@ class Api(Protocol):
     def apply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]: ...
 
 
-def apply_all(api: Api, objects: Iterable[Mapping[str, Any]], *, seconds: float = SERVED_SECONDS) -> None:
+def apply_all(
+    api: Api, objects: Iterable[Mapping[str, Any]], *, seconds: float = SERVED_SECONDS
+) -> list[dict[str, Any]]:
     """Apply `objects` one after the other; at the first that is refused, the rest is left.
+
+    Returns what the API server made of each.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is never served.
     """
     deadline = time.monotonic() + seconds
-    for body in objects:
-        _apply(api, dict(body), deadline)
+    return [_apply(api, dict(body), deadline) for body in objects]
 
 
-def _apply(api: Api, body: dict[str, Any], deadline: float) -> None:
+def _apply(api: Api, body: dict[str, Any], deadline: float) -> dict[str, Any]:
     meta = body.get("metadata") or {}
     name = f"{body['kind']}/{meta.get('name')}"
     while True:
-        path = _path_of(api, body)
+        path = path_of(api, body)
         status, answer = (404, {}) if path is None else api.apply(path, body)
         if status in (200, 201):
-            return
+            return answer
         if status not in _NOT_YET or (status == 404 and "namespaces" in str(answer.get("message"))):
             kind = PermissionRefusedError if status == 403 else ServiceError
             raise kind(f"{name} was refused ({status}): {str(answer.get('message', ''))[:400]}")
@@ -48,7 +51,7 @@ def _apply(api: Api, body: dict[str, Any], deadline: float) -> None:
         time.sleep(_PAUSE)
 
 
-def _path_of(api: Api, body: Mapping[str, Any]) -> str | None:
+def path_of(api: Api, body: Mapping[str, Any]) -> str | None:
     """Where the object belongs; None while the cluster does not serve its kind."""
     version = str(body["apiVersion"])
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Send a training job to a cluster: check the cluster, plan, apply, and wait for its end if asked to.
+
+    preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
+
+Everything is checked before anything is sent, and all problems are named at once. A job of the same name
+and plan is taken up where it stands, so the same command goes on after a lost connection. --dry-run asks a
+cluster only where one is named. After -- comes a command in place of the trainer.
+
+Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
+Writes:     the objects of the job into the cluster; --json prints the plan and the job's state
+Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
+            4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
+Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
+            --instance-type p5.48xlarge --queue research --set compute.strategy=fsdp --monitor
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.cluster.fix import Step
+    from trainyard.cluster.preflight import Preflight
+    from trainyard.config.schema import Config
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_access import Access
+    from trainyard.jobs.job_plan import JobPlan
+    from trainyard.jobs.job_request import JobRequest
+    from trainyard.jobs.state.job_state import JobState
+
+KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+HOUSE = Path(__file__).resolve().parent.parent
+LOG = logging.getLogger(__name__)
+TEXTS = (
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: as the nodes of the cluster are"),
+    ("--job-name", "NAME", "default: made from model.name"),
+    ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
+    ("--namespace", "NAME", "default: that of the context, or default"),
+    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
+    ("--priority-class", "NAME", "a PriorityClass"),
+    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
+    ("--checkpoint-path", "PATH", "where it is mounted in a pod; default: /checkpoints"),
+    ("--secret", "NAME", "a Secret whose keys become variables"),
+    ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
+    ("--ray-cluster", "NAME", "with raycluster: one that several jobs share"),
+    ("--context", "NAME", "of the kubeconfig; default: the current one"),
+    ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
+    ("--region", "REGION", "of AWS; default: as the environment says"),
+)
+WHOLE = (
+    ("--num-nodes", arguments.positive, 1, "default: 1"),
+    ("--gpu-per-node", arguments.whole, None, "default: all of a node; 0 for none"),
+    ("--nproc-per-node", arguments.processes, None, "processes of a pod; default: one a GPU"),
+    ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
+)
+REPEATED = (
+    ("--tolerate", "KEY", "tolerate a taint; may be repeated"),
+    ("--env", "NAME=VALUE", "set a variable; may be repeated"),
+    ("--accept", "CHECK", "go on where this check of the cluster fails; may be repeated"),
+)
+SWITCHES = (
+    ("--wait", "wait for the end of the job"),
+    ("--monitor", "the same, and tell how the job goes"),
+    ("--dry-run", "print the objects, send nothing"),
+    ("--json", "print plan, objects and state as JSON"),
+)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    for flag, kind, default, meaning in WHOLE:
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=meaning)
+    for flag, metavar, meaning in TEXTS:
+        parser.add_argument(flag, default="", metavar=metavar, help=meaning)
+    parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
+    parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
+    for flag, metavar, meaning in REPEATED:
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+    for flag, meaning in SWITCHES:
+        parser.add_argument(flag, action="store_true", help=meaning)
+    parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")
+    parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
+    args = parser.parse_args(argv)
+    if args.cluster and (args.kubeconfig or args.context):
+        parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+    if wrong := next((entry for entry in args.env if "=" not in entry), None):
+        parser.error(f"--env {wrong[:60]!r}: write NAME=VALUE")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+
+    config = load_config(args.config, args.set).config
+    if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
+        return show(args, planned(config, asked(args, config)), api=None)
+    from trainyard.gateways.kubernetes.api import Api
+
+    access = reached(args)
+    api = Api(access)
+    found = checked(args, config, access, api)
+    place = found.look.demand.namespace
+    seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
+    plan = planned(config, seen)
+    if found.exit_code:
+        return found.exit_code
+    return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
+
+
+def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
+    from trainyard.gateways.git import git_facts
+    from trainyard.jobs.job_request import provenance_of, request_of
+
+    origin = provenance_of(git_facts(HOUSE), HOUSE / "requirements-training.txt")
+    return request_of(vars(args), config, image=image_of(args, config), origin=origin)
+
+
+def image_of(args: argparse.Namespace, config: "Config") -> str:
+    found: str = args.image_uri or config.cluster.image or ""
+    repository = os.environ.get("ECR_REPOSITORY", "")
+    if found or not repository:
+        return found
+    from trainyard.gateways.ecr_images import newest_image
+
+    return newest_image(repository, region=args.region)
+
+
+def reached(args: argparse.Namespace) -> "Access":
+    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.run.outside import read_yaml
+
+    named = access_by_name(args.cluster, args.region) if args.cluster else None
+    return named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+
+
+def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
+    from trainyard.cluster.demand import demand_of
+    from trainyard.cluster.fix import supplies_of
+    from trainyard.cluster.looking import Looking
+    from trainyard.cluster.preflight import preflight
+    from trainyard.command import terminal
+    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.kubernetes.applying import apply_all
+    from trainyard.report.cluster.verdict_text import answer, verdict_lines
+    from trainyard.run.outside import read_yaml_documents
+
+    def apply(step: "Step") -> None:
+        output.announce(step.check, step.what)
+        apply_all(api, step.objects)
+
+    given = {**vars(args), "image_uri": image_of(args, config)}
+    demand = demand_of(given, config.cluster, namespace=access.namespace)
+    look = Looking(api, demand, server=access.server, context=access.context, now=time.time())
+    supplies = supplies_of(config.cluster, read_yaml_documents)
+    change = None if args.dry_run else apply
+    found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=change)
+    if found.verdict.exit_code:
+        print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
+    status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
+    output.announce("preflight", answer(found.record), status)
+    return found
+
+
+def planned(config: "Config", request: "JobRequest") -> "JobPlan":
+    from trainyard.jobs.planning import plan_job, warnings_of
+
+    plan = plan_job(config, request)
+    for warning in warnings_of(plan):
+        LOG.warning("%s", warning)
+    return plan
+
+
+def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
+    """The objects as YAML, or with the plan as JSON; and what the API server would refuse of them."""
+    from trainyard.gateways.kubernetes.submitting import refusals
+    from trainyard.jobs.kinds import KINDS as RENDERERS
+
+    manifests = RENDERERS[plan.kind].rendered(plan)
+    if args.json:
+        output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
+    else:
+        import yaml
+
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        print(yaml.dump_all(manifests.all, Dumper=dumper, sort_keys=False, width=110), end="")
+    problems = refusals(api, manifests.before_job or [manifests.job]) if api else []
+    for problem in problems:
+        LOG.error("%s", problem)
+    return ExitCode.NO if problems else ExitCode.DONE
+
+
+def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
+    """Send the job unless it is there already, and wait for it if asked to."""
+    from trainyard.gateways.kubernetes.submitting import find, submit
+    from trainyard.jobs.existing_job import is_there
+    from trainyard.jobs.kinds import KINDS as RENDERERS
+
+    manifests = RENDERERS[plan.kind].rendered(plan)
+    if is_there(lambda body: find(api, body), manifests, plan):
+        output.announce("job", f"{plan.name} is there already, with the same plan")
+    else:
+        submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
+        output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
+    data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
+    code: int = ExitCode.DONE
+    if args.wait or args.monitor:
+        state = followed(args, plan, access, kind=RENDERERS[plan.kind].FOLLOWED)
+        code, data = state.exit_code, data | state.record()
+        output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
+    else:
+        follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
+        output.announce("follow", follow, copied=True)
+    if args.json:
+        output.print_json({**data, "plan": plan.to_json()})
+    return code
+
+
+def followed(args: argparse.Namespace, plan: "JobPlan", access: "Access", *, kind: str) -> "JobState":
+    """The state in which the job ended, or in which it is when the time is over."""
+    from trainyard.gateways.kubernetes.following import follow_job
+
+    return follow_job(
+        access,
+        namespace=plan.namespace,
+        name=plan.name,
+        kind=kind,
+        seconds=args.timeout,
+        tell=lambda state: output.announce("job", f"{state.state.value}: {state.reason}"),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

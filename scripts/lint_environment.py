@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Say what is wrong with the network environment of training: NCCL, EFA and torch variables, and manifests.
+
+Each file is read by its name: manifests (.yaml, .yml, .json), Dockerfiles, and files of NAME=value lines.
+What a manifest says of its place (instance type, EFA interfaces, nodes) counts; the options say it for the
+others. A variable that must not be set, does nothing or has a new name is explained, with what to do instead.
+
+Reads:      the files
+Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
+Exit codes: 0 nothing that breaks or misleads a run; 1 an error was found; 2 a file cannot be read
+Example:    scripts/lint_environment.py docker/Dockerfile job.yaml --instance-type p5.48xlarge --num-nodes 4
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.plan.environment.environment_lint import Finding
+    from trainyard.plan.environment.surroundings import Surroundings, Version
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="what to look at")
+    parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge; ml.p5.48xlarge too")
+    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
+    parser.add_argument(
+        "--network", choices=("auto", "efa", "tcp"), default="auto", help="as in compute.network"
+    )
+    parser.add_argument("--plugin-version", metavar="V", help="of aws-ofi-nccl in the image, such as 1.15.0")
+    parser.add_argument("--torch-version", metavar="V", help="such as 2.13")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.plan.environment.environment_lint import lint
+    from trainyard.plan.environment.settings_reading import read_environment_file
+    from trainyard.plan.environment.variable_rules import Severity
+    from trainyard.run.outside import MOST_YAML_BYTES, read_text
+
+    place = surroundings(args)
+    try:
+        files = [
+            read_environment_file(str(path), read_text(path, most=MOST_YAML_BYTES), place)
+            for path in args.files
+        ]
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from None
+    findings = lint(files)
+    bad = any(finding.severity is Severity.ERROR for finding in findings)
+    if args.json:
+        output.print_json({"ok": not bad, "findings": [finding.to_json() for finding in findings]})
+    else:
+        print("\n".join(lines_of(findings, len(files))))
+    for finding in findings:
+        if finding.severity is not Severity.INFO:
+            level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
+            annotate(level, f"{finding.subject}: {finding.reason}", title=f"{finding.file}:{finding.line}")
+    return ExitCode.NO if bad else ExitCode.DONE
+
+
+def surroundings(args: argparse.Namespace) -> "Surroundings":
+    """What the command line says of the place."""
+    from trainyard.plan.environment.surroundings import Surroundings
+    from trainyard.plan.instances import find_instance
+
+    instance = find_instance(args.instance_type) if args.instance_type else None
+    return Surroundings(
+        instance=instance,
+        nodes=args.num_nodes,
+        efa=instance.efa if instance and args.network != "tcp" else None,
+        gpus=instance.gpus if instance else None,
+        network=args.network,
+        plugin=version(args.plugin_version, "--plugin-version"),
+        torch=version(args.torch_version, "--torch-version"),
+    )
+
+
+def version(text: str | None, option: str) -> "Version | None":
+    from trainyard.plan.environment.surroundings import version_of
+
+    if not text:
+        return None
+    found = version_of(text)
+    if found is None:
+        raise ConfigError(f"{option}: {text[:60]!r} is no version such as 1.15.0")
+    return found
+
+
+def lines_of(findings: "Sequence[Finding]", files: int) -> list[str]:
+    """The findings for people: the place, what is said, what to do."""
+    lines = []
+    for finding in findings:
+        value = f"={finding.value}" if finding.value else ""
+        where = f" ({finding.where})" if finding.where else ""
+        lines += [
+            f"{finding.file}:{finding.line}: {finding.severity}: {finding.subject}{value}{where}",
+            f"    {finding.reason}",
+            f"    {finding.remedy}",
+        ]
+    counts = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for word in ("error", "warning", "info")
+        if (count := sum(finding.severity == word for finding in findings))
+    ]
+    seen = f"{files} file{'' if files == 1 else 's'}"
+    return [*lines, f"{seen}: {', '.join(counts)}" if counts else f"{seen}: nothing to say"]
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Start a command once on each node of a Ray cluster, with the variables that other operators set.
+
+Ray places one task on each node, with its GPUs. Each task runs the command as a process of its own and shows
+what it prints. The first node's address becomes PET_MASTER_ADDR. When one of the commands fails, the others
+are ended, as their peers would wait for it. This is the entrypoint of a RayJob; Ray must be installed.
+
+Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); the variables of the driver
+Writes:     these files on every node; what the command writes
+Exit codes: 0 every command ended with 0; else the exit code of the first that did not; 2 wrong usage, no Ray;
+            5 the nodes were not there in time
+Example:    scripts/run_on_ray.py --num-nodes 2 --nproc-per-node 8 --gpu-per-node 8 -- torchrun train.py
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError
+
+LOG = logging.getLogger(__name__)
+HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
+"""Variables of the driver that each node gets, besides its own."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes of a node"
+    )
+    parser.add_argument(
+        "--gpu-per-node", type=arguments.whole, default=0, metavar="N", help="GPUs of a node; default: 0"
+    )
+    wait = "how long to wait for the nodes; default: 30m"
+    parser.add_argument(
+        "--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be started")
+    parser.add_argument("own", nargs="+", metavar="COMMAND", help="what each node runs, after --")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
+    files = files_of(variables.pop("TRAINYARD_FILES", "{}"))
+    if args.dry_run:
+        output.print_json({"nodes": args.num_nodes, "command": args.own, "files": sorted(files)})
+        return 0
+    from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
+
+    command = NodeCommand(
+        tuple(args.own),
+        directory=str(Path.cwd()),
+        processes=args.nproc_per_node,
+        gpus=args.gpu_per_node,
+        environment=variables,
+        files=files,
+    )
+    return run_on_nodes(command, args.num_nodes, seconds=args.wait_for_nodes)
+
+
+def files_of(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError("TRAINYARD_FILES: not a JSON object of paths and texts")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Run one pod of a job: train, and on the first node store and prove the run when it is done.
+
+    every node     train.py
+    the first one  train.py ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
+
+A job that succeeds has therefore been proven. Without a store, it has only been trained. Where the operator
+does not number the nodes, the pod whose name ends in -0 is the first one.
+
+Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
+Writes:     what these scripts write: the run directory, the store, its proof
+Exit codes: that of the first script that does not end with 0: 1 training failed or is not proven; 2 wrong
+            configuration; 4 the store refused; 75 stopped, the same pod goes on when it is started again
+Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+HERE = Path(__file__).resolve().parent
+RANKS = ("PET_NODE_RANK", "NODE_RANK", "JOB_COMPLETION_INDEX", "RANK")
+OUTCOME_SECONDS = 120.0
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="of the run")
+    parser.add_argument(
+        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
+    )
+    parser.add_argument(
+        "--grace", default="30s", metavar="DURATION", help="from SIGTERM to the end of the pod"
+    )
+    parser.add_argument("--store", metavar="URL", help="default: artifacts.store of the configuration")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+
+    store = args.store or load_config(args.config, args.set).config.artifacts.store or ""
+    train = training_command(args)
+    after = commands_after(args, store) if store and is_first_node(os.environ) else []
+    if args.dry_run:
+        output.print_json({"commands": [train, *after]})
+        return ExitCode.DONE
+    if not after:
+        os.execv(train[0], train)  # noqa: S606
+    return run_in_order(train, after, args.run_dir)
+
+
+def training_command(args: argparse.Namespace) -> list[str]:
+    changes = [word for change in args.set for word in ("--set", change)]
+    processes = ["--nproc-per-node", str(args.nproc_per_node)] if args.nproc_per_node else []
+    return [
+        *(sys.executable, str(HERE / "train.py"), "--config", str(args.config), *changes),
+        *("--run-dir", str(args.run_dir), "--resume", "auto", "--grace", args.grace, *processes),
+    ]
+
+
+def commands_after(args: argparse.Namespace, store: str) -> list[list[str]]:
+    """What stores and proves the run, in order."""
+    run = ["--run-dir", str(args.run_dir)]
+    stored = [*run, "--store", store, "--run-number", "auto"]
+    return [
+        [sys.executable, str(HERE / "training_artifact_sync.py"), *stored, "--once"],
+        [sys.executable, str(HERE / "prove_run.py"), *stored],
+        [sys.executable, str(HERE / "training_dashboard.py"), str(args.run_dir), "--write"],
+    ]
+
+
+def is_first_node(environment: Mapping[str, str]) -> bool:
+    """Whether this pod is that of the first node; true where it is the only one."""
+    for name in RANKS:
+        if environment.get(name):
+            return environment[name] == "0"
+    number = re.search(r"-(\d+)$", environment.get("TRAINYARD_POD", ""))
+    return number is None or int(number[1]) == 0
+
+
+def run_in_order(train: list[str], after: Sequence[list[str]], run_dir: Path) -> int:
+    """The first exit code that is not 0; what comes after it is left out."""
+    from trainyard.gateways.process import run_passing_signals
+
+    code = run_passing_signals(train)
+    if code == ExitCode.DONE:
+        wait_for_outcome(run_dir / "run.json")
+    for command in after:
+        if code != ExitCode.DONE:
+            break
+        code = run_passing_signals(command)
+    return code
+
+
+def wait_for_outcome(path: Path) -> None:
+    """Wait until the main process, which may be in another pod, has written how the run ended."""
+    deadline = time.monotonic() + OUTCOME_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if "outcome" in json.loads(path.read_bytes()):
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

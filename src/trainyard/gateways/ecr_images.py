@@ -1,0 +1,48 @@
+"""ECR: the newest image of a repository, by digest. Nothing is pulled or changed."""
+
+from typing import Any
+
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+
+_MISSING = ("RepositoryNotFoundException", "ImageNotFoundException")
+
+
+def newest_image(repository: str, *, region: str = "") -> str:
+    """The URI, with its digest, of the image that was pushed last. Raises ConfigError where there is none.
+
+    `repository` is a name in the registry of the account. Raises also PermissionRefusedError, ServiceError
+    when AWS refuses, ServiceTroubleError when it cannot be reached.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+
+    what = f"look for the newest image of {repository} in ECR"
+    retries = {"mode": "standard", "total_max_attempts": 3}
+    settings = Config(connect_timeout=5, read_timeout=20, retries=retries)
+    try:
+        client: Any = boto3.session.Session(region_name=region or None).client("ecr", config=settings)
+        uri = client.describe_repositories(repositoryNames=[repository])["repositories"][0]["repositoryUri"]
+        pages = client.get_paginator("describe_images").paginate(repositoryName=repository)
+        images = [image for page in pages for image in page.get("imageDetails") or ()]
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code in _MISSING:
+            raise ConfigError(
+                f"ECR has no repository {repository}; name the image with --image-uri"
+            ) from None
+        kind = PermissionRefusedError if "AccessDenied" in code or "Token" in code else ServiceError
+        raise kind(f"AWS refused to {what} ({code})") from None
+    except NoCredentialsError:
+        raise PermissionRefusedError(f"there are no AWS credentials to {what} with") from None
+    except ValueError as error:
+        raise ConfigError(f"cannot {what}: {error}") from None
+    except NoRegionError as error:
+        raise ConfigError(f"cannot {what}: {error}; name it with --region") from None
+    except BotoCoreError as error:
+        raise ServiceTroubleError(f"AWS could not be reached to {what}: {error}") from None
+    tagged = [image for image in images if any("cache" not in tag for tag in image.get("imageTags") or ())]
+    if not tagged:
+        raise ConfigError(f"the repository {repository} in ECR holds no image; push one, or use --image-uri")
+    newest = max(tagged, key=lambda image: str(image["imagePushedAt"]))
+    return f"{uri}@{newest['imageDigest']}"

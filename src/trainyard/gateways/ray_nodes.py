@@ -1,0 +1,152 @@
+"""Ray: run one command on each node of a cluster, and end all of them when one fails.
+
+    placement group, one bundle per node ──> one task each ──> a process with PET_* variables ──> exit codes
+
+What runs inside a task must not need this package: Ray's workers start in a process of their own.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainyard.errors import ConfigError, WaitTimeoutError
+
+LOG = logging.getLogger(__name__)
+PORT = 29500
+_END_SECONDS = 300.0
+"""Commands may take so long to end when they are told to; as long as a last save."""
+
+
+@dataclass(frozen=True)
+class NodeCommand:
+    """What each node runs."""
+
+    command: tuple[str, ...]
+    directory: str
+    processes: int
+    gpus: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path -> text of files that the command needs."""
+
+
+def run_on_nodes(command: NodeCommand, nodes: int, *, seconds: float) -> int:
+    """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
+
+    Raises ConfigError without Ray, WaitTimeoutError where the nodes are not there within `seconds`.
+    """
+    try:
+        import ray
+        from ray.exceptions import GetTimeoutError
+        from ray.util.placement_group import placement_group
+    except ImportError:
+        raise ConfigError(f"Ray is not installed for {sys.executable}; install ray[default]") from None
+    ray.init(address="auto", log_to_driver=True, logging_level="warning")
+    bundle = {"CPU": 1.0, **({"GPU": float(command.gpus)} if command.gpus else {})}
+    group = placement_group([dict(bundle) for _ in range(nodes)], strategy="STRICT_SPREAD")
+    try:
+        ray.get(group.ready(), timeout=seconds)
+    except GetTimeoutError:
+        raise WaitTimeoutError(
+            f"{nodes} nodes with {command.gpus} GPUs each were not free within {seconds:.0f} s: "
+            f"Ray sees {len(ray.nodes())} nodes, {ray.available_resources().get('GPU', 0):.0f} GPUs free"
+        ) from None
+    return _watched(ray, _started(ray, group, command, nodes))
+
+
+def _started(ray: Any, group: Any, command: NodeCommand, nodes: int) -> list[Any]:
+    """The actors of the nodes, in order of their rank, each with its command running."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    actor = ray.remote(_node_class())
+    placed = [
+        actor.options(
+            num_cpus=1,
+            num_gpus=command.gpus,
+            max_restarts=0,
+            max_concurrency=4,  # `end` is called while `wait` waits
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank),
+        ).remote()
+        for rank in range(nodes)
+    ]
+    address = ray.get(placed[0].address.remote())
+    LOG.info("%d nodes, the first at %s", nodes, address)
+    common = {
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(command.processes),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": str(PORT),
+    }
+    plain = asdict(command)
+    for rank, node in enumerate(placed):
+        ray.get(node.start.remote(plain, {**common, "PET_NODE_RANK": str(rank)}))
+    return placed
+
+
+def _watched(ray: Any, placed: list[Any]) -> int:
+    """Wait for all; at the first failure end the others. The exit code of what failed first."""
+    waiting = {node.wait.remote(): rank for rank, node in enumerate(placed)}
+    failed = 0
+    while waiting:
+        done, _ = ray.wait(list(waiting), num_returns=1)
+        rank = waiting.pop(done[0])
+        code = _code_of(ray, done[0], rank)
+        if code and not failed:
+            failed = code
+            LOG.error("node %d ended with exit code %d; the others are told to end", rank, code)
+            for other in waiting.values():
+                placed[other].end.remote(_END_SECONDS)
+    return failed
+
+
+def _code_of(ray: Any, reference: Any, rank: int) -> int:
+    try:
+        return int(ray.get(reference))
+    except ray.exceptions.RayError as error:
+        LOG.error("node %d was lost: %s", rank, str(error).splitlines()[0])
+        return 1
+
+
+def _node_class() -> type:
+    """The actor of one node. It is made inside a function, so that Ray sends its code, not a reference."""
+
+    class Node:
+        def __init__(self) -> None:
+            self._process: Any = None
+
+        def address(self) -> str:
+            import ray
+
+            return str(ray.util.get_node_ip_address())
+
+        def start(self, command: dict[str, Any], variables: dict[str, str]) -> None:
+            import os
+            import subprocess
+            from pathlib import Path
+
+            for name, text in command["files"].items():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text(text)
+            environment = {**os.environ, **command["environment"], **variables}
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+                environment.pop(name, None)
+            self._process = subprocess.Popen(  # noqa: S603
+                list(command["command"]), cwd=command["directory"], env=environment
+            )
+
+        def wait(self) -> int:
+            code = int(self._process.wait())
+            return 128 - code if code < 0 else code
+
+        def end(self, seconds: float) -> None:
+            import subprocess
+
+            self._process.terminate()
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    return Node

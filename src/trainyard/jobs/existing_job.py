@@ -1,0 +1,95 @@
+"""Compare a job that is to be sent with what a cluster has under its name.
+
+The same plan is taken up where it stands. Another one is named with its differences, and left alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.kinds.kind_of_manifest import Manifests
+
+Json = Mapping[str, Any]
+_BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
+"""Parts of the resources that follow from what the nodes have at the moment."""
+_BY_CHECKOUT = ("commit", "dirty", "version")
+"""Where the same configuration was sent from does not make it another job."""
+
+
+def is_there(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> bool:
+    """Whether the job is there already, as planned; `find` gives what the cluster has under an object's name.
+
+    Raises ConfigError where something of that name is there that is not as planned: it is left alone.
+    """
+    found = find(manifests.job)
+    if found is not None:
+        require_same_plan(found, plan)
+        return True
+    for cluster in manifests.clusters:
+        before = find(cluster)
+        if before is not None:
+            require_same_cluster(before, cluster)
+    return False
+
+
+def require_same_plan(found: Json, plan: JobPlan) -> None:
+    """Raise ConfigError where `found` is another job than `plan`."""
+    name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
+    text = _annotations(found).get(PLAN)
+    if text is None:
+        raise ConfigError(f"{name} is there already, and was not made by Trainyard. {_ANOTHER_NAME}")
+    try:
+        before = plan_from_json(json.loads(text))
+    except (ValueError, DamagedFileError):
+        raise ConfigError(
+            f"{name} is there already, with a plan that cannot be read. {_ANOTHER_NAME}"
+        ) from None
+    different = list(_differences(before, plan))
+    if different:
+        raise ConfigError(
+            f"{name} is there already, with another plan ({', '.join(different)}). {_ANOTHER_NAME}"
+        )
+
+
+_ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job first"
+
+
+def require_same_cluster(found: Json, wanted: Json) -> None:
+    """Raise ConfigError where a RayCluster that is there has another specification than the wanted one."""
+    digest = _annotations(wanted)[CLUSTER_DIGEST]
+    if _annotations(found).get(CLUSTER_DIGEST) == digest:
+        return
+    name = (found.get("metadata") or {}).get("name")
+    raise ConfigError(
+        f"RayCluster {name} is there already, with another specification, and is left alone. Nothing was "
+        "sent. Name another one with --ray-cluster, or delete it first"
+    )
+
+
+def _annotations(body: Json) -> Json:
+    found: Json = (body.get("metadata") or {}).get("annotations") or {}
+    return found
+
+
+def _differences(before: JobPlan, after: JobPlan) -> Iterator[str]:
+    one, other = _compared(before), _compared(after)
+    for key in sorted({*one, *other}):
+        if one.get(key) != other.get(key):
+            yield key
+
+
+def _compared(plan: JobPlan) -> dict[str, Any]:
+    """The plan flattened, without what may differ between two sends of one job."""
+    found = plan.to_json()
+    for name in _BY_NODES:
+        found["resources"].pop(name)
+    for name in _BY_CHECKOUT:
+        found["provenance"].pop(name, None)
+    flat = {}
+    for key, value in found.items():
+        parts = value.items() if isinstance(value, dict) else ((None, value),)
+        flat.update({key if part is None else f"{key}.{part}": inner for part, inner in parts})
+    return flat

@@ -1,0 +1,151 @@
+"""A job as one value: everything that decides its manifests, and nothing else.
+
+    Config + JobRequest + NodeRoom ──planning──> JobPlan ──kinds──> manifests
+
+A plan is printed by a dry run, kept as an annotation of the job, and read back to submit the job again.
+Secrets stand in it by name only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+
+SCHEMA = 1
+FILES_DIRECTORY = "/etc/trainyard"
+"""Where the files of a job, such as its configuration, are mounted in a pod."""
+SCRATCH = "/scratch"
+"""A folder of the node, empty at the start of a pod and gone with it: for caches only."""
+
+
+@dataclass(frozen=True)
+class PodResources:
+    """What one pod requests; its limits are the same."""
+
+    cpu_millis: int
+    memory_mib: int
+    gpus: int = 0
+    efa: int = 0
+    """Interfaces of the Elastic Fabric Adapter."""
+    hugepages_mib: int = 0
+    """Pages of 2 MiB."""
+    shared_memory_mib: int = 64
+    """Most that /dev/shm may hold; it counts as memory."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the pods run."""
+
+    name: str
+    command: tuple[str, ...]
+    once: bool = False
+    """Whether it is started in one place, as programs of Ray are; else in every pod."""
+    directory: str = ""
+    """Working directory; empty: the image's own."""
+    python: str = "python"
+    """The interpreter in the image."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Name -> text of the files in FILES_DIRECTORY."""
+
+
+@dataclass(frozen=True)
+class SecretVariable:
+    """A variable of the environment whose value is a key of a Secret."""
+
+    name: str
+    secret: str
+    key: str
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """One job."""
+
+    name: str
+    namespace: str
+    kind: str
+    """As in `cluster.kind`, never auto."""
+    image: str
+    program: Program
+    nodes: int
+    """Pods: one a node."""
+    processes_per_node: int
+    resources: PodResources
+    instance_type: str = ""
+    """The value of the nodes' label, with HyperPod's `ml.` on its nodes; empty: any node."""
+    on_hyperpod: bool = False
+    network: str = "auto"
+    """As in `compute.network`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[SecretVariable, ...] = ()
+    secret_environment: str = ""
+    """A Secret whose keys all become variables; empty: none."""
+    claim: str = ""
+    """The PersistentVolumeClaim for checkpoints; empty: none."""
+    mount_path: str = ""
+    queue: str = ""
+    """LocalQueue of Kueue."""
+    workload_priority: str = ""
+    """WorkloadPriorityClass of Kueue."""
+    priority_class: str = ""
+    """PriorityClass of the pods."""
+    topology: str = ""
+    """Node label that Kueue should let the pods share."""
+    service_account: str = ""
+    tolerations: tuple[str, ...] = ()
+    """Keys of taints."""
+    run_as_user: int | None = None
+    grace_seconds: int = 300
+    restarts: int = 0
+    """How often the operator may start the whole job again."""
+    auto_retry: int = 0
+    """How often the job may be submitted again after a failure that can heal."""
+    ray_version: str = ""
+    """Of the image; decides the probes of Ray's pods."""
+    ray_cluster: str = ""
+    """The RayCluster that the job runs on, where that is not one of its own."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """commit, dirty, lock-sha256, config-sha256, version; unknown facts are absent."""
+
+    @property
+    def several_nodes(self) -> bool:
+        return self.nodes > 1
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the whole job."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def config_digest(self) -> str:
+        return self.provenance.get("config-sha256", "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `plan_from_json` reads back as an equal plan."""
+        return {"schema": SCHEMA, **_plain(asdict(self))}
+
+
+def plan_from_json(value: object) -> JobPlan:
+    """The plan that `to_json` wrote. Raises DamagedFileError for anything else."""
+    try:
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise TypeError(f"schema {SCHEMA} is expected")
+        given = {key: part for key, part in value.items() if key != "schema"}
+        program = Program(**{**given["program"], "command": tuple(given["program"]["command"])})
+        built = {
+            "program": program,
+            "resources": PodResources(**given["resources"]),
+            "secrets": tuple(SecretVariable(**secret) for secret in given.get("secrets", ())),
+            "tolerations": tuple(given.get("tolerations", ())),
+        }
+        return JobPlan(**{**given, **built})
+    except (TypeError, KeyError, ValueError) as error:
+        raise DamagedFileError(f"the plan in the job's annotations cannot be read: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,96 @@
+"""What is asked for beside the configuration: the command line of a job, and what was seen of its cluster."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard import __version__
+from trainyard.config.schema import Config
+from trainyard.plan.node_room import NodeRoom
+from trainyard.run.whole_files import sha256_of_file
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What is asked for beside the configuration: the command line."""
+
+    name: str = ""
+    """Empty: made from the model's name."""
+    namespace: str = "default"
+    kind: str = "pytorchjob"
+    image: str = ""
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    """None: all of a node."""
+    processes_per_node: int | None = None
+    """None: one a GPU."""
+    instance_type: str = ""
+    queue: str = ""
+    priority_class: str = ""
+    secret: str = ""
+    token_secret: str = ""
+    """`NAME` or `NAME:KEY` of a Secret with a token for the Hugging Face Hub."""
+    claim: str = ""
+    mount_path: str = ""
+    tolerations: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the user."""
+    command: tuple[str, ...] = ()
+    """The user's own program; empty: the trainer."""
+    ray_cluster: str = ""
+    auto_retry: int = 0
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    room: NodeRoom | None = None
+    """What the nodes of the cluster have; None where none was looked at."""
+
+    def seen(self, *, kind: str, namespace: str, image: str, room: NodeRoom | None) -> "JobRequest":
+        """The request as a cluster completes it."""
+        return replace(self, kind=kind, namespace=namespace, image=image, room=room)
+
+
+def request_of(
+    given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
+) -> JobRequest:
+    """The request of a command line (`given`), over what the configuration says; no cluster was asked yet."""
+    cluster = config.cluster
+    return JobRequest(
+        name=given["job_name"] or name_from(config.model.name),
+        namespace=given["namespace"] or cluster.namespace or "default",
+        kind=(given["kind"] or cluster.kind).replace("auto", "pytorchjob"),
+        image=image,
+        nodes=given["num_nodes"],
+        gpus_per_node=given["gpu_per_node"],
+        processes_per_node=given["nproc_per_node"],
+        instance_type=given["instance_type"],
+        queue=given["queue"] or cluster.queue or "",
+        priority_class=given["priority_class"],
+        secret=given["secret"],
+        token_secret=given["hf_token_secret"],
+        claim=given["volume"],
+        mount_path=given["checkpoint_path"],
+        tolerations=tuple(given["tolerate"]),
+        environment=dict(entry.split("=", 1) for entry in given["env"]),
+        command=tuple(given["own"]),
+        ray_cluster=given["ray_cluster"],
+        auto_retry=given["auto_retry"],
+        provenance=origin,
+    )
+
+
+def name_from(text: str) -> str:
+    """A name for a job, made from the name of a model."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"job-{plain}".strip("-"))[:40].rstrip("-")
+
+
+def provenance_of(git: Mapping[str, Any], lock: Path) -> dict[str, str]:
+    """The origin of a job: facts of git, the lock's digest, our version; unknown facts are left out."""
+    facts = {
+        "version": __version__,
+        "commit": str(git.get("commit", "")),
+        "dirty": str(git["dirty"]).lower() if "dirty" in git else "",
+        "lock-sha256": sha256_of_file(lock) if lock.is_file() else "",
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -1,0 +1,13 @@
+"""The kinds of jobs, one module each behind one protocol (`kind_of_manifest.Kind`).
+
+In: a `JobPlan`. Out: the objects that are applied for it. A new kind is a module here and its line in KINDS.
+"""
+
+from collections.abc import Mapping
+
+from trainyard.jobs.kinds import hyperpod_pytorch_job, pytorch_job, ray_cluster, ray_job, train_job
+from trainyard.jobs.kinds.kind_of_manifest import Kind
+
+KINDS: Mapping[str, Kind] = {
+    kind.NAME: kind for kind in (pytorch_job, train_job, ray_job, ray_cluster, hyperpod_pytorch_job)
+}

@@ -1,0 +1,51 @@
+"""What the objects of all kinds have in common: their metadata, and the ConfigMap with the program's
+files."""
+
+import json
+from typing import Any
+
+from trainyard.jobs import job_labels
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.pod_template import files_name
+
+Json = dict[str, Any]
+
+
+def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
+    """The job's own object: labels, queue, and on record what it was made from."""
+    labels = job_labels.labels_of(plan.name, plan.kind)
+    if plan.queue:
+        labels["kueue.x-k8s.io/queue-name"] = plan.queue
+    if plan.workload_priority:
+        labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
+    annotations = {
+        job_labels.PLAN: json.dumps(plan.to_json(), sort_keys=True, separators=(",", ":")),
+        job_labels.RETRIES: "0",
+        job_labels.AUTO_RETRY: str(plan.auto_retry),
+        job_labels.NETWORK: plan.network,
+        **job_labels.provenance_annotations(plan.provenance),
+    }
+    metadata = {
+        "name": plan.name,
+        "namespace": plan.namespace,
+        "labels": labels,
+        "annotations": annotations,
+    }
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
+    """An object that the job needs, with the content that its kind has (`spec`, `data`)."""
+    metadata = {
+        "name": name,
+        "namespace": plan.namespace,
+        "labels": job_labels.labels_of(plan.name, plan.kind),
+    }
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
+
+
+def files_of(plan: JobPlan) -> tuple[Json, ...]:
+    """The ConfigMap with the program's files; nothing where it has none."""
+    if not plan.program.files:
+        return ()
+    return (part_object(plan, "v1", "ConfigMap", name=files_name(plan), data=dict(plan.program.files)),)

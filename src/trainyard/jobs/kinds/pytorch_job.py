@@ -1,0 +1,59 @@
+"""PyTorchJob of the Kubeflow training operator, `kubeflow.org/v1`.
+
+The first node is the Master, the others are Workers. Failed containers are started again in place: when one
+process dies its peers fail too, and all of them go on from the newest checkpoint. The operator counts these
+restarts over all pods, so `backoffLimit` is the number of restarts of the job times its pods. A pod that was
+deleted or evicted is made anew, which the operator does not count.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.kinds.job_object import files_of, job_object
+from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.pod_template import pod_template
+
+NAME = FOLLOWED = "pytorchjob"
+LONGEST_NAME = 63 - len("-worker-00000")
+CONTAINER = "pytorch"
+"""The name that the operator's webhook asks for."""
+_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
+_RESUMES = "sagemaker.amazonaws.com/job-max-retry-count"
+
+
+def problems(_plan: JobPlan) -> Iterator[str]:
+    yield from ()
+
+
+def rendered(plan: JobPlan) -> Manifests:
+    roles = {"Master": _replicas(plan, 1)}
+    if plan.several_nodes:
+        roles["Worker"] = _replicas(plan, plan.nodes - 1)
+    policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * plan.nodes}
+    if plan.several_nodes:
+        policy["schedulingPolicy"] = {"minAvailable": plan.nodes}
+    spec = {
+        "nprocPerNode": str(plan.processes_per_node),
+        "pytorchReplicaSpecs": roles,
+        "runPolicy": policy,
+    }
+    job = job_object(plan, "kubeflow.org/v1", "PyTorchJob", spec)
+    job["metadata"]["annotations"] |= auto_resume(plan)
+    return Manifests(job, files_of(plan))
+
+
+def _replicas(plan: JobPlan, count: int) -> dict[str, Any]:
+    policy = "OnFailure" if plan.restarts else "Never"
+    return {"replicas": count, "restartPolicy": policy, "template": pod_template(plan, CONTAINER)}
+
+
+def auto_resume(plan: JobPlan) -> dict[str, str]:
+    """HyperPod's annotations: it replaces a faulty node and starts the job again on the new one.
+
+    It does so in these namespaces only, and for jobs whose pods are restarted on failure.
+    """
+    eligible = plan.namespace == "kubeflow" or plan.namespace.startswith("hyperpod")
+    if not (plan.on_hyperpod and eligible and plan.restarts and plan.auto_retry):
+        return {}
+    return {_RESUME: "true", _RESUMES: str(plan.auto_retry)}

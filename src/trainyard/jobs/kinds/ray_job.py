@@ -1,0 +1,33 @@
+"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster of its own for one command, gone when the command has
+ended."""
+
+from collections.abc import Iterator
+
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.kinds.job_object import files_of, job_object
+from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
+from trainyard.jobs.programs.on_ray import entrypoint_of
+
+NAME = FOLLOWED = "rayjob"
+LONGEST_NAME = 47
+_KEPT_SECONDS = 120
+"""The pods stay so long after the end, for whoever reads their logs; they hold their GPUs meanwhile."""
+
+
+def problems(plan: JobPlan) -> Iterator[str]:
+    if plan.ray_cluster:
+        yield f"--ray-cluster {plan.ray_cluster}: a RayJob makes a cluster of its own; use --kind raycluster"
+
+
+def rendered(plan: JobPlan) -> Manifests:
+    spec = {
+        "entrypoint": entrypoint_of(plan),
+        "rayClusterSpec": ray_cluster_spec(plan),
+        "submissionMode": "K8sJobMode",
+        "submitterPodTemplate": submitter(plan),
+        "backoffLimit": plan.restarts,
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": _KEPT_SECONDS,
+    }
+    return Manifests(job_object(plan, API, "RayJob", spec), files_of(plan))

@@ -1,0 +1,85 @@
+"""TrainJob of Kubeflow Trainer 2, `trainer.kubeflow.org/v1alpha1`, with a TrainingRuntime of its own.
+
+What a pod needs beyond its image (volumes, user, grace period) can be given to a TrainJob only by overrides,
+and their field is another one in Trainer 2.0, 2.1 and 2.2 and knows no grace period before 2.2. The runtime
+has had the same fields since 2.0, so each job brings its own, which is deleted with it.
+
+When a pod fails, JobSet starts all pods again, at most `restarts` times. A configuration or a bug (exit codes
+2 and 3) would only fail again: such a pod ends the job at once.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.jobs.job_labels import labels_of
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.kinds.job_object import files_of, job_object, part_object
+from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.pod_template import amounts_of, pod_template
+
+NAME = FOLLOWED = "trainjob"
+LONGEST_NAME = 63 - len("-node-0-00000-xxxxx")
+API = "trainer.kubeflow.org/v1alpha1"
+CONTAINER = "node"
+_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+_FINAL_CODES = [2, 3]
+
+
+def problems(_plan: JobPlan) -> Iterator[str]:
+    yield from ()
+
+
+def rendered(plan: JobPlan) -> Manifests:
+    trainer: dict[str, Any] = {
+        "image": plan.image,
+        "command": list(plan.program.command),
+        "numNodes": plan.nodes,
+        "numProcPerNode": plan.processes_per_node,
+        "resourcesPerNode": _resources(plan),
+    }
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": plan.name}
+    job = job_object(plan, API, "TrainJob", {"runtimeRef": reference, "trainer": trainer})
+    return Manifests(job, (*files_of(plan), _runtime(plan)))
+
+
+def _resources(plan: JobPlan) -> dict[str, Any]:
+    amounts = amounts_of(plan.resources)
+    return {"requests": amounts, "limits": dict(amounts)}
+
+
+def _runtime(plan: JobPlan) -> dict[str, Any]:
+    template = pod_template(plan, CONTAINER, command=False)
+    template["spec"]["restartPolicy"] = "Never"
+    node = {
+        "name": CONTAINER,
+        "template": {
+            "metadata": {"labels": {**labels_of(plan.name, plan.kind), _STEP: "trainer"}},
+            "spec": {
+                "backoffLimit": 0,
+                "podFailurePolicy": {"rules": [_rule("FailJob", _FINAL_CODES)]},
+                "template": template,
+            },
+        },
+    }
+    jobs = {"replicatedJobs": [node], "failurePolicy": _failure_policy(plan)}
+    body = part_object(
+        plan,
+        API,
+        "TrainingRuntime",
+        name=plan.name,
+        spec={"mlPolicy": {"numNodes": plan.nodes, "torch": {}}, "template": {"spec": jobs}},
+    )
+    body["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torch"
+    return body
+
+
+def _rule(action: str, codes: list[int]) -> dict[str, Any]:
+    return {
+        "action": action,
+        "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes},
+    }
+
+
+def _failure_policy(plan: JobPlan) -> dict[str, Any]:
+    at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    return {"maxRestarts": plan.restarts, "rules": [at_once]}

@@ -1,0 +1,139 @@
+"""Everything that is wrong with a job and can be known before it is sent: all of it, not the first only."""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.config.mesh import require_processes
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.programs import own_command
+from trainyard.plan.cost import Rented
+from trainyard.plan.device import gpu_of
+from trainyard.plan.environment.surroundings import Surroundings, instance_called
+from trainyard.plan.environment.variable_rules import Severity, judge_variable
+from trainyard.plan.instances import find_instance
+from trainyard.plan.node_room import NodeRoom
+from trainyard.plan.training_plan import plan_training
+
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+"""DNS-1035: what operators make Services of."""
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GIB = 2**30
+
+
+def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+    kind = KINDS[plan.kind]
+    if not _LABEL.fullmatch(plan.name) or len(plan.name) > kind.LONGEST_NAME:
+        yield (
+            f"--job-name {plan.name[:80]}: the name of a {plan.kind} has lower-case letters, digits, dashes, "
+            f"begins with a letter, and has at most {kind.LONGEST_NAME} characters"
+        )
+    if not _NAMESPACE.fullmatch(plan.namespace):
+        yield f"--namespace {plan.namespace[:80]}: no name of a namespace"
+    if not plan.image:
+        yield "no image: name it with --image-uri, or set cluster.image"
+    yield from _room_problems(config, request, plan, room)
+    yield from _storage_problems(config, plan)
+    yield from _network_problems(plan, room)
+    yield from _variable_problems(request, plan)
+    yield from kind.problems(plan)
+
+
+def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
+    """Variables of the user that operators set, or that break a run in this place."""
+    place = Surroundings(
+        instance=instance_called(plan.instance_type),
+        nodes=plan.nodes,
+        efa=plan.resources.efa,
+        gpus=plan.resources.gpus,
+        network=plan.network,
+    )
+    for name, value in request.environment.items():
+        said = judge_variable(name, value, place)
+        if said is not None and said.severity is Severity.ERROR:
+            yield f"--env {name}: {said.reason}; {said.remedy}"
+        if not _VARIABLE.fullmatch(name) or _RESERVED.fullmatch(name):
+            yield f"--env {name[:80]}: " + (
+                "set by the operator of the job" if _RESERVED.fullmatch(name) else "no name of a variable"
+            )
+
+
+def _room_problems(
+    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
+) -> Iterator[str]:
+    if request.instance_type and room is None:
+        try:
+            find_instance(request.instance_type)
+        except ConfigError as error:
+            yield f"--instance-type {error}"
+    pod = config.cluster.pod
+    if room is None and not request.instance_type and not (pod.cpu and pod.memory):
+        yield (
+            "nothing says how much processor and memory a pod may have: name --instance-type, or set "
+            "cluster.pod.cpu and cluster.pod.memory"
+        )
+    if room is None:
+        return
+    have = room.instance_type or request.instance_type or "the node"
+    for what, wanted, there in (
+        ("--gpu-per-node", plan.resources.gpus, room.gpus),
+        ("cluster.pod.cpu", plan.resources.cpu_millis // 1000, room.cpu_millis // 1000),
+        ("cluster.pod.memory", plan.resources.memory_mib, room.memory_mib),
+    ):
+        if wanted > there:
+            unit = " MiB" if what.endswith("memory") else ""
+            yield f"{what}: {wanted:,}{unit} are more than {have} has for a pod, {there:,}{unit}"
+
+
+def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+    if plan.several_nodes and not plan.claim and plan.program.name != own_command.NAME:
+        yield (
+            f"{plan.nodes} nodes need a volume that all of them share for checkpoints: name its claim with "
+            "--volume, or set cluster.volume.claim"
+        )
+    if plan.claim and not plan.mount_path.startswith("/"):
+        yield f"cluster.volume.mount_path: {plan.mount_path!r} does not begin with /"
+    store = config.artifacts.store or ""
+    if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
+        yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or the volume"
+
+
+def _network_problems(plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+    if plan.network != "efa" or not plan.several_nodes:
+        return
+    if not plan.resources.gpus:
+        yield "compute.network: efa joins GPUs, and --gpu-per-node is 0; use auto or tcp"
+    elif room is not None and not room.efa:
+        yield (
+            f"compute.network: efa, but {plan.instance_type or 'a node'} has no EFA interface; use another "
+            "instance type, or tcp"
+        )
+
+
+def training_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
+    """World size, mesh and memory of the trainer; a user's own program is not known."""
+    if request.command:
+        return
+    try:
+        require_processes(config, plan.world_size)
+    except ConfigError as error:
+        yield str(error).removesuffix(" Nothing was started.")
+        return
+    instance = instance_called(plan.instance_type)
+    if instance is None or not plan.resources.gpus or config.recipe != "pretrain":
+        return
+    fitted = plan_training(
+        config, gpu_of(instance), rented=Rented(instance, plan.nodes, plan.processes_per_node)
+    )
+    if not fitted.fits:
+        needs, has = fitted.peak.parts.total / _GIB, fitted.device.usable_bytes / _GIB
+        change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""
+        yield (
+            f"{config.model.name} does not fit: a GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
+            f"{change} (scripts/plan_training.py says more)"
+        )

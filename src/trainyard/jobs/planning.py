@@ -1,0 +1,135 @@
+"""Plan a job: check everything that can be known before anything is sent, and name all problems at once.
+
+Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every problem
+"""
+
+from trainyard.config.load import config_sha256
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariable
+from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.plan_problems import problems_of, training_problems
+from trainyard.jobs.pod_share import pod_resources
+from trainyard.jobs.programs import own_command
+from trainyard.jobs.programs.trainyard_trainer import settled_config, trainer_program, workspace_of
+from trainyard.plan.environment.network_environment import network_environment
+from trainyard.plan.environment.surroundings import Surroundings, instance_called
+from trainyard.plan.node_room import NodeRoom, room_of_type
+
+_DEFAULT_KEY = "token"
+
+
+def plan_job(config: Config, request: JobRequest) -> JobPlan:
+    """The plan. Raises ConfigError with every problem, a line each."""
+    room = request.room or room_of_type(request.instance_type)
+    gpus = _gpus(config, request, room)
+    settled = _with_volume(config, request)
+    processes = request.processes_per_node or max(1, gpus)
+    plan = _drafted(settled, request, room, gpus=gpus, processes=processes)
+    problems = [*problems_of(settled, request, plan, room), *training_problems(settled, request, plan)]
+    if problems:
+        count = len(problems)
+        raise ConfigError(
+            "\n".join([*problems, f"{count} error{'' if count == 1 else 's'}. Nothing was sent."])
+        )
+    return plan
+
+
+def warnings_of(plan: JobPlan) -> list[str]:
+    """What is allowed and may not be meant."""
+    found = []
+    if "@sha256:" not in plan.image:
+        found.append(
+            f"{plan.image}: named by a tag, which may be moved: pods that start later may run another image. "
+            "Name the image with its digest (@sha256:…)"
+        )
+    if not plan.claim and plan.program.name != own_command.NAME:
+        found.append(
+            "no volume: checkpoints are on the pod's own disk, and gone with it. Name a claim with --volume"
+        )
+    return found
+
+
+def _drafted(
+    config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
+) -> JobPlan:
+    """The plan, whether or not it can be sent."""
+    cluster, pod = config.cluster, config.cluster.pod
+    wants_efa = request.nodes > 1 and gpus > 0 and config.compute.network != "tcp"
+    resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
+    settled = settled_config(config, efa=resources.efa > 0)
+    label = (room.instance_type if room else "") or request.instance_type
+    return JobPlan(
+        name=request.name,
+        namespace=request.namespace,
+        kind=request.kind,
+        image=request.image,
+        program=_program(settled, request, processes),
+        nodes=request.nodes,
+        processes_per_node=processes,
+        resources=resources,
+        instance_type=label,
+        on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
+        network=config.compute.network,
+        environment=_environment(config, request, resources, label),
+        secrets=_secrets(request),
+        secret_environment=request.secret or cluster.secret or "",
+        claim=cluster.volume.claim or "",
+        mount_path=workspace_of(config) if cluster.volume.claim else "",
+        queue=request.queue,
+        priority_class=request.priority_class or cluster.priority_class or "",
+        topology=pod.topology or "",
+        service_account=pod.service_account or "",
+        tolerations=request.tolerations,
+        run_as_user=pod.run_as_user,
+        grace_seconds=pod.grace_seconds,
+        restarts=pod.restarts,
+        auto_retry=request.auto_retry,
+        ray_version=pod.ray_version or "",
+        ray_cluster=request.ray_cluster,
+        provenance={**request.provenance, "config-sha256": config_sha256(settled)},
+    )
+
+
+def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
+    if request.gpus_per_node is not None:
+        return request.gpus_per_node
+    return 0 if room is None or config.model.device == "cpu" else room.gpus
+
+
+def _with_volume(config: Config, request: JobRequest) -> Config:
+    """`config` with the volume that the command line names."""
+    volume = config.cluster.volume
+    changes = {
+        "claim": request.claim or volume.claim,
+        "mount_path": request.mount_path or volume.mount_path,
+    }
+    cluster = config.cluster.model_copy(update={"volume": volume.model_copy(update=changes)})
+    return config.model_copy(update={"cluster": cluster})
+
+
+def _program(config: Config, request: JobRequest, processes: int) -> Program:
+    if request.command:
+        return own_command.own_program(request.command, config.cluster.pod, kind=request.kind)
+    return trainer_program(config, request.name, processes=processes)
+
+
+def _environment(config: Config, request: JobRequest, resources: PodResources, label: str) -> dict[str, str]:
+    place = Surroundings(
+        instance=instance_called(label),
+        nodes=request.nodes,
+        efa=resources.efa,
+        gpus=resources.gpus,
+        network=config.compute.network,
+    )
+    found = network_environment(place)
+    if not request.command:
+        found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
+    return {**found, **request.environment}
+
+
+def _secrets(request: JobRequest) -> tuple[SecretVariable, ...]:
+    if not request.token_secret:
+        return ()
+    name, _, key = request.token_secret.partition(":")
+    return (SecretVariable("HF_TOKEN", name, key or _DEFAULT_KEY),)

@@ -1,0 +1,195 @@
+"""The pods of a job, the same for all kinds: one container that has what the plan says, and no more rights.
+
+Requests equal limits, so that pods are the last to be evicted. What a kind adds is its container's name, its
+command and its labels.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.jobs.job_labels import JOB, labels_of
+from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, PodResources
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
+TOLERATED = (GPU, EFA)
+"""Taints that keep others away from such nodes."""
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
+_NEAR = (
+    ("topology.k8s.aws/network-node-layer-3", 100),
+    ("topology.k8s.aws/network-node-layer-2", 50),
+    ("topology.kubernetes.io/zone", 20),
+)
+"""Node labels that pods of one job should share, the nearest first, with their weight."""
+_LAST_SECONDS = 5
+"""Between torchrun's end of its workers and the end of the pod."""
+
+
+def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json:
+    """The template of the job's pods; without `command` the image's or the operator's own is left."""
+    metadata: Json = {"labels": labels_of(plan.name, plan.kind)}
+    if plan.queue and plan.topology:
+        metadata["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": plan.topology}
+    return {"metadata": metadata, "spec": pod_spec(plan, container, command=command)}
+
+
+def pod_spec(plan: JobPlan, container: str, *, command: bool = True) -> Json:
+    """The specification of one pod."""
+    spec: Json = {
+        "containers": [container_of(plan, container, command=command)],
+        "terminationGracePeriodSeconds": plan.grace_seconds,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _pod_security(plan),
+        "tolerations": [
+            {"key": key, "operator": "Exists"} for key in dict.fromkeys((*TOLERATED, *plan.tolerations))
+        ],
+        "volumes": _volumes(plan),
+    }
+    if selector := _node_selector(plan):
+        spec["nodeSelector"] = selector
+    if plan.several_nodes:
+        spec["affinity"] = _affinity(plan)
+    if plan.service_account:
+        spec["serviceAccountName"] = plan.service_account
+    if plan.priority_class:
+        spec["priorityClassName"] = plan.priority_class
+    return spec
+
+
+def container_of(plan: JobPlan, name: str, *, command: bool = True) -> Json:
+    """The container that does the work."""
+    amounts = amounts_of(plan.resources)
+    container: Json = {
+        "name": name,
+        "image": plan.image,
+        "env": environment_of(plan),
+        "resources": {"requests": amounts, "limits": dict(amounts)},
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(plan),
+    }
+    if command:
+        container["command"] = list(plan.program.command)
+    if plan.program.directory:
+        container["workingDir"] = plan.program.directory
+    if plan.secret_environment:
+        container["envFrom"] = [{"secretRef": {"name": plan.secret_environment}}]
+    return container
+
+
+def container_security() -> Json:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def amounts_of(resources: PodResources) -> dict[str, str]:
+    """The requests of one pod as Kubernetes writes them."""
+    found = {"cpu": _processors(resources.cpu_millis), "memory": f"{resources.memory_mib}Mi"}
+    for name, amount in ((GPU, resources.gpus), (EFA, resources.efa)):
+        if amount:
+            found[name] = str(amount)
+    if resources.hugepages_mib:
+        found["hugepages-2Mi"] = f"{resources.hugepages_mib}Mi"
+    return found
+
+
+def _processors(millis: int) -> str:
+    return str(millis // 1000) if millis % 1000 == 0 else f"{millis}m"
+
+
+def environment_of(plan: JobPlan) -> list[Json]:
+    """The variables of the container, in order of their names; secrets by reference."""
+    plain = {
+        "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home
+        "USER": "trainyard",
+        "TRAINYARD_RUN_ID": plan.name,
+        "TRAINYARD_NETWORK": plan.network,
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
+        **_image_digest(plan.image),
+        **plan.environment,
+    }
+    found: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
+    for name, field in (("TRAINYARD_POD", "metadata.name"), ("TRAINYARD_NODE", "spec.nodeName")):
+        found.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}})
+    for secret in plan.secrets:
+        reference = {"name": secret.secret, "key": secret.key}
+        found.append({"name": secret.name, "valueFrom": {"secretKeyRef": reference}})
+    return sorted(found, key=lambda entry: str(entry["name"]))
+
+
+def _image_digest(image: str) -> Mapping[str, str]:
+    _, _, digest = image.partition("@")
+    return {"TRAINYARD_IMAGE_DIGEST": digest} if digest else {}
+
+
+def _pod_security(plan: JobPlan) -> Json:
+    found: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if plan.run_as_user is None:
+        return found
+    found |= {"runAsUser": plan.run_as_user, "runAsGroup": plan.run_as_user}
+    if plan.run_as_user:
+        found |= {
+            "runAsNonRoot": True,
+            "fsGroup": plan.run_as_user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+        }
+    return found
+
+
+def _volumes(plan: JobPlan) -> list[Json]:
+    shared = {"medium": "Memory", "sizeLimit": f"{plan.resources.shared_memory_mib}Mi"}
+    volumes: list[Json] = [
+        {"name": "shared-memory", "emptyDir": shared},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    if plan.program.files:
+        volumes.append({"name": "files", "configMap": {"name": files_name(plan)}})
+    if plan.claim:
+        volumes.append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": plan.claim}})
+    if plan.resources.hugepages_mib:
+        volumes.append({"name": "hugepages", "emptyDir": {"medium": "HugePages-2Mi"}})
+    return volumes
+
+
+def _mounts(plan: JobPlan) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "shared-memory", "mountPath": SHARED_MEMORY},
+        {"name": "scratch", "mountPath": SCRATCH},
+    ]
+    if plan.program.files:
+        mounts.append({"name": "files", "mountPath": FILES_DIRECTORY, "readOnly": True})
+    if plan.claim:
+        mounts.append({"name": "checkpoints", "mountPath": plan.mount_path})
+    if plan.resources.hugepages_mib:
+        mounts.append({"name": "hugepages", "mountPath": "/dev/hugepages"})
+    return mounts
+
+
+def files_name(plan: JobPlan) -> str:
+    """The ConfigMap with the program's files."""
+    return f"{plan.name}-files"
+
+
+def _node_selector(plan: JobPlan) -> dict[str, str]:
+    found = {INSTANCE_TYPE: plan.instance_type} if plan.instance_type else {}
+    return {**found, HYPERPOD_HEALTH: "Schedulable"} if plan.on_hyperpod else found
+
+
+def _affinity(plan: JobPlan) -> Json:
+    """Close together, and each on a node of its own, where that can be had."""
+    ours = {"matchLabels": {JOB: plan.name}}
+    near = [
+        {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": ours}}
+        for key, weight in _NEAR
+    ]
+    apart = {
+        "weight": 100,
+        "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": ours},
+    }
+    return {
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": near},
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]},
+    }

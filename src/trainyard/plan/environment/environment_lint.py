@@ -1,0 +1,134 @@
+"""Lint the environment of training: every variable of every file, and the manifests around them.
+
+files + what the caller knows ──lint──> findings with file, line, reason and fix, the worst first per file
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.plan.environment.manifest_rules import judge_manifest
+from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
+from trainyard.plan.environment.variable_rules import (
+    Judgement,
+    Severity,
+    judge_variable,
+    missing_variables,
+)
+
+_SECRET = re.compile(
+    r"(.*_)?(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_ACCESS_KEY|SESSION_TOKEN|PRIVATE_KEY|WEBHOOK_URL)"
+)
+_NOT_SECRET = re.compile(r".*(_FILE|_PATH|_NAME|_ARN)$|.*TOKEN_(DIR|TTL).*")
+_BY_OPERATORS = re.compile(r"PET_\w+|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|NODE_RANK|LOCAL_RANK")
+_JOBS = ("PyTorchJob", "TrainJob", "HyperPodPyTorchJob")
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing."""
+
+    file: str
+    line: int
+    subject: str
+    """What it is about: a variable, or a field of a manifest."""
+    value: str
+    """As it is set; empty for secrets and for what is missing."""
+    severity: Severity
+    reason: str
+    remedy: str
+    where: str = ""
+    """The object and container in a manifest."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "line": self.line,
+            "subject": self.subject,
+            "value": self.value,
+            "severity": self.severity.value,
+            "evidence": self.reason,
+            "remedy": self.remedy,
+            "where": self.where,
+        }
+
+
+def lint(files: Iterable[EnvironmentFile]) -> list[Finding]:
+    """All findings, by file and line."""
+    found = [finding for file in files for finding in _of_file(file)]
+    order = list(Severity)
+    return sorted(found, key=lambda finding: (finding.file, finding.line, order.index(finding.severity)))
+
+
+def _of_file(file: EnvironmentFile) -> Iterator[Finding]:
+    """The findings of one file; a line that several containers share (a YAML anchor) is told once."""
+    seen = set()
+    for finding in (*_of_variables(file), *_of_fields(file)):
+        key = (finding.line, finding.subject, finding.reason)
+        if key not in seen:
+            seen.add(key)
+            yield finding
+
+
+def _of_variables(file: EnvironmentFile) -> Iterator[Finding]:
+    for group in file.groups:
+        yield from _of_group(file.name, group)
+
+
+def _of_fields(file: EnvironmentFile) -> Iterator[Finding]:
+    for document in file.documents:
+        for field in judge_manifest(document):
+            yield _finding(file.name, field.line, field.subject, field.judgement, field.where)
+
+
+def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
+    for setting in group.settings:
+        if setting.by_reference:
+            continue
+        secret = _looks_secret(setting.name) and bool(setting.value) and not setting.value.startswith("$")
+        said = _plain_secret() if secret else None
+        said = (
+            said
+            or _by_operator(setting.name, group)
+            or judge_variable(setting.name, setting.value, group.place)
+        )
+        if said is not None:
+            value = "" if secret else setting.value[:_LONGEST_VALUE]
+            yield _finding(name, setting.line, setting.name, said, group.what, value=value)
+    names = frozenset(setting.name for setting in group.settings)
+    if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} <= names:
+        both = Judgement(
+            Severity.WARNING, "both names are set; torch reads PYTORCH_ALLOC_CONF only", "keep one of them"
+        )
+        yield _finding(name, group.line, "PYTORCH_CUDA_ALLOC_CONF", both, group.what)
+    for variable, said in missing_variables(names, group.place).items():
+        yield _finding(name, group.line, variable, said, group.what)
+
+
+def _finding(file: str, line: int, subject: str, said: Judgement, where: str, *, value: str = "") -> Finding:
+    return Finding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
+
+
+def _looks_secret(name: str) -> bool:
+    return bool(_SECRET.fullmatch(name)) and not _NOT_SECRET.fullmatch(name)
+
+
+def _plain_secret() -> Judgement:
+    return Judgement(
+        Severity.ERROR,
+        "a secret in plain text: whoever reads the file, the image or the object has it",
+        "keep it in a Secret and name that (valueFrom.secretKeyRef); replace the one that was written down",
+    )
+
+
+def _by_operator(name: str, group: SettingGroup) -> Judgement | None:
+    kind = group.what.partition(" ")[0]
+    if kind not in _JOBS or not _BY_OPERATORS.fullmatch(name):
+        return None
+    if kind == "TrainJob" and name.startswith("PET_"):
+        return Judgement(Severity.ERROR, "a TrainJob with it is refused: Trainer sets it", "remove it")
+    return Judgement(
+        Severity.WARNING, f"the operator of {kind}s sets it in each pod, after yours", "remove it"
+    )

@@ -1,0 +1,123 @@
+"""YAML and JSON with the line of every value, for findings that name the place.
+
+    text ──composed, bounded──> documents of Located, lists and Text
+
+Nothing is constructed but these three, so no tag of a document runs code.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.errors import ConfigError
+
+MOST_VALUES = 200_000
+MOST_DEPTH = 100
+_INT, _FLOAT, _BOOL, _NULL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
+
+
+class Text(str):
+    """A scalar as it is written, with its line; `tag` is what YAML takes it for."""
+
+    line: int
+    tag: str
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a string to YAML, not a number, a truth value or nothing."""
+        return self.tag not in (_INT, _FLOAT, _BOOL, _NULL)
+
+    @property
+    def number(self) -> int | None:
+        return int(self) if self.isascii() and self.isdecimal() and len(self) < 12 else None
+
+    @property
+    def is_true(self) -> bool:
+        return self.lower() == "true"
+
+
+class Located(dict[str, Any]):
+    """A mapping with the line of each key."""
+
+    line: int
+    lines: dict[str, int]
+
+    def mapping(self, *keys: str) -> "Located":
+        """The mapping below these keys; an empty one where there is none."""
+        found: Any = self
+        for key in keys:
+            found = found.get(key) if isinstance(found, Located) else None
+        return found if isinstance(found, Located) else _empty(self.line)
+
+    def items_of(self, key: str) -> list["Located"]:
+        """The mappings in the list below `key`."""
+        found = self.get(key)
+        return [item for item in found if isinstance(item, Located)] if isinstance(found, list) else []
+
+    def text(self, key: str) -> Text:
+        """The scalar below `key`; an empty one where there is none."""
+        found = self.get(key)
+        return found if isinstance(found, Text) else _text("", _NULL, self.line)
+
+
+def read_documents(text: str, name: str) -> list[Located]:
+    """The documents of a file that are mappings. Raises ConfigError for what is no YAML."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        reader = _Reader(name)
+        found = [reader.read(node, 0) for node in yaml.compose_all(text, Loader=loader) if node is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{name}:{mark.line + 1}" if mark else name
+        why = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigError(f"{place}: no YAML: {why}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: too deeply nested") from None
+    return [document for document in found if isinstance(document, Located)]
+
+
+def all_mappings(value: Any) -> Iterator[Located]:
+    """`value` and every mapping below it."""
+    if isinstance(value, Located):
+        yield value
+        for inner in value.values():
+            yield from all_mappings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from all_mappings(inner)
+
+
+class _Reader:
+    def __init__(self, name: str) -> None:
+        self._name, self._left = name, MOST_VALUES
+
+    def read(self, node: Any, depth: int) -> Any:
+        import yaml
+
+        self._left -= 1
+        if self._left < 0 or depth > MOST_DEPTH:
+            raise ConfigError(f"{self._name}: too large or too deeply nested to be a manifest")
+        line = node.start_mark.line + 1
+        if isinstance(node, yaml.ScalarNode):
+            return _text(node.value, node.tag, line)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(item, depth + 1) for item in node.value]
+        found = _empty(line)
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                found[key.value] = self.read(value, depth + 1)
+                found.lines[key.value] = key.start_mark.line + 1
+        return found
+
+
+def _text(value: str, tag: str, line: int) -> Text:
+    text = Text(value)
+    text.line, text.tag = line, tag
+    return text
+
+
+def _empty(line: int) -> Located:
+    found = Located()
+    found.line, found.lines = line, {}
+    return found

@@ -1,0 +1,233 @@
+"""Judge the fields of a manifest that decide whether training runs, and on the network that is paid for.
+
+What the schema and the webhooks of a cluster refuse is found here before anything is sent.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainyard.plan.environment.located_yaml import Located, Text, all_mappings
+from trainyard.plan.environment.settings_reading import EFA, GPU, INSTANCE_LABELS, nodes_of, pod_specs
+from trainyard.plan.environment.surroundings import instance_called
+from trainyard.plan.environment.variable_rules import Judgement, Severity
+
+_LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
+_NODE_RANK = re.compile(r"--node[_-]rank[= ]?\d+|--machine_rank[= ]?\d+")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+_MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
+
+
+@dataclass(frozen=True)
+class JudgedField:
+    """One field, and what is to be said of it."""
+
+    line: int
+    subject: str
+    judgement: Judgement
+    where: str
+
+
+def judge_manifest(document: Located) -> Iterator[JudgedField]:
+    """What is wrong with a document that describes pods of training; nothing for any other."""
+    title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
+    pods = list(pod_specs(document))
+    if not pods:
+        return
+    yield from _ray_parameters(document, title)
+    if document.text("kind") == "PyTorchJob":
+        yield from _pytorch_job(document, title)
+    several = (nodes_of(document) or 1) > 1
+    for pod in pods:
+        yield from _pod(pod, title, several=several)
+
+
+def _said(
+    line: int, subject: str, where: str, severity: Severity, *, reason: str, remedy: str = "remove it"
+) -> JudgedField:
+    return JudgedField(line, subject, Judgement(severity, reason, remedy), where)
+
+
+def _ray_parameters(document: Located, title: str) -> Iterator[JudgedField]:
+    for mapping in all_mappings(document):
+        parameters = mapping.mapping("rayStartParams")
+        for name, value in parameters.items():
+            if isinstance(value, Text) and not value.is_text:
+                yield _said(
+                    parameters.lines[name],
+                    f"rayStartParams.{name}",
+                    title,
+                    Severity.ERROR,
+                    reason="the values are texts; a number is refused by the API server",
+                    remedy=f'write {name}: "{value}"',
+                )
+
+
+def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
+    spec = document.mapping("spec")
+    for role, replicas in spec.mapping("pytorchReplicaSpecs").items():
+        if not isinstance(replicas, Located):
+            continue
+        containers = replicas.mapping("template", "spec").items_of("containers")
+        names = [str(container.text("name")) for container in containers]
+        if containers and "pytorch" not in names:
+            yield _said(
+                containers[0].line,
+                f"{role} containers",
+                title,
+                Severity.ERROR,
+                reason=f"the operator refuses it: no container is called pytorch ({', '.join(names)})",
+                remedy="name the container pytorch",
+            )
+    if not spec.mapping("runPolicy").text("cleanPodPolicy"):
+        yield _said(
+            spec.line,
+            "runPolicy.cleanPodPolicy",
+            title,
+            Severity.WARNING,
+            reason="it is not set: pods that still run when the job has ended keep their GPUs",
+            remedy="set cleanPodPolicy: Running",
+        )
+
+
+def _pod(pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
+    if pod.text("hostNetwork").is_true:
+        yield _said(
+            pod.lines["hostNetwork"],
+            "hostNetwork",
+            title,
+            Severity.INFO,
+            reason="EFA does not need it; pods then share the ports of their node",
+        )
+    yield from _volumes(pod, title)
+    for container in pod.items_of("containers"):
+        yield from _container(container, pod, title, several=several)
+
+
+def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
+    mounted = {
+        str(mount.text("name")): str(mount.text("mountPath"))
+        for container in pod.items_of("containers")
+        for mount in container.items_of("volumeMounts")
+    }
+    for volume in pod.items_of("volumes"):
+        path = str(volume.mapping("hostPath").text("path"))
+        target = mounted.get(str(volume.text("name")), "")
+        if path.rstrip("/") == SHARED_MEMORY:
+            yield _said(
+                volume.line,
+                SHARED_MEMORY,
+                title,
+                Severity.WARNING,
+                reason="all pods of the node share the host's /dev/shm",
+                remedy="use an emptyDir with medium: Memory and a sizeLimit",
+            )
+        elif path.startswith(_LOCAL_DISKS) and re.search("checkpoint|ckpt|output", path + target):
+            yield _said(
+                volume.line,
+                f"volume {volume.text('name')}",
+                title,
+                Severity.WARNING,
+                reason=f"{path} is on a disk of one node: its checkpoints go with it, others lack them",
+                remedy="use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
+            )
+
+
+def _container(container: Located, pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
+    where = f"{title}, container {container.text('name')}"
+    resources = container.mapping("resources")
+    requests, limits = resources.mapping("requests"), resources.mapping("limits")
+    for name in (GPU, EFA):
+        wanted, most = requests.text(name), limits.text(name)
+        if wanted and wanted != most:
+            yield _said(
+                requests.lines[name],
+                name,
+                where,
+                Severity.ERROR,
+                reason=f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
+                remedy="give both the same number",
+            )
+    if limits.text(GPU).number and not _has_shared_memory(container):
+        yield _said(
+            container.line,
+            SHARED_MEMORY,
+            where,
+            Severity.WARNING,
+            reason="it is not mounted: the 64 MiB that a container has are too few for data loaders and NCCL",
+            remedy="mount an emptyDir with medium: Memory there",
+        )
+    yield from _interfaces(limits, pod, where, several=several)
+    yield from _command(container, where, several=several)
+    yield from _image(container, where)
+
+
+def _has_shared_memory(container: Located) -> bool:
+    return any(
+        mount.text("mountPath").rstrip("/") == SHARED_MEMORY for mount in container.items_of("volumeMounts")
+    )
+
+
+def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
+    selector = pod.mapping("nodeSelector")
+    label = next((selector.text(name) for name in INSTANCE_LABELS if selector.text(name)), None)
+    instance = instance_called(str(label)) if label else None
+    if instance is None:
+        return
+    wanted, gpus = limits.text(EFA).number or 0, limits.text(GPU).number or 0
+    if wanted > instance.efa:
+        yield _said(
+            limits.lines[EFA],
+            EFA,
+            where,
+            Severity.ERROR,
+            reason=f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
+            remedy=f"ask for {instance.efa}" if instance.efa else "remove it",
+        )
+    elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
+        yield _said(
+            limits.line,
+            EFA,
+            where,
+            Severity.WARNING,
+            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
+            remedy=f"ask for {instance.efa}",
+        )
+    if gpus > instance.gpus:
+        yield _said(
+            limits.lines[GPU],
+            GPU,
+            where,
+            Severity.ERROR,
+            reason=f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
+            remedy=f"ask for at most {instance.gpus}",
+        )
+
+
+def _command(container: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
+    for key in ("command", "args"):
+        words = container.get(key)
+        line = " ".join(word for word in words if isinstance(word, Text)) if isinstance(words, list) else ""
+        if several and _NODE_RANK.search(line):
+            yield _said(
+                container.lines[key],
+                key,
+                where,
+                Severity.ERROR,
+                reason="the rank of a node is fixed in a template that pods share: two get the same rank",
+                remedy="leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
+            )
+
+
+def _image(container: Located, where: str) -> Iterator[JudgedField]:
+    image = str(container.text("image"))
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if image and "@" not in image and (not tag or tag in _MOVING):
+        yield _said(
+            container.text("image").line,
+            "image",
+            where,
+            Severity.WARNING,
+            reason=f"{image[:80]} moves: pods that start later may run another image",
+            remedy="name it with its digest (@sha256:…)",
+        )

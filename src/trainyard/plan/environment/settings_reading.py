@@ -1,0 +1,198 @@
+"""Find the variables in manifests, Dockerfiles and env files, with their lines and what is known of the
+place.
+
+text of a file ──by its name──> groups of settings that hold together
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from trainyard.plan.environment.located_yaml import Located, Text, all_mappings, read_documents
+from trainyard.plan.environment.surroundings import Surroundings, instance_called
+
+GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
+INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable."""
+
+    name: str
+    value: str
+    line: int
+    by_reference: bool = False
+    """Whether the value stands elsewhere, as in a Secret."""
+
+
+@dataclass(frozen=True)
+class SettingGroup:
+    """Variables of one environment."""
+
+    what: str
+    """For people: `PyTorchJob train, container pytorch`; empty where the file has one environment."""
+    settings: tuple[Setting, ...]
+    place: Surroundings
+    line: int = 1
+
+
+@dataclass(frozen=True)
+class EnvironmentFile:
+    """A file, read."""
+
+    name: str
+    groups: tuple[SettingGroup, ...]
+    documents: tuple[Located, ...] = ()
+    """Of a manifest."""
+
+
+def read_environment_file(name: str, text: str, given: Surroundings) -> EnvironmentFile:
+    """The settings of a file. Of a manifest's place `given` says only what it leaves open. Raises
+    ConfigError."""
+    plain = PurePath(name).name.lower()
+    if "dockerfile" in plain or "containerfile" in plain:
+        return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
+    if plain.endswith((".yaml", ".yml", ".json")):
+        documents = read_documents(text, name)
+        flat = [item for document in documents for item in (document.items_of("items") or [document])]
+        return EnvironmentFile(name, tuple(_manifest_groups(flat, given)), tuple(flat))
+    return EnvironmentFile(name, (SettingGroup("", tuple(_assignments(text)), given),))
+
+
+def _assignments(text: str) -> Iterator[Setting]:
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _ASSIGNMENT.fullmatch(line)
+        if found:
+            yield Setting(found[1], _unquoted(found[2]), number)
+
+
+def _unquoted(text: str) -> str:
+    try:
+        parts = shlex.split(text, comments=True)
+    except ValueError:
+        return text.strip()
+    return parts[0] if parts else ""
+
+
+def _docker_settings(text: str) -> Iterator[Setting]:
+    for number, instruction in _docker_instructions(text):
+        word, _, rest = instruction.strip().partition(" ")
+        if word.upper() != "ENV":
+            continue
+        rest = rest.strip()
+        if not re.match(r"[A-Za-z_]\w*=", rest):
+            name, _, value = rest.partition(" ")
+            yield Setting(name, value.strip(), number)
+            continue
+        for part in _words(rest):
+            name, equals, value = part.partition("=")
+            if equals:
+                yield Setting(name, value, number)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _docker_instructions(text: str) -> Iterator[tuple[int, str]]:
+    """Line number and text of each instruction, with continued lines joined."""
+    begun, parts = 0, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        begun = begun or number
+        if line.rstrip().endswith("\\"):
+            parts.append(line.rstrip()[:-1])
+            continue
+        yield begun, " ".join([*parts, line])
+        begun, parts = 0, []
+
+
+def _manifest_groups(documents: list[Located], given: Surroundings) -> Iterator[SettingGroup]:
+    for document in documents:
+        title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
+        nodes = nodes_of(document) or given.nodes
+        for pod in pod_specs(document):
+            for container in pod.items_of("containers"):
+                place = _place_of(pod, container, replace(given, nodes=nodes))
+                what = f"{title}, container {container.text('name')}"
+                yield SettingGroup(what, tuple(_container_settings(container)), place, container.line)
+        trainer = document.mapping("spec", "trainer")
+        if trainer:
+            place = replace(_place_of(trainer, trainer, replace(given, nodes=nodes)), is_pod=False)
+            yield SettingGroup(title, tuple(_container_settings(trainer)), place, trainer.line)
+        data = document.mapping("data")
+        if document.text("kind") == "ConfigMap":
+            settings = [
+                Setting(name, value, data.lines[name])
+                for name, value in data.items()
+                if isinstance(value, Text)
+            ]
+            yield SettingGroup(title, tuple(settings), given)
+
+
+def pod_specs(document: Located) -> Iterator[Located]:
+    """The specifications of all pods that a document describes."""
+    for mapping in all_mappings(document):
+        if isinstance(mapping.get("containers"), list):
+            yield mapping
+
+
+def nodes_of(document: Located) -> int | None:
+    """How many pods the document asks for; None where it does not say."""
+    for place in ("trainer", "mlPolicy"):
+        stated = document.mapping("spec", place).text("numNodes").number
+        if stated is not None:
+            return stated
+    counts = [
+        _replicas(mapping) for mapping in all_mappings(document) if any(True for _ in _own_pods(mapping))
+    ]
+    return sum(counts) or None
+
+
+def _own_pods(mapping: Located) -> Iterator[Located]:
+    spec = mapping.mapping("template", "spec")
+    if isinstance(spec.get("containers"), list):
+        yield spec
+
+
+def _replicas(mapping: Located) -> int:
+    for key in ("replicas", "parallelism", "completions"):
+        found = mapping.text(key).number
+        if found is not None:
+            return found
+    return 1
+
+
+def _place_of(pod: Located, container: Located, given: Surroundings) -> Surroundings:
+    selector = pod.mapping("nodeSelector")
+    label = next((selector.text(name) for name in INSTANCE_LABELS if selector.text(name)), "")
+    resources = container.mapping("resources") or container.mapping("resourcesPerNode")
+    limits = {**resources.mapping("requests"), **resources.mapping("limits")}
+    counts = {name: _count(limits.get(name)) for name in (GPU, EFA)}
+    return replace(
+        given,
+        instance=instance_called(str(label)) or given.instance,
+        efa=counts[EFA] if counts[EFA] is not None else (0 if counts[GPU] is not None else None),
+        gpus=counts[GPU],
+        host_network=pod.text("hostNetwork").is_true,
+        is_pod="envFrom" not in container,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value.number if isinstance(value, Text) else None
+
+
+def _container_settings(container: Located) -> Iterator[Setting]:
+    for entry in container.items_of("env"):
+        name, value = entry.text("name"), entry.text("value")
+        if name:
+            yield Setting(str(name), str(value), value.line or entry.line, "valueFrom" in entry)

@@ -1,0 +1,75 @@
+"""What is known of the place where a process will run. What is not known is None, and nothing follows from
+it.
+
+Which types have RDMA: aws-ofi-nccl, `src/platform-aws.cpp` (`gdr_required`), and its pull request 1057 (g7e).
+"""
+
+import re
+from dataclasses import dataclass
+
+from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
+
+_RDMA = re.compile(r"(p4d|p4de|p5e|p5en|p6-b200|p6-b300)\..*|p5\.48xlarge|g7e\.(12|24|48)xlarge")
+_UNKNOWN_RDMA = re.compile(r"p5\.4xlarge|g7\..*")
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where variables will have their effect."""
+
+    instance: InstanceType | None = None
+    nodes: int | None = None
+    efa: int | None = None
+    """EFA interfaces that a process is given."""
+    gpus: int | None = None
+    """GPUs of one node that are used."""
+    network: str = "auto"
+    """As in `compute.network`."""
+    plugin: Version | None = None
+    """Of aws-ofi-nccl."""
+    torch: Version | None = None
+    host_network: bool = False
+    is_pod: bool = False
+    """Whether all variables of a container are known, so that a missing one is missing."""
+
+    @property
+    def rdma(self) -> bool | None:
+        """Whether its EFA reads and writes the memory of GPUs and hosts directly (RDMA)."""
+        return None if self.instance is None else has_rdma(self.instance)
+
+    @property
+    def has_efa(self) -> bool | None:
+        """Whether there is an EFA interface to use."""
+        if self.efa is not None:
+            return self.efa > 0
+        return False if self.instance is not None and self.instance.efa == 0 else None
+
+    @property
+    def on_efa(self) -> bool:
+        """Whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
+        return bool(self.nodes and self.nodes > 1 and self.efa and self.network != "tcp")
+
+    @property
+    def one_node(self) -> bool:
+        return self.nodes == 1
+
+
+def has_rdma(instance: InstanceType) -> bool | None:
+    """Whether the type's EFA has RDMA; None where that is not known."""
+    name = instance.name.removeprefix(HYPERPOD)
+    if _RDMA.fullmatch(name):
+        return True
+    return None if _UNKNOWN_RDMA.fullmatch(name) and instance.efa else False
+
+
+def instance_called(name: str) -> InstanceType | None:
+    """The type of this name, HyperPod's names included; None where it is not in the catalogue."""
+    plain = name.removeprefix(HYPERPOD)
+    return next((instance for instance in CATALOGUE if instance.name == plain), None)
+
+
+def version_of(text: str) -> Version | None:
+    """The numbers of `1.13.0` or `v2.13`; None where there are none."""
+    found = re.match(r"v?(\d{1,6}(?:\.\d{1,6}){0,3})", text)
+    return tuple(int(part) for part in found[1].split(".")) if found else None

@@ -1,0 +1,339 @@
+"""Judge variables of NCCL, libfabric (EFA) and torch: what each does where it is set, and what does nothing.
+
+    name, value, Surroundings ──judge_variable──> Judgement, or None where it is right
+
+Sources: aws-ofi-nccl `doc/efa-env-var.md`, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp` (to 1.21);
+libfabric `prov/efa/src/efa_env.c`; NCCL `docs/userguide/source/env.rst`, `src/plugin/net.cc` (to 2.30);
+PyTorch `ProcessGroupNCCL.hpp`, `docs/source/torch_nccl_environment_variables.md` (to 2.13).
+"""
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.plan.environment.network_environment import ANY_PLUGIN
+from trainyard.plan.environment.surroundings import Surroundings
+
+MODERN_PLUGIN = (1, 7)
+_TAKES_OFI = (1, 13)
+_PLUGIN_NAMES = ("ofi", "aws libfabric", "libfabric")
+
+
+class Severity(StrEnum):
+    """The worst first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is to be said of one variable."""
+
+    severity: Severity
+    reason: str
+    remedy: str
+
+
+Rule = Callable[[str, Surroundings], Judgement | None]
+REMOVE = "remove it"
+
+
+def judge_variable(name: str, value: str, place: Surroundings) -> Judgement | None:
+    """What is wrong with `name` set to `value` in `place`; None where nothing is."""
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule(value.strip(), place)
+    if re.fullmatch(r"RDMAV_\w+", name):
+        return _error("libibverbs' own settings conflict with the EFA provider of libfabric")
+    if name in RENAMED:
+        return _warning(
+            f"its name is {RENAMED[name]} since torch 2.2; the old one still works, with a warning",
+            f"name it {RENAMED[name]}",
+        )
+    if re.fullmatch(r"NCCL_IB_\w+", name):
+        return _info("settings of InfiniBand do nothing on EFA, nor over TCP")
+    if re.fullmatch(r"NCCL_NVLS_\w+", name):
+        return _rule_nvls(value, place)
+    return _misspelt(name)
+
+
+def _error(reason: str, remedy: str = REMOVE) -> Judgement:
+    return Judgement(Severity.ERROR, reason, remedy)
+
+
+def _warning(reason: str, remedy: str = REMOVE) -> Judgement:
+    return Judgement(Severity.WARNING, reason, remedy)
+
+
+def _info(reason: str, remedy: str = REMOVE) -> Judgement:
+    return Judgement(Severity.INFO, reason, remedy)
+
+
+def _device_rdma(value: str, place: Surroundings) -> Judgement | None:
+    if place.has_efa is False:
+        return _warning("there is no EFA here, so it does nothing")
+    on = value not in ("0", "false", "no", "off", "n")
+    if place.plugin is not None and place.plugin < MODERN_PLUGIN and place.rdma and on:
+        return None
+    if on:
+        if place.rdma is False:
+            return _error(
+                "libfabric ends the process (SIGABRT) where it is set and the device has no RDMA read: "
+                f"{_type(place)} has none"
+            )
+        if place.rdma:
+            return _info("aws-ofi-nccl 1.7 and later find RDMA by themselves")
+        return _warning("libfabric ends the process (SIGABRT) on types without RDMA, such as g5, g6 and g6e")
+    if place.rdma:
+        return _error(
+            "it turns GPUDirect RDMA off: the plugin then refuses to start on such a type, and NCCL uses TCP"
+        )
+    if place.rdma is False:
+        return _info(f"{_type(place)} has no RDMA, so it does nothing")
+    return _warning(
+        "on types with RDMA (p4d, p5, p6) the plugin then refuses to start, and NCCL falls back to TCP"
+    )
+
+
+def _type(place: Surroundings) -> str:
+    return place.instance.name if place.instance else "this type"
+
+
+def _protocol(value: str, place: Surroundings) -> Judgement | None:
+    if place.plugin is not None and place.plugin < (1, 6) and value.lower() == "simple":
+        return None
+    if place.rdma is False and place.has_efa and value.lower() == "simple":
+        return _info("the plugin sets it by itself where the type has no RDMA")
+    return _warning(
+        "it turns LL and LL128 off and limits NCCL's choice, which costs speed; it is meant for debugging"
+    )
+
+
+def _provider(value: str, place: Surroundings) -> Judgement | None:
+    if value.lower() != "efa":
+        wanted = _error if place.on_efa else _warning
+        return wanted(
+            f"libfabric then offers {value or 'nothing'} and not EFA; the plugin takes no other provider"
+        )
+    if place.has_efa is False:
+        return _warning("there is no EFA here: a plugin in the image then finds no provider")
+    if place.plugin is not None and place.plugin < (1, 6):
+        return None
+    return _info("aws-ofi-nccl 1.6 and later take no other provider")
+
+
+def _net(value: str, place: Surroundings) -> Judgement | None:
+    plain = value.lower()
+    if plain in _PLUGIN_NAMES:
+        if place.one_node:
+            return _error(
+                "on one node there is no such network, and NCCL fails: it is for several nodes with EFA"
+            )
+        if place.has_efa is False or place.network == "tcp":
+            return _error("without EFA there is no such network, and NCCL fails", "set NCCL_NET=Socket")
+        if plain == "libfabric":
+            return _warning(
+                "versions before 1.13 of the plugin have another name", f"set NCCL_NET={ANY_PLUGIN!r}"
+            )
+        if plain == "ofi" and place.plugin is not None and place.plugin < _TAKES_OFI:
+            return _error("the plugin answers to ofi from version 1.13 on", f"set NCCL_NET={ANY_PLUGIN!r}")
+        if plain == "ofi" and place.plugin is None:
+            return _info(
+                "it needs aws-ofi-nccl 1.13 or later", f"NCCL_NET={ANY_PLUGIN!r} works with every version"
+            )
+        return None
+    if plain == "socket":
+        if place.on_efa:
+            return _error(
+                "the job asks for EFA and trains over TCP",
+                "remove it, or say compute.network: tcp and ask for no EFA",
+            )
+        return None
+    return _error(f"NCCL has no network {value!r} on EC2, and fails") if place.nodes != 1 else None
+
+
+def _interface(value: str, place: Surroundings) -> Judgement | None:
+    names = value.lstrip("^=").split(",")
+    if value.startswith("^"):
+        if any(name.startswith("eth") for name in names) and not place.host_network:
+            return _error(
+                "a pod's only interface is eth0: without it NCCL says that there is no socket interface",
+                "remove it, or exclude only lo and docker: ^lo,docker",
+            )
+        return None
+    if place.host_network and any(name.startswith("eth") for name in names):
+        return _error("interfaces of the hosts are called ens… or enp…, not eth…", "remove it")
+    return _warning(
+        "interfaces have other names on other nodes; EFA needs one for the start only",
+        "remove it, or ^lo,docker",
+    )
+
+
+def _debug(value: str, place: Surroundings) -> Judgement | None:
+    if value.upper() in ("INFO", "TRACE"):
+        return None
+    if value.upper() not in ("VERSION", "WARN", "ABORT", "NONE", ""):
+        return _warning(f"NCCL knows no level {value!r}", "set NCCL_DEBUG=INFO")
+    if place.one_node:
+        return None
+    return _warning("which network was used is only written at the level INFO", "set NCCL_DEBUG=INFO")
+
+
+def _allocator_old(_value: str, place: Surroundings) -> Judgement | None:
+    if place.torch is None or place.torch < (2, 11):
+        return None
+    return _warning("its name is PYTORCH_ALLOC_CONF since torch 2.9", "name it PYTORCH_ALLOC_CONF")
+
+
+def _allocator_new(value: str, place: Surroundings) -> Judgement | None:
+    if place.torch is not None and place.torch < (2, 9):
+        return _error("torch before 2.9 does not read it", "name it PYTORCH_CUDA_ALLOC_CONF")
+    if place.torch is not None and place.torch < (2, 11) and "expandable_segments" in value:
+        return _warning(
+            "torch 2.9 and 2.10 may ignore expandable_segments under this name (PyTorch issue 183387)",
+            "name it PYTORCH_CUDA_ALLOC_CONF",
+        )
+    return None
+
+
+def _rule_nvls(value: str, _place: Surroundings) -> Judgement | None:
+    return _warning(
+        "NCCL and the plugin decide it by themselves; 0 loses NVLink SHARP on Hopper and later GPUs"
+        if value == "0"
+        else "NCCL and the plugin decide it by themselves"
+    )
+
+
+def _library_path(value: str, place: Surroundings) -> Judgement | None:
+    if not place.on_efa or "$LD_LIBRARY_PATH" in value or "${LD_LIBRARY_PATH" in value:
+        return None
+    if "/opt/amazon/efa/lib" in value and "nccl" in value:
+        return None
+    return _warning(
+        "it replaces the image's own; without the folders of EFA and its plugin NCCL falls back to TCP",
+        "leave it to the image, or name /opt/amazon/efa/lib and the plugin's folder in it",
+    )
+
+
+def _always(judgement: Judgement) -> Rule:
+    return lambda _value, _place: judgement
+
+
+def _unless(harmless: tuple[str, ...], judgement: Judgement) -> Rule:
+    return lambda value, _place: None if value.lower() in harmless else judgement
+
+
+_NO_TIMEOUT = _warning(
+    "neither NCCL nor torch reads it; the time-out of collectives is init_process_group's (10 minutes)",
+    "remove it; hangs are found by TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC and by monitoring.hang_seconds",
+)
+_ABORTS = _error("libfabric ends the process where it is set")
+_TUNED = _warning("the EFA plugin sets it for each platform; a value of your own wins, and is usually worse")
+_BY_ITSELF = _info("libfabric and the plugin set it by themselves")
+_SOCKETS = _info("it is for the socket transport only")
+RENAMED = {
+    "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
+    "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
+    "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
+    "ENABLE_NCCL_HEALTH_CHECK": "TORCH_NCCL_ENABLE_HEALTH_CHECK",
+}
+_RULES: dict[str, Rule] = {
+    "FI_EFA_USE_DEVICE_RDMA": _device_rdma,
+    "NCCL_PROTO": _protocol,
+    "NCCL_ALGO": _always(_warning("it fixes what NCCL chooses for each size; it is meant for debugging")),
+    "FI_PROVIDER": _provider,
+    "NCCL_NET": _net,
+    "NCCL_SOCKET_IFNAME": _interface,
+    "NCCL_DEBUG": _debug,
+    "LD_LIBRARY_PATH": _library_path,
+    "PYTORCH_CUDA_ALLOC_CONF": _allocator_old,
+    "PYTORCH_ALLOC_CONF": _allocator_new,
+    **dict.fromkeys(
+        ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _always(_NO_TIMEOUT)
+    ),
+    **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _always(_ABORTS)),
+    **dict.fromkeys(
+        (
+            "NCCL_BUFFSIZE",
+            "NCCL_P2P_NET_CHUNKSIZE",
+            "NCCL_MIN_CHANNELS",
+            "NCCL_TOPO_FILE",
+            "NCCL_TUNER_PLUGIN",
+        ),
+        _always(_TUNED),
+    ),
+    **dict.fromkeys(
+        ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_SET_CUDA_SYNC_MEMOPS"), _always(_BY_ITSELF)
+    ),
+    **dict.fromkeys(("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), _always(_SOCKETS)),
+    "NCCL_P2P_DISABLE": _unless(("0",), _warning("GPUs of a node then talk through main memory")),
+    "CUDA_LAUNCH_BLOCKING": _unless(
+        ("0", ""), _warning("every kernel is waited for; it is meant for debugging")
+    ),
+    "CUDA_DEVICE_MAX_CONNECTIONS": _always(
+        _info(
+            "1 is for Megatron's tensor and sequence parallelism; FSDP is slower with it",
+            "keep it for Megatron only",
+        )
+    ),
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": _always(
+        _info(
+            "its name is TORCH_FR_BUFFER_SIZE since torch 2.9; the old one still works",
+            "name it TORCH_FR_BUFFER_SIZE",
+        )
+    ),
+}
+KNOWN_GOOD = frozenset(
+    """
+    NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_SHM_USE_CUDA_MEMCPY
+    NCCL_NET_PLUGIN NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_NET_DISABLE_INTRA NCCL_MIN_NCHANNELS
+    NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS NCCL_MIN_P2P_NCHANNELS NCCL_MAX_P2P_NCHANNELS
+    NCCL_NCHANNELS_PER_NET_PEER NCCL_NTHREADS NCCL_P2P_LEVEL NCCL_P2P_DIRECT_DISABLE
+    NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_SHM_DISABLE
+    NCCL_CROSS_NIC NCCL_TOPO_DUMP_FILE NCCL_TUNER_CONFIG_FILE NCCL_SOCKET_FAMILY NCCL_CONF_FILE
+    NCCL_COMM_ID NCCL_COMM_BLOCKING NCCL_LAUNCH_MODE NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY
+    NCCL_DMABUF_ENABLE NCCL_PXN_DISABLE NCCL_COLLNET_ENABLE NCCL_GRAPH_REGISTER NCCL_GRAPH_MIXING_SUPPORT
+    NCCL_HOSTID NCCL_RAS_ENABLE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_OOB_NET_ENABLE
+    NCCL_OOB_NET_IFNAME NCCL_WORK_FIFO_BYTES FI_EFA_USE_HUGE_PAGE FI_LOG_LEVEL
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_ASYNC_ERROR_HANDLING
+    TORCH_NCCL_BLOCKING_WAIT TORCH_FR_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT
+    TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_NAN_CHECK TORCH_NCCL_DESYNC_DEBUG
+    TORCH_NCCL_PROPAGATE_ERROR TORCH_NCCL_ENABLE_TIMING
+    """.split()  # noqa: SIM905
+)
+"""Variables that may be set, and have no rule."""
+_OURS = re.compile(r"(NCCL|FI|FI_EFA|TORCH_NCCL|PYTORCH)_\w+")
+
+
+def _misspelt(name: str) -> Judgement | None:
+    known = (*_RULES, *RENAMED, *KNOWN_GOOD)
+    if name in known or not _OURS.fullmatch(name) or len(name) > 60:
+        return None
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.88)
+    return _warning(f"nothing reads it; did you mean {near[0]}?", f"name it {near[0]}") if near else None
+
+
+_TRAINER = "TRAINYARD_RUN_ID"
+"""Set in the pods of our own jobs: the trainer has NCCL write its log into the run directory."""
+
+
+def missing_variables(names: frozenset[str], place: Surroundings) -> dict[str, Judgement]:
+    """Variables that a container of several nodes with GPUs lacks; nothing where not all of its are known."""
+    if not place.is_pod or not place.nodes or place.nodes == 1 or not place.gpus:
+        return {}
+    found = {}
+    if "NCCL_DEBUG" not in names and _TRAINER not in names:
+        found["NCCL_DEBUG"] = _warning(
+            "it is not set, so nothing will show which network was used", "set NCCL_DEBUG=INFO"
+        )
+    if "NCCL_NET" not in names and place.on_efa:
+        found["NCCL_NET"] = _warning(
+            "it is not set: where EFA does not work, NCCL trains over TCP without an error",
+            f"set NCCL_NET={ANY_PLUGIN!r}, and a missing EFA fails at once",
+        )
+    return found

@@ -1,0 +1,51 @@
+"""The room that one pod can have on a node, by the instance type alone or as a cluster was seen to have it.
+
+The type says less than the node: the kubelet reserves memory by the number of pods that a node may hold, and
+the EFA setup takes pages of 2 MiB away. So what follows from the type is less than a node really has.
+"""
+
+from dataclasses import dataclass
+
+from trainyard.plan.environment.surroundings import instance_called
+from trainyard.plan.instances import InstanceType
+
+_HUGEPAGES_MIB_PER_CPU = 220
+"""What the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
+_SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
+"""Memory left to the kubelet, the system and DaemonSets, as HyperPod's own command line leaves it."""
+_SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
+
+
+@dataclass(frozen=True)
+class NodeRoom:
+    """What one pod per node can have, on every node that it may come to."""
+
+    gpus: int
+    cpu_millis: int
+    memory_mib: int
+    efa: int
+    hugepages_mib: int = 0
+    instance_type: str = ""
+    """The value of the nodes' label; empty where they differ or have none."""
+    on_hyperpod: bool = False
+
+
+def room_of_type(name: str) -> NodeRoom | None:
+    """The room on a node of this type, less than it really has; None for a type that is not catalogued."""
+    instance = instance_called(name)
+    if instance is None:
+        return None
+    return NodeRoom(
+        instance.gpus,
+        max(500, round(instance.vcpus * 1000 * (1 - _SYSTEM_CPU_SHARE)) - _SYSTEM_MILLIS),
+        _memory_of(instance),
+        instance.efa,
+        instance_type=name,
+        on_hyperpod=name != instance.name,
+    )
+
+
+def _memory_of(instance: InstanceType) -> int:
+    whole = instance.memory_gib * 1024
+    pages = _HUGEPAGES_MIB_PER_CPU * instance.vcpus if instance.efa else 0
+    return round(whole * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB

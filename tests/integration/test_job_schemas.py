@@ -1,0 +1,89 @@
+"""Every kind × strategy × instance type × number of nodes passes the schemas of the real CRDs, strictly."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from tests.integration.strict_schema import problems
+from tests.unit.jobs.plans import NODES, STRATEGIES, config, instance_for, objects, request
+
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.planning import plan_job
+from trainyard.plan.instances import CATALOGUE
+
+pytestmark = pytest.mark.slow
+SCHEMAS = {
+    "PyTorchJob": (
+        "pytorchjobs.kubeflow.org-v1.9.4.yaml",
+        "pytorchjobs.kubeflow.org-hyperpod-chart.yaml",
+    ),
+    "TrainJob": ("trainjobs.trainer.kubeflow.org-v2.1.0.yaml", "trainjobs.trainer.kubeflow.org-v2.3.0.yaml"),
+    "TrainingRuntime": (
+        "trainingruntimes.trainer.kubeflow.org-v2.1.0.yaml",
+        "trainingruntimes.trainer.kubeflow.org-v2.3.0.yaml",
+    ),
+    "RayCluster": ("rayclusters.ray.io-v1.6.2.yaml",),
+    "RayJob": ("rayjobs.ray.io-v1.6.2.yaml",),
+}
+"""The CRD of HyperPodPyTorchJob is not public."""
+SHAPES = ("g5.xlarge", "g5.8xlarge", "g6e.24xlarge", "p5.48xlarge")
+"""One of each: no EFA, one interface, two, thirty-two."""
+
+
+def bodies(kind: str, strategy: str, instance: str, nodes: int) -> list[dict[str, Any]]:
+    known = next(one for one in CATALOGUE if one.name == instance)
+    replicas = ("compute.replicas=2",) if strategy == "hsdp" and known.gpus * nodes > 1 else ()
+    processes = 1 if strategy == "single" and nodes == 1 else None
+    if strategy == "single" and nodes > 1:
+        return []
+    wanted = request(
+        kind=kind,
+        instance_type=instance_for(kind, instance),
+        nodes=nodes,
+        processes_per_node=processes,
+        queue="research",
+        token_secret="hf:token",  # noqa: S106
+        secret="store",  # noqa: S106
+        tolerations=("team",),
+        environment={"LOG": "1"},
+    )
+    return objects(plan_job(config(*STRATEGIES[strategy], *replicas), wanted))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hyperpod"])
+def test_every_combination_passes_the_schemas(kind: str) -> None:
+    seen: set[str] = set()
+    for strategy, instance, nodes in itertools.product(STRATEGIES, SHAPES, NODES):
+        require_valid(bodies(kind, strategy, instance, nodes), seen)
+    for instance in CATALOGUE:
+        require_valid(bodies(kind, "ddp", instance.name, 4), seen)
+    assert seen
+
+
+def require_valid(found: list[dict[str, Any]], seen: set[str]) -> None:
+    """Validate each object once: those that differ in texts only are the same to a schema."""
+    for body in found:
+        key = json.dumps([body["kind"], body["spec"]] if "spec" in body else body["kind"], sort_keys=True)
+        if key in seen:
+            continue
+        seen.add(key)
+        for schema in SCHEMAS.get(body["kind"], ()):
+            assert problems(schema, body) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("spec", "pytorchReplicaSpecs", "Master", "replica"), 1, "replica"),
+        (("spec", "nprocPerNode"), 8, "nprocPerNode"),
+        (("spec", "runPolicy", "cleanPodPolicy"), 3, "cleanPodPolicy"),
+    ],
+)
+def test_the_schemas_refuse_what_the_api_server_would(place: tuple[str, ...], value: Any, words: str) -> None:
+    body = bodies("pytorchjob", "ddp", "p5.48xlarge", 4)[-1]
+    inner = body
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    assert any(words in problem for problem in problems(SCHEMAS["PyTorchJob"][0], body))

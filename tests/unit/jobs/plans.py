@@ -1,0 +1,81 @@
+"""Configurations, requests and plans for the tests of jobs."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.load import load_config
+from trainyard.config.schema import Config
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.planning import plan_job
+
+ROOT = Path(__file__).resolve().parents[3]
+IMAGE = "registry.invalid/train@sha256:" + "a" * 64
+PROVENANCE = {"version": "0.1.0", "commit": "b" * 40, "dirty": "false", "lock-sha256": "c" * 64}
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "single": (),
+    "ddp": ("compute.strategy=ddp",),
+    "fsdp": ("compute.strategy=fsdp",),
+    "hsdp": ("compute.strategy=hsdp",),
+}
+NODES = (1, 2, 4, 16, 128)
+
+
+@cache
+def config(*overrides: str) -> Config:
+    return load_config(ROOT / "configs" / "smoke.yaml", list(overrides)).config
+
+
+def request(**changes: Any) -> JobRequest:
+    given: dict[str, Any] = {
+        "name": "llama",
+        "namespace": "team",
+        "image": IMAGE,
+        "instance_type": "p5.48xlarge",
+        "claim": "fsx",
+        "provenance": PROVENANCE,
+        **changes,
+    }
+    return JobRequest(**given)
+
+
+def plan(*overrides: str, **changes: Any) -> JobPlan:
+    return plan_job(config(*(overrides or ("compute.strategy=ddp",))), request(**changes))
+
+
+def instance_for(kind: str, name: str) -> str:
+    """HyperPod's operator takes HyperPod's names only."""
+    return f"ml.{name}" if kind == "hyperpod" else name
+
+
+def objects(wanted: JobPlan) -> list[dict[str, Any]]:
+    return list(KINDS[wanted.kind].rendered(wanted).all)
+
+
+def containers(body: Any) -> list[dict[str, Any]]:
+    """Every container that does the work, anywhere in an object."""
+    found: list[dict[str, Any]] = []
+    if isinstance(body, dict):
+        if "containers" in body:
+            found += [c for c in body["containers"] if c["name"] != "ray-job-submitter"]
+        for inner in body.values():
+            found += containers(inner)
+    elif isinstance(body, list):
+        for inner in body:
+            found += containers(inner)
+    return found
+
+
+def pod_specs(body: Any) -> list[dict[str, Any]]:
+    """Every specification of a pod in an object."""
+    found: list[dict[str, Any]] = []
+    if isinstance(body, dict):
+        found += [body] if "containers" in body else []
+        for inner in body.values():
+            found += pod_specs(inner)
+    elif isinstance(body, list):
+        for inner in body:
+            found += pod_specs(inner)
+    return found

@@ -1,0 +1,299 @@
+"""Every kind of job renders what its plan says: by rule over kinds, strategies, instance types and nodes."""
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.jobs.plans import (
+    IMAGE,
+    NODES,
+    ROOT,
+    STRATEGIES,
+    config,
+    containers,
+    instance_for,
+    objects,
+    plan,
+    pod_specs,
+    request,
+)
+
+from trainyard.config.section import Section
+from trainyard.jobs.job_labels import PLAN
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.planning import plan_job
+from trainyard.plan.environment.environment_lint import lint
+from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.surroundings import Surroundings, has_rdma
+from trainyard.plan.environment.variable_rules import Severity
+from trainyard.plan.instances import CATALOGUE
+
+GOLDEN = ROOT / "tests" / "golden" / "jobs"
+TYPES = [instance.name for instance in CATALOGUE]
+FEW = ("g5.xlarge", "g5.8xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge")
+"""No EFA; EFA without RDMA, with one GPU and with eight; RDMA."""
+
+
+def planned(kind: str, strategy: str, instance: str, nodes: int) -> JobPlan:
+    gpus = next(known.gpus for known in CATALOGUE if known.name == instance)
+    tensor = ("compute.replicas=2",) if strategy == "hsdp" and gpus * nodes > 1 else ()
+    wanted = request(kind=kind, instance_type=instance_for(kind, instance), nodes=nodes)
+    return plan_job(config(*STRATEGIES[strategy], *tensor), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("instance", TYPES)
+def test_pods_have_what_their_instance_type_has(kind: str, instance: str) -> None:
+    known = next(one for one in CATALOGUE if one.name == instance)
+    for nodes in (1, 128):
+        made = planned(kind, "ddp", instance, nodes)
+        bodies = objects(made)
+        assert plan_from_json(json.loads(bodies[-1]["metadata"]["annotations"][PLAN])) == made
+        found = [container for body in bodies for container in containers(body)]
+        assert found
+        for container in found:
+            limits = container["resources"]["limits"]
+            assert container["resources"]["requests"] == limits
+            assert limits["nvidia.com/gpu"] == str(known.gpus)
+            assert limits.get("vpc.amazonaws.com/efa", "0") == str(known.efa if nodes > 1 else 0)
+            names = {entry["name"]: entry.get("value") for entry in container["env"]}
+            guard = "AWS Libfabric" if known.efa else "Socket"
+            assert names.get("NCCL_NET") == (guard if nodes > 1 else None)
+            assert not [name for name in names if name.startswith("FI_")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_and_number_of_nodes_is_rendered(kind: str, strategy: str) -> None:
+    for instance, nodes in itertools.product(("g5.xlarge", "p5.48xlarge"), NODES):
+        gpus = next(known.gpus for known in CATALOGUE if known.name == instance)
+        if strategy == "single" and gpus * nodes > 1:
+            continue
+        made = planned(kind, strategy, instance, nodes)
+        assert made.world_size == gpus * nodes
+        assert pods_of(objects(made)) == nodes
+        text = made.program.files["config.yaml"]
+        has_efa = nodes > 1 and next(known.efa for known in CATALOGUE if known.name == instance) > 0
+        assert yaml.safe_load(text)["compute"]["network"] == ("efa" if has_efa else "tcp")
+
+
+def pods_of(bodies: list[dict[str, Any]]) -> int:
+    """How many pods the objects ask for, read from each kind's own fields."""
+    for body in bodies:
+        spec = body.get("spec", {})
+        if body["kind"] == "PyTorchJob":
+            return sum(role["replicas"] for role in spec["pytorchReplicaSpecs"].values())
+        if body["kind"] == "TrainJob":
+            return int(spec["trainer"]["numNodes"])
+        if body["kind"] == "HyperPodPyTorchJob":
+            return sum(role["replicas"] for role in spec["replicaSpecs"])
+        cluster = spec.get("rayClusterSpec") or (spec if body["kind"] == "RayCluster" else None)
+        if cluster:
+            return 1 + sum(group["replicas"] for group in cluster.get("workerGroupSpecs", ()))
+    raise AssertionError("no job")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_we_render_is_found_wrong_by_our_own_lint(kind: str) -> None:
+    for instance, nodes in itertools.product(FEW, (1, 4)):
+        text = yaml.safe_dump_all(objects(planned(kind, "ddp", instance, nodes)))
+        found = lint([read_environment_file("job.yaml", text, Surroundings())])
+        assert [f for f in found if f.severity is not Severity.INFO] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_have_no_more_rights_than_they_need(kind: str) -> None:
+    made = plan(kind=kind, nodes=4, instance_type=instance_for(kind, "p5.48xlarge"), token_secret="hf:key")
+    specs = [spec for body in objects(made) for spec in pod_specs(body)]
+    assert specs
+    for spec in specs:
+        security = spec["securityContext"]
+        assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 1000)
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        assert "hostNetwork" not in spec
+        for container in spec["containers"]:
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    for container in (c for body in objects(made) for c in containers(body)):
+        token = next(entry for entry in container["env"] if entry["name"] == "HF_TOKEN")
+        assert token["valueFrom"] == {"secretKeyRef": {"name": "hf", "key": "key"}}
+        mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert {"/dev/shm", "/checkpoints"} <= mounts  # noqa: S108
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_object_and_pod_is_found_by_its_labels(kind: str) -> None:
+    made = plan(kind=kind, nodes=4, instance_type=instance_for(kind, "p5.48xlarge"))
+    for body in objects(made):
+        labels = body["metadata"]["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "trainyard"
+        assert labels["app.kubernetes.io/name"] == "trainyard-job"
+        assert labels["trainyard.dev/job"] == "llama"
+        assert labels["trainyard.dev/kind"] in KINDS
+        for template in templates(body):
+            assert template["metadata"]["labels"]["trainyard.dev/job"] == "llama"
+    job = objects(made)[-1]
+    annotations = job["metadata"]["annotations"]
+    assert annotations["trainyard.dev/retries"] == "0"
+    assert annotations["trainyard.dev/network"] == "auto"
+    assert annotations["trainyard.dev/commit"] == "b" * 40
+    assert annotations["trainyard.dev/lock-sha256"] == "c" * 64
+    assert len(annotations["trainyard.dev/config-sha256"]) == 64
+
+
+def templates(body: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if isinstance(body, dict):
+        if isinstance(body.get("spec"), dict) and "containers" in body["spec"]:
+            found.append(body)
+        for inner in body.values():
+            found += templates(inner)
+    elif isinstance(body, list):
+        for inner in body:
+            found += templates(inner)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_queue_holds_the_job_and_not_twice(kind: str) -> None:
+    made = plan(kind=kind, nodes=2, queue="research", instance_type=instance_for(kind, "p5.48xlarge"))
+    queued = [
+        body["kind"]
+        for body in objects(made)
+        if body["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") == "research"
+    ]
+    expected = {
+        "pytorchjob": "PyTorchJob",
+        "trainjob": "TrainJob",
+        "rayjob": "RayJob",
+        "raycluster": "RayCluster",
+        "hyperpod": "HyperPodPyTorchJob",
+    }
+    assert queued == [expected[kind]]
+
+
+@pytest.mark.parametrize("kind", ["rayjob", "raycluster"])
+def test_ray_parameters_are_texts_and_no_group_is_empty(kind: str) -> None:
+    for nodes in NODES:
+        for body in objects(plan(kind=kind, nodes=nodes)):
+            spec = body.get("spec", {})
+            cluster = spec.get("rayClusterSpec") or (spec if body["kind"] == "RayCluster" else None)
+            if cluster is None:
+                continue
+            groups = [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", [])]
+            assert all(isinstance(v, str) for g in groups for v in g["rayStartParams"].values())
+            assert [g["replicas"] for g in cluster.get("workerGroupSpecs", [])] == [nodes - 1] * (nodes > 1)
+
+
+def test_a_shared_ray_cluster_holds_nothing_of_the_job_that_made_it() -> None:
+    one = objects(plan(kind="raycluster", nodes=2, name="one", ray_cluster="shared"))
+    two = objects(plan(kind="raycluster", nodes=2, name="two", ray_cluster="shared"))
+    assert [body["kind"] for body in one] == ["RayCluster", "RayJob"]
+    assert one[0] == two[0]
+    assert one[1]["spec"]["clusterSelector"] == {"ray.io/cluster": "shared"}
+    variables = json.loads(one[1]["spec"]["runtimeEnvYAML"])["env_vars"]
+    assert variables["TRAINYARD_RUN_ID"] == "one"
+    assert list(json.loads(variables["TRAINYARD_FILES"])) == ["/scratch/one-files/config.yaml"]
+    assert "/scratch/one-files/config.yaml" in one[1]["spec"]["entrypoint"]
+
+
+def test_restarts_are_those_of_the_whole_job() -> None:
+    job = objects(plan(nodes=4))[-1]["spec"]
+    assert job["runPolicy"]["backoffLimit"] == 3 * 4
+    assert {role["restartPolicy"] for role in job["pytorchReplicaSpecs"].values()} == {"OnFailure"}
+    once = objects(plan("compute.strategy=ddp", "cluster.pod.restarts=0", nodes=4))[-1]["spec"]
+    assert once["runPolicy"]["backoffLimit"] == 0
+    assert {role["restartPolicy"] for role in once["pytorchReplicaSpecs"].values()} == {"Never"}
+    runtime = next(b for b in objects(plan(kind="trainjob", nodes=4)) if b["kind"] == "TrainingRuntime")
+    jobs = runtime["spec"]["template"]["spec"]
+    assert jobs["failurePolicy"]["maxRestarts"] == 3
+    assert jobs["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] == 0
+
+
+@pytest.mark.parametrize(
+    ("namespace", "instance", "retry", "resumed"),
+    [
+        ("hyperpod-ns-team", "ml.p5.48xlarge", 2, True),
+        ("kubeflow", "ml.p5.48xlarge", 2, True),
+        ("team", "ml.p5.48xlarge", 2, False),
+        ("kubeflow", "p5.48xlarge", 2, False),
+        ("kubeflow", "ml.p5.48xlarge", 0, False),
+    ],
+)
+def test_hyperpod_resumes_only_what_it_can(namespace: str, instance: str, retry: int, resumed: bool) -> None:
+    made = plan(nodes=2, namespace=namespace, instance_type=instance, auto_retry=retry)
+    body = objects(made)[-1]
+    annotations = body["metadata"]["annotations"]
+    assert ("sagemaker.amazonaws.com/enable-job-auto-resume" in annotations) is resumed
+    selector = body["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["nodeSelector"]
+    health = selector.get("sagemaker.amazonaws.com/node-health-status")
+    assert health == ("Schedulable" if instance.startswith("ml.") else None)
+
+
+def test_the_end_of_a_pod_leaves_time_for_a_save() -> None:
+    for seconds in (30, 300, 3600):
+        made = plan("compute.strategy=ddp", f"cluster.pod.grace_seconds={seconds}")
+        spec = pod_specs(objects(made)[-1])[0]
+        variables = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+        command = spec["containers"][0]["command"]
+        trainer = int(command[command.index("--grace") + 1].removesuffix("s"))
+        assert 0 < trainer < int(variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < seconds
+        assert spec["terminationGracePeriodSeconds"] == seconds
+
+
+def test_rdma_is_known_where_it_is_documented() -> None:
+    with_rdma = {instance.name for instance in CATALOGUE if has_rdma(instance)}
+    assert with_rdma == {
+        *("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge"),
+        *("p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"),
+    }
+    unknown = {instance.name for instance in CATALOGUE if has_rdma(instance) is None}
+    assert {"p5.4xlarge", "g7.8xlarge"} <= unknown
+
+
+COMMON = [
+    ("pytorchjob-1-g6e.xlarge", {"instance_type": "g6e.xlarge", "nodes": 1}),
+    ("pytorchjob-4-p5.48xlarge", {"nodes": 4, "queue": "research"}),
+    ("trainjob-2-p4d.24xlarge", {"kind": "trainjob", "instance_type": "p4d.24xlarge", "nodes": 2}),
+    ("rayjob-2-g5.8xlarge", {"kind": "rayjob", "instance_type": "g5.8xlarge", "nodes": 2}),
+    ("raycluster-2-g5.8xlarge", {"kind": "raycluster", "instance_type": "g5.8xlarge", "nodes": 2}),
+    (
+        "hyperpod-16-ml.p5en.48xlarge",
+        {"kind": "hyperpod", "instance_type": "ml.p5en.48xlarge", "nodes": 16},
+    ),
+    (
+        "pytorchjob-2-own-command",
+        {"nodes": 2, "command": ("torchrun", "train.py", "--steps", "10"), "token_secret": "hf"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), COMMON, ids=[name for name, _ in COMMON])
+def test_common_jobs_stay_as_they_are(name: str, changes: dict[str, Any]) -> None:
+    """TRAINYARD_WRITE_GOLDEN=1 writes the files anew; the plan and the configuration are left out of them."""
+    bodies = objects(plan("compute.strategy=ddp", **changes))
+    for body in bodies:
+        annotations = body["metadata"].get("annotations", {})
+        for key in (PLAN, "trainyard.dev/config-sha256", "trainyard.dev/cluster-sha256"):
+            annotations.pop(key, None)
+        if body["kind"] == "ConfigMap":
+            body["data"] = {key: "…" for key in body["data"]}
+        body.get("spec", {}).pop("runtimeEnvYAML", None)
+    text = yaml.safe_dump_all(bodies, sort_keys=False, allow_unicode=True, width=110)
+    path = Path(GOLDEN / f"{name}.yaml")
+    if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text
+
+
+def test_a_plan_holds_no_section_and_no_path_of_this_machine() -> None:
+    made = plan(nodes=2)
+    assert str(ROOT) not in json.dumps(made.to_json())
+    assert not any(isinstance(value, Section) for value in vars(made).values())
+    assert IMAGE == made.image

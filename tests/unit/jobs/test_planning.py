@@ -1,0 +1,204 @@
+"""What cannot run is refused before it is sent: every rule by itself, and all of them at once."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.jobs.plans import IMAGE, config, objects, plan, request
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.jobs.existing_job import is_there
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
+from trainyard.jobs.job_plan import plan_from_json
+from trainyard.jobs.job_request import name_from
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.planning import plan_job, warnings_of
+from trainyard.plan.instances import CATALOGUE
+from trainyard.plan.node_room import NodeRoom, room_of_type
+
+ROOM = NodeRoom(8, 180_000, 1_900_000, 31, 42242, instance_type="p5.48xlarge")
+
+
+def refused(*overrides: str, **changes: Any) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        plan(*overrides, **changes)
+    *lines, last = str(raised.value).split("\n")
+    assert last.endswith("Nothing was sent.")
+    return lines
+
+
+WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    ((), {"name": "Llama"}, "--job-name Llama"),
+    ((), {"name": "1b"}, "--job-name 1b"),
+    ((), {"name": "a-"}, "--job-name a-"),
+    ((), {"name": "a" * 51}, "at most 50 characters"),
+    ((), {"name": "a" * 48, "kind": "rayjob"}, "at most 47 characters"),
+    ((), {"namespace": "Team"}, "--namespace Team"),
+    ((), {"image": ""}, "no image"),
+    ((), {"instance_type": "p5.48xlage"}, "did you mean p5.48xlarge?"),
+    ((), {"instance_type": ""}, "nothing says how much processor and memory"),
+    ((), {"gpus_per_node": 9}, "--gpu-per-node: 9 are more than p5.48xlarge has"),
+    (("cluster.pod.cpu=400",), {}, "cluster.pod.cpu: 400 are more"),
+    (("cluster.pod.memory=3Ti",), {}, "cluster.pod.memory"),
+    ((), {"nodes": 2, "claim": ""}, "2 nodes need a volume"),
+    ((), {"mount_path": "data"}, "does not begin with /"),
+    (("artifacts.store=file:///data",), {}, "artifacts.store: file:///data is a folder of the pod"),
+    (("compute.network=efa",), {"nodes": 2, "instance_type": "g5.xlarge"}, "has no EFA interface"),
+    (("compute.network=efa",), {"nodes": 2, "gpus_per_node": 0}, "--gpu-per-node is 0"),
+    ((), {"environment": {"RANK": "0"}}, "--env RANK: set by the operator"),
+    ((), {"environment": {"A-B": "0"}}, "--env A-B: no name of a variable"),
+    ((), {"environment": {"FI_EFA_MTU_SIZE": "1"}}, "--env FI_EFA_MTU_SIZE"),
+    ((), {"environment": {"NCCL_NET": "Socket"}, "nodes": 2}, "asks for EFA and trains over TCP"),
+    (("compute.strategy=single",), {"nodes": 2}, "compute.strategy is single"),
+    (("compute.strategy=fsdp", "compute.tensor_parallel=2"), {"gpus_per_node": 7}, "does not divide the 7"),
+    (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),
+    ((), {"kind": "hyperpod"}, "p5.48xlarge is no instance type of HyperPod"),
+    ((), {"kind": "rayjob", "ray_cluster": "shared"}, "use --kind raycluster"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "changes", "words"), WRONG, ids=[words for *_, words in WRONG])
+def test_what_cannot_run_is_refused(overrides: tuple[str, ...], changes: dict[str, Any], words: str) -> None:
+    settings = overrides if any("strategy" in o for o in overrides) else ("compute.strategy=ddp", *overrides)
+    lines = refused(*settings, **changes)
+    assert len(lines) == 1, lines
+    assert words in lines[0]
+
+
+def test_all_problems_are_named_at_once() -> None:
+    lines = refused("compute.strategy=single", name="A", image="", claim="", nodes=2, namespace="_")
+    assert len(lines) == 5
+
+
+def test_the_nodes_of_the_cluster_decide_over_the_catalogue() -> None:
+    made = plan_job(config("compute.strategy=ddp"), request(nodes=2, room=ROOM))
+    assert (made.resources.efa, made.resources.hugepages_mib) == (31, 5120)
+    assert made.resources.cpu_millis == 180_000
+    assert made.resources.memory_mib == 1_900_000
+    half = plan_job(config("compute.strategy=ddp"), request(nodes=2, room=ROOM, gpus_per_node=4))
+    assert (half.resources.gpus, half.resources.efa) == (4, 16)
+    assert half.resources.cpu_millis == 90_000
+    hyperpod = replace(ROOM, instance_type="ml.p5.48xlarge", on_hyperpod=True)
+    assert plan_job(config("compute.strategy=ddp"), request(room=hyperpod)).instance_type == "ml.p5.48xlarge"
+
+
+def test_a_pod_by_its_type_fits_the_nodes_that_were_seen() -> None:
+    """Figures of real nodes (EKS): what follows from the type is less than what they could allocate."""
+    seen = {
+        "g5.xlarge": (3920, 14162),
+        "g5.8xlarge": (31850, 118312),
+        "g5.48xlarge": (191450, 718987),
+        "p4d.24xlarge": (95690, 1082712),
+        "p4de.24xlarge": (95690, 1119145),
+        "p5.48xlarge": (191450, 1938410),
+    }
+    for name, (cpu, memory) in seen.items():
+        room = room_of_type(name)
+        assert room is not None
+        assert 0.7 * cpu < room.cpu_millis <= cpu
+        assert 0.7 * memory < room.memory_mib <= memory
+    for instance in CATALOGUE:
+        room = room_of_type(instance.name)
+        assert room is not None
+        assert room.memory_mib > 0.6 * instance.memory_gib * 1024
+
+
+@pytest.mark.parametrize(
+    ("asked", "instance", "nodes", "settled"),
+    [
+        ("auto", "p5.48xlarge", 2, "efa"),
+        ("auto", "g5.xlarge", 2, "tcp"),
+        ("auto", "p5.48xlarge", 1, "tcp"),
+        ("tcp", "p5.48xlarge", 2, "tcp"),
+        ("efa", "p5.48xlarge", 2, "efa"),
+    ],
+)
+def test_the_network_of_the_pods_is_on_record(asked: str, instance: str, nodes: int, settled: str) -> None:
+    made = plan("compute.strategy=ddp", f"compute.network={asked}", instance_type=instance, nodes=nodes)
+    assert f"network: {settled}\n" in made.program.files["config.yaml"]
+    assert made.network == asked
+    if nodes > 1:
+        assert bool(made.resources.efa) == (settled == "efa")
+        assert made.environment["NCCL_NET"] == ("AWS Libfabric" if settled == "efa" else "Socket")
+
+
+def test_the_trainer_sets_the_log_of_nccl_itself_and_others_are_given_it() -> None:
+    assert "NCCL_DEBUG" not in plan(nodes=2).environment
+    own = plan(nodes=2, command=("torchrun", "train.py"), claim="")
+    assert own.environment["NCCL_DEBUG"] == "INFO"
+    assert own.program.command == ("torchrun", "train.py")
+    assert own.program.files == {}
+
+
+def test_warnings_are_for_what_may_not_be_meant() -> None:
+    assert warnings_of(plan()) == []
+    (tag,) = warnings_of(plan(image="a/b:1"))
+    assert "its digest" in tag
+    (volume,) = warnings_of(plan(claim=""))
+    assert "no volume" in volume
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("Smoke Llama", "smoke-llama"), ("7b", "job-7b"), ("", "job"), ("é", "job"), ("a" * 60, "a" * 40)],
+)
+def test_a_name_is_made_from_that_of_the_model(text: str, name: str) -> None:
+    assert name_from(text) == name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_of_the_same_plan_is_taken_up_and_another_one_left_alone(kind: str) -> None:
+    instance = "ml.p5.48xlarge" if kind == "hyperpod" else "p5.48xlarge"
+    made = plan(kind=kind, nodes=2, instance_type=instance)
+    manifests = KINDS[kind].rendered(made)
+    there = {(body["kind"], body["metadata"]["name"]): body for body in manifests.all}
+
+    def find(body: Any) -> Any:
+        return there.get((body["kind"], body["metadata"]["name"]))
+
+    assert is_there(find, manifests, made)
+    assert not is_there(lambda _: None, manifests, made)
+    elsewhere = replace(made, provenance={**made.provenance, "commit": "d" * 40})
+    assert is_there(find, KINDS[kind].rendered(elsewhere), elsewhere)
+    fewer = replace(made, resources=replace(made.resources, memory_mib=1))
+    assert is_there(find, KINDS[kind].rendered(fewer), fewer)
+    other = replace(made, nodes=3, image="a/b:2")
+    with pytest.raises(ConfigError, match=r"another plan \(image, nodes\)"):
+        is_there(find, KINDS[kind].rendered(other), other)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"schema": 2}', '{"schema": 1}'])
+def test_a_job_of_somebody_else_is_left_alone(text: str | None) -> None:
+    made = plan()
+    body = objects(made)[-1]
+    annotations = {} if text is None else {PLAN: text}
+    found = {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+    with pytest.raises(ConfigError, match="is there already"):
+        is_there(lambda _: found, KINDS["pytorchjob"].rendered(made), made)
+
+
+def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
+    made = plan(kind="raycluster", nodes=2, ray_cluster="shared")
+    manifests = KINDS["raycluster"].rendered(made)
+    cluster = manifests.shared[0]
+
+    def find_with(digest: str) -> Any:
+        found = {**cluster, "metadata": {"name": "shared", "annotations": {CLUSTER_DIGEST: digest}}}
+        return lambda body: found if body["kind"] == "RayCluster" else None
+
+    assert not is_there(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), manifests, made)
+    with pytest.raises(ConfigError, match="RayCluster shared is there already, with another specification"):
+        is_there(find_with("0" * 64), manifests, made)
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])
+def test_a_plan_that_cannot_be_read_is_damaged(value: object) -> None:
+    with pytest.raises(DamagedFileError):
+        plan_from_json(value)
+
+
+def test_a_plan_is_the_same_after_its_json() -> None:
+    made = plan(nodes=2, token_secret="hf", tolerations=("a",), environment={"A": "1"})  # noqa: S106
+    assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert made.image == IMAGE

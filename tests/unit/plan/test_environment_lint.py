@@ -1,0 +1,297 @@
+"""Variables of NCCL, EFA and torch: each rule where it holds and where it does not; files of every form."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from trainyard.errors import ConfigError
+from trainyard.plan.environment.environment_lint import Finding, lint
+from trainyard.plan.environment.network_environment import network_environment
+from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.surroundings import Surroundings, has_rdma, instance_called, version_of
+from trainyard.plan.environment.variable_rules import RENAMED, Severity, judge_variable
+from trainyard.plan.instances import CATALOGUE
+
+E, W, I = Severity.ERROR, Severity.WARNING, Severity.INFO  # noqa: E741
+NOWHERE = Surroundings()
+
+
+def place(name: str, nodes: int | None = 4, **known: Any) -> Surroundings:
+    instance = instance_called(name)
+    assert instance is not None
+    found = {"efa": instance.efa, "gpus": instance.gpus, **known}
+    return Surroundings(instance=instance, nodes=nodes, **found)
+
+
+RDMA, PLAIN_EFA, NO_EFA = place("p5.48xlarge"), place("g5.8xlarge"), place("g5.xlarge")
+OLD, OLDEST = place("p5.48xlarge", plugin=(1, 6)), place("p5.48xlarge", plugin=(1, 5))
+BY_TCP = place("p5.48xlarge", efa=0, network="tcp")
+JUDGED: list[tuple[str, str, Surroundings, Severity | None]] = [
+    ("FI_EFA_USE_DEVICE_RDMA", "1", RDMA, I),
+    ("FI_EFA_USE_DEVICE_RDMA", "1", PLAIN_EFA, E),
+    ("FI_EFA_USE_DEVICE_RDMA", "1", NO_EFA, W),
+    ("FI_EFA_USE_DEVICE_RDMA", "1", NOWHERE, W),
+    ("FI_EFA_USE_DEVICE_RDMA", "1", OLD, None),
+    ("FI_EFA_USE_DEVICE_RDMA", "0", RDMA, E),
+    ("FI_EFA_USE_DEVICE_RDMA", "0", PLAIN_EFA, I),
+    ("FI_EFA_USE_DEVICE_RDMA", "0", NOWHERE, W),
+    ("NCCL_PROTO", "simple", RDMA, W),
+    ("NCCL_PROTO", "simple", PLAIN_EFA, I),
+    ("NCCL_PROTO", "Simple", OLDEST, None),
+    ("NCCL_PROTO", "LL", PLAIN_EFA, W),
+    ("NCCL_ALGO", "Ring", NOWHERE, W),
+    ("FI_PROVIDER", "efa", RDMA, I),
+    ("FI_PROVIDER", "efa", NO_EFA, W),
+    ("FI_PROVIDER", "efa", OLDEST, None),
+    ("FI_PROVIDER", "tcp", RDMA, E),
+    ("FI_PROVIDER", "tcp", NOWHERE, W),
+    ("NCCL_NET", "AWS Libfabric", RDMA, None),
+    ("NCCL_NET", "AWS Libfabric", NO_EFA, E),
+    ("NCCL_NET", "AWS Libfabric", place("p5.48xlarge", nodes=1), E),
+    ("NCCL_NET", "AWS Libfabric", BY_TCP, E),
+    ("NCCL_NET", "ofi", RDMA, I),
+    ("NCCL_NET", "ofi", place("p5.48xlarge", plugin=(1, 12, 1)), E),
+    ("NCCL_NET", "OFI", place("p5.48xlarge", plugin=(1, 13)), None),
+    ("NCCL_NET", "Libfabric", RDMA, W),
+    ("NCCL_NET", "Socket", RDMA, E),
+    ("NCCL_NET", "Socket", NO_EFA, None),
+    ("NCCL_NET", "socket", BY_TCP, None),
+    ("NCCL_NET", "IB", RDMA, E),
+    ("NCCL_SOCKET_IFNAME", "eth0", NOWHERE, W),
+    ("NCCL_SOCKET_IFNAME", "eth0", Surroundings(host_network=True), E),
+    ("NCCL_SOCKET_IFNAME", "^lo,docker", NOWHERE, None),
+    ("NCCL_SOCKET_IFNAME", "^lo,docker,eth", NOWHERE, E),
+    ("NCCL_SOCKET_IFNAME", "^lo,docker,eth", Surroundings(host_network=True), None),
+    ("NCCL_DEBUG", "INFO", RDMA, None),
+    ("NCCL_DEBUG", "WARN", RDMA, W),
+    ("NCCL_DEBUG", "WARN", place("p5.48xlarge", nodes=1), None),
+    ("NCCL_DEBUG", "DEBUG", RDMA, W),
+    ("NCCL_NVLS_ENABLE", "0", RDMA, W),
+    ("NCCL_IB_DISABLE", "1", RDMA, I),
+    ("NCCL_IB_HCA", "mlx5", NOWHERE, I),
+    ("NCCL_TIMEOUT", "1800", NOWHERE, W),
+    ("TORCH_DISTRIBUTED_TIMEOUT", "1800", NOWHERE, W),
+    ("NCCL_BUFFSIZE", "8388608", RDMA, W),
+    ("FI_EFA_MTU_SIZE", "8192", RDMA, E),
+    ("RDMAV_FORK_SAFE", "1", RDMA, E),
+    ("FI_EFA_FORK_SAFE", "1", RDMA, I),
+    ("NCCL_SOCKET_NTHREADS", "4", RDMA, I),
+    ("NCCL_P2P_DISABLE", "1", NOWHERE, W),
+    ("NCCL_P2P_DISABLE", "0", NOWHERE, None),
+    ("CUDA_LAUNCH_BLOCKING", "1", NOWHERE, W),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "1", NOWHERE, I),
+    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 13)), W),
+    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 10)), None),
+    ("PYTORCH_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 13)), None),
+    ("PYTORCH_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 10)), W),
+    ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64", Surroundings(torch=(2, 8)), E),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", NOWHERE, I),
+    ("TORCH_FR_BUFFER_SIZE", "2000", NOWHERE, None),
+    ("NCCL_DEUBG", "INFO", NOWHERE, W),
+    ("NCCL_MAX_NCHANNELS", "8", NOWHERE, None),
+    ("NCCL_DEBUG_SUBSYS", "NET", NOWHERE, None),
+    ("LD_LIBRARY_PATH", "/usr/lib", RDMA, W),
+    ("LD_LIBRARY_PATH", "/usr/lib:$LD_LIBRARY_PATH", RDMA, None),
+    ("LD_LIBRARY_PATH", "/opt/amazon/efa/lib:/opt/amazon/ofi-nccl/lib", RDMA, None),
+    ("LD_LIBRARY_PATH", "/usr/lib", NO_EFA, None),
+    ("OMP_NUM_THREADS", "8", RDMA, None),
+    ("MY_OWN", "", NOWHERE, None),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "where", "severity"), JUDGED)
+def test_a_variable_is_judged_by_its_place(
+    name: str, value: str, where: Surroundings, severity: Severity | None
+) -> None:
+    found = judge_variable(name, value, where)
+    assert (found.severity if found else None) == severity
+    if found:
+        assert found.reason
+        assert found.remedy
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_renamed_variables_are_told_with_their_new_name(name: str) -> None:
+    found = judge_variable(name, "1", NOWHERE)
+    assert found is not None
+    assert RENAMED[name] in found.remedy
+
+
+@pytest.mark.parametrize("instance", CATALOGUE, ids=lambda one: one.name)
+@pytest.mark.parametrize("nodes", [1, 2, 128])
+@pytest.mark.parametrize("plugin", [None, (1, 4), (1, 6), (1, 7), (1, 21, 1)])
+def test_what_a_job_is_given_is_right_where_it_is(instance: Any, nodes: int, plugin: Any) -> None:
+    """The lint finds nothing in what we set: the two are made from the same facts, and by different code."""
+    where = place(instance.name, nodes, plugin=plugin)
+    given = network_environment(where)
+    assert bool(given) == (nodes > 1)
+    for name, value in given.items():
+        found = judge_variable(name, value, where)
+        assert found is None, (name, value, found)
+    if nodes > 1:
+        assert given["NCCL_DEBUG"] == "INFO"
+        assert (given["NCCL_NET"] == "Socket") == (instance.efa == 0)
+    if plugin is None or plugin >= (1, 7):
+        assert not [name for name in given if name.startswith("FI_")]
+    elif where.on_efa:
+        assert ("FI_EFA_USE_DEVICE_RDMA" in given) == bool(has_rdma(instance))
+
+
+def test_processors_and_tcp_need_little() -> None:
+    assert network_environment(place("p5.48xlarge", gpus=0)) == {}
+    assert network_environment(place("p5.48xlarge", network="tcp"))["NCCL_NET"] == "Socket"
+
+
+MANIFEST = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: train}
+spec:
+  runPolicy: {cleanPodPolicy: Running}
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template: &pod
+        spec:
+          nodeSelector: {node.kubernetes.io/instance-type: ml.p5.48xlarge}
+          containers:
+            - name: pytorch
+              image: a/b:1
+              volumeMounts: [{name: shm, mountPath: /dev/shm}]
+              env:
+                - {name: NCCL_DEBUG, value: INFO}
+                - {name: NCCL_NET, value: AWS Libfabric}
+                - {name: WANDB_API_KEY, valueFrom: {secretKeyRef: {name: w, key: k}}}
+              resources: {limits: {nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32}}
+    Worker: {replicas: 3, template: *pod}
+"""
+
+
+def found_in(text: str, name: str = "job.yaml", where: Surroundings = NOWHERE) -> list[Finding]:
+    return lint([read_environment_file(name, text, where)])
+
+
+def test_a_manifest_that_is_right_has_no_findings() -> None:
+    assert found_in(MANIFEST) == []
+
+
+CHANGES: list[tuple[str, str, Severity, str, str]] = [
+    ("name: pytorch\n", "name: megatron\n", E, "containers", "no container is called pytorch"),
+    ("efa: 32", "efa: 4", W, "vpc.amazonaws.com/efa", "4 of the 32"),
+    ("efa: 32", "efa: 64", E, "vpc.amazonaws.com/efa", "the pod never starts"),
+    ("gpu: 8", "gpu: 16", E, "nvidia.com/gpu", "the pod never starts"),
+    ("resources: {limits", "resources: {requests: {nvidia.com/gpu: 4}, limits", E, "nvidia.com/gpu", "4 are"),
+    ("{name: NCCL_DEBUG, value: INFO}", "{name: A, value: b}", W, "NCCL_DEBUG", "not set"),
+    ("{name: NCCL_NET, value: AWS Libfabric}", "{name: A, value: b}", W, "NCCL_NET", "without an error"),
+    ("value: AWS Libfabric", "value: Socket", E, "NCCL_NET", "trains over TCP"),
+    ("{cleanPodPolicy: Running}", "{}", W, "cleanPodPolicy", "keep their GPUs"),
+    ("a/b:1", "a/b:latest", W, "image", "moves"),
+    ("mountPath: /dev/shm", "mountPath: /data", W, "/dev/shm", "64 MiB"),
+    ("image: a/b:1", 'image: a/b:1\n              args: ["--node_rank=1"]', E, "args", "same rank"),
+    ("containers:", "hostNetwork: true\n          containers:", I, "hostNetwork", "does not need it"),
+    ("{name: NCCL_DEBUG, value: INFO}", "{name: RANK, value: '0'}", W, "RANK", "the operator of PyTorchJobs"),
+    (
+        "containers:",
+        "volumes: [{name: c, hostPath: {path: /mnt/k8s-disks/0/checkpoints}}]\n          containers:",
+        *(W, "volume c", "a disk of one node"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "severity", "subject", "words"), CHANGES)
+def test_each_fault_in_a_manifest_is_found_with_its_line(
+    old: str, new: str, severity: Severity, subject: str, words: str
+) -> None:
+    assert old in MANIFEST
+    text = MANIFEST.replace(old, new, 1)
+    found = [f for f in found_in(text) if subject in f.subject and words in f.reason]
+    assert found
+    assert found[0].severity is severity
+    assert 1 <= found[0].line <= len(text.splitlines())
+    assert "PyTorchJob train" in found[0].where
+
+
+def test_ray_parameters_that_are_numbers_are_found() -> None:
+    text = """
+kind: RayCluster
+metadata: {name: r}
+spec:
+  headGroupSpec:
+    rayStartParams: {metrics-export-port: 8080, block: "true"}
+    template: {spec: {containers: [{name: ray-head, image: a:1}]}}
+"""
+    (found,) = found_in(text)
+    assert (found.severity, found.line, found.subject) == (E, 6, "rayStartParams.metrics-export-port")
+    assert found.remedy == 'write metrics-export-port: "8080"'
+
+
+def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PASSWORD"):
+        (found,) = found_in(f"{name}=hf_abcdef\n", ".env")
+        assert found.severity is E
+        assert "hf_abcdef" not in str(found.to_json())
+    for line in ("HF_TOKEN=", "HF_TOKEN=$TOKEN", "TOKENIZERS_PARALLELISM=false", "HF_TOKEN_PATH=/a"):
+        assert found_in(line, ".env") == []
+
+
+DOCKERFILE = """# syntax
+FROM a:1
+ENV NCCL_DEBUG=INFO \\
+    # a comment
+    NCCL_PROTO="simple" NCCL_IB_DISABLE=1
+ENV FI_EFA_MTU_SIZE 8192
+RUN echo ENV=1
+"""
+
+
+def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
+    found = found_in(DOCKERFILE, "docker/verl.Dockerfile")
+    assert [(f.subject, f.value, f.line) for f in found] == [
+        ("NCCL_PROTO", "simple", 3),
+        ("NCCL_IB_DISABLE", "1", 3),
+        ("FI_EFA_MTU_SIZE", "8192", 6),
+    ]
+
+
+def test_a_file_of_assignments_is_read() -> None:
+    text = "# NCCL_PROTO=simple\nexport NCCL_PROTO='simple' # why\nNCCL_ALGO=Ring\nnonsense\n"
+    found = found_in(text, "training.env")
+    assert [(f.subject, f.value, f.line) for f in found] == [("NCCL_PROTO", "simple", 2), ("NCCL_ALGO", "Ring", 3)]
+
+
+def test_a_manifest_says_where_it_runs_and_the_caller_the_rest() -> None:
+    unset = MANIFEST.replace("nodeSelector: {node.kubernetes.io/instance-type: ml.p5.48xlarge}", "dnsPolicy: None")
+    bad = unset.replace("NCCL_DEBUG, value: INFO", "FI_EFA_USE_DEVICE_RDMA, value: '1'")
+    (found, *_) = [f for f in found_in(bad, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
+    assert found.severity is E
+    kept = MANIFEST.replace("NCCL_DEBUG, value: INFO", "FI_EFA_USE_DEVICE_RDMA, value: '1'")
+    (found, *_) = [f for f in found_in(kept, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
+    assert found.severity is I
+
+
+def test_lists_and_configmaps_are_looked_into() -> None:
+    body = {"kind": "ConfigMap", "metadata": {"name": "env"}, "data": {"NCCL_TIMEOUT": "1"}}
+    (found,) = found_in(yaml.safe_dump({"kind": "List", "items": [body]}))
+    assert (found.subject, found.where) == ("NCCL_TIMEOUT", "ConfigMap env")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [", "{{ if .x }}\na: 1", "a: &a [*a]", "- " * 300 + "x", "a: !!python/object/apply:os.system [ls]\nb: ["],
+)
+def test_what_is_no_manifest_is_refused_with_its_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\.yaml"):
+        found_in(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "- 1", "a: 1", "kind: 1\nspec: [1]", "? [a]\n: b", "containers: [1, x]"])
+def test_what_is_yaml_and_no_job_has_no_findings(text: str) -> None:
+    assert found_in(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("1.13.0", (1, 13, 0)), ("v2.13", (2, 13)), ("2.13.0+cu130", (2, 13, 0)), ("x", None)]
+)
+def test_versions_are_numbers(text: str, version: Any) -> None:
+    assert version_of(text) == version
