@@ -30,7 +30,7 @@ from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
-    from trainyard.cluster.preflight import Preflight
+    from trainyard.cluster.job_preflight import Preflight
     from trainyard.config.schema import Config
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 HOUSE = Path(__file__).resolve().parent.parent
-LOG = logging.getLogger(__name__)
 TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: as the nodes of the cluster are"),
     ("--job-name", "NAME", "default: made from model.name"),
@@ -148,8 +147,8 @@ def reached(args: argparse.Namespace) -> "Access":
 def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
+    from trainyard.cluster.job_preflight import preflight
     from trainyard.cluster.looking import Looking
-    from trainyard.cluster.preflight import preflight
     from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
@@ -178,7 +177,7 @@ def planned(config: "Config", request: "JobRequest") -> "JobPlan":
 
     plan = plan_job(config, request)
     for warning in warnings_of(plan):
-        LOG.warning("%s", warning)
+        logging.warning("%s", warning)
     return plan
 
 
@@ -193,11 +192,10 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     else:
         import yaml
 
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        print(yaml.dump_all(manifests.all, Dumper=dumper, sort_keys=False, width=110), end="")
+        print(yaml.dump_all(manifests.all, Dumper=yaml.CSafeDumper, sort_keys=False, width=110), end="")
     problems = refusals(api, manifests.before_job or [manifests.job]) if api else []
     for problem in problems:
-        LOG.error("%s", problem)
+        logging.error("%s", problem)
     return ExitCode.NO if problems else ExitCode.DONE
 
 

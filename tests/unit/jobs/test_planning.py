@@ -199,6 +199,6 @@ def test_a_plan_that_cannot_be_read_is_damaged(value: object) -> None:
 
 
 def test_a_plan_is_the_same_after_its_json() -> None:
-    made = plan(nodes=2, token_secret="hf", tolerations=("a",), environment={"A": "1"})  # noqa: S106
+    made = plan(nodes=2, token_secret="hf", tolerations=("a",), environment={"A": "1"})
     assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
     assert made.image == IMAGE
