@@ -63,9 +63,9 @@ WHOLE = (
     ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
 )
 REPEATED = (
-    ("--tolerate", "KEY", "tolerate a taint; may be repeated"),
-    ("--env", "NAME=VALUE", "set a variable; may be repeated"),
-    ("--accept", "CHECK", "go on where this check of the cluster fails; may be repeated"),
+    ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
+    ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
+    ("--accept", arguments.text, "CHECK", "go on where this check of the cluster fails; may be repeated"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
@@ -83,8 +83,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
-    for flag, metavar, meaning in REPEATED:
-        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+    for flag, kind, metavar, meaning in REPEATED:
+        parser.add_argument(flag, action="append", type=kind, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
     parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")
@@ -92,8 +92,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
-    if wrong := next((entry for entry in args.env if "=" not in entry), None):
-        parser.error(f"--env {wrong[:60]!r}: write NAME=VALUE")
     return args
 
 

@@ -66,7 +66,7 @@ def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:
     ("options", "words"),
     [
         (("--cluster", "c", "--kubeconfig", "f"), "names a cluster by itself"),
-        (("--env", "A"), "write NAME=VALUE"),
+        (("--env", "A"), "is not NAME=VALUE"),
         (("--kubeconfig", "missing.yaml"), "no such kubeconfig"),
         (("--gpu-per-node", "-1"), "--gpu-per-node"),
         (("--kind", "mpijob"), "--kind"),
