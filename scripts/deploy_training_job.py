@@ -30,7 +30,7 @@ from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
-    from trainyard.cluster.preflight import Preflight
+    from trainyard.cluster.job_preflight import Preflight
     from trainyard.config.schema import Config
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 HOUSE = Path(__file__).resolve().parent.parent
-LOG = logging.getLogger(__name__)
 TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: as the nodes of the cluster are"),
     ("--job-name", "NAME", "default: made from model.name"),
@@ -64,9 +63,9 @@ WHOLE = (
     ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
 )
 REPEATED = (
-    ("--tolerate", "KEY", "tolerate a taint; may be repeated"),
-    ("--env", "NAME=VALUE", "set a variable; may be repeated"),
-    ("--accept", "CHECK", "go on where this check of the cluster fails; may be repeated"),
+    ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
+    ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
+    ("--accept", arguments.text, "CHECK", "go on where this check of the cluster fails; may be repeated"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
@@ -84,8 +83,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
-    for flag, metavar, meaning in REPEATED:
-        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+    for flag, kind, metavar, meaning in REPEATED:
+        parser.add_argument(flag, action="append", type=kind, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
     parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")
@@ -93,8 +92,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
-    if wrong := next((entry for entry in args.env if "=" not in entry), None):
-        parser.error(f"--env {wrong[:60]!r}: write NAME=VALUE")
     return args
 
 
@@ -148,8 +145,8 @@ def reached(args: argparse.Namespace) -> "Access":
 def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
+    from trainyard.cluster.job_preflight import preflight
     from trainyard.cluster.looking import Looking
-    from trainyard.cluster.preflight import preflight
     from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
@@ -178,7 +175,7 @@ def planned(config: "Config", request: "JobRequest") -> "JobPlan":
 
     plan = plan_job(config, request)
     for warning in warnings_of(plan):
-        LOG.warning("%s", warning)
+        logging.warning("%s", warning)
     return plan
 
 
@@ -193,11 +190,10 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     else:
         import yaml
 
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        print(yaml.dump_all(manifests.all, Dumper=dumper, sort_keys=False, width=110), end="")
+        print(yaml.dump_all(manifests.all, Dumper=yaml.CSafeDumper, sort_keys=False, width=110), end="")
     problems = refusals(api, manifests.before_job or [manifests.job]) if api else []
     for problem in problems:
-        LOG.error("%s", problem)
+        logging.error("%s", problem)
     return ExitCode.NO if problems else ExitCode.DONE
 
 

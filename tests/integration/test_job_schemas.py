@@ -43,8 +43,8 @@ def bodies(kind: str, strategy: str, instance: str, nodes: int) -> list[dict[str
         nodes=nodes,
         processes_per_node=processes,
         queue="research",
-        token_secret="hf:token",  # noqa: S106
-        secret="store",  # noqa: S106
+        token_secret="hf:token",
+        secret="store",
         tolerations=("team",),
         environment={"LOG": "1"},
     )

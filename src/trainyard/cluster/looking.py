@@ -297,7 +297,9 @@ class Looking:
         runtime = ""
         if kind.name == "trainjob":
             found = self._seen(lambda: self._work(served)["runtimes"]())
-            runtime = found[0] if found and not isinstance(found, Unseen) else ""
+            if not found or isinstance(found, Unseen):
+                return Unseen("a TrainJob cannot be tried before its runtime is there", absent=True)
+            runtime = found[0]
         path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{quote(self.demand.namespace)}"
         body = trial_job(kind, self.demand, runtime=runtime)
         return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)

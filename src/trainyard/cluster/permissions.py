@@ -13,6 +13,11 @@ def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
     """To start a job of this kind in the namespace, watch it, read its logs and end it."""
     space = demand.namespace
     job = [Permission(verb, kind.api.group, kind.api.resource, space, None) for verb in _JOB_VERBS]
+    parts = [
+        Permission(verb, group, resource, space, None)
+        for group, resource in (("", "configmaps"), *_PARTS.get(kind.name, ()))
+        for verb in _PART_VERBS
+    ]
     pods = [
         Permission(verb, "", name, space, None)
         for verb, name in (
@@ -24,10 +29,17 @@ def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
     nodes = [Permission("list", "", "nodes", "", None)]
     queue = [Permission("get", "kueue.x-k8s.io", "localqueues", space, None)] if demand.queue else []
     claim = [Permission("get", "", "persistentvolumeclaims", space, None)] if demand.claim else []
-    return (*job, *pods, *nodes, *queue, *claim)
+    return (*job, *parts, *pods, *nodes, *queue, *claim)
 
 
-_JOB_VERBS = ("create", "get", "list", "watch", "delete")
+_JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
+_PART_VERBS = ("create", "patch", "get")
+"""Server-side apply needs both create and patch."""
+_PARTS = {
+    "trainjob": (("trainer.kubeflow.org", "trainingruntimes"),),
+    "raycluster": (("ray.io", "rayjobs"),),
+}
+"""What a job brings along, besides the ConfigMap with its configuration."""
 
 
 def review_of(permission: Permission) -> dict[str, Any]:

@@ -24,6 +24,7 @@ _LONGEST_DAYS = 36500
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY_SECONDS}
 _DECIMAL = re.compile(r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _STEPS = re.compile(r"([1-9][0-9]{0,11})(?:-([1-9][0-9]{0,11}))?")
 
 
@@ -46,6 +47,14 @@ def text(value: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{shown(value)} is not UTF-8") from None
     return value
+
+
+def variable(value: str) -> tuple[str, str]:
+    """A variable of the environment, `NAME=VALUE`, as name and value."""
+    name, equals, content = text(value).partition("=")
+    if not equals or not _VARIABLE.fullmatch(name):
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not NAME=VALUE, such as NCCL_DEBUG=INFO")
+    return name, content
 
 
 def path(value: str) -> Path:

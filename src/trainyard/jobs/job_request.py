@@ -71,7 +71,7 @@ def request_of(
         claim=given["volume"],
         mount_path=given["checkpoint_path"],
         tolerations=tuple(given["tolerate"]),
-        environment=dict(entry.split("=", 1) for entry in given["env"]),
+        environment=dict(given["env"]),
         command=tuple(given["own"]),
         ray_cluster=given["ray_cluster"],
         auto_retry=given["auto_retry"],

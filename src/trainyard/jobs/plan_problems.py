@@ -22,7 +22,6 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """DNS-1035: what operators make Services of."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GIB = 2**30
 
 
@@ -57,10 +56,8 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
         said = judge_variable(name, value, place)
         if said is not None and said.severity is Severity.ERROR:
             yield f"--env {name}: {said.reason}; {said.remedy}"
-        if not _VARIABLE.fullmatch(name) or _RESERVED.fullmatch(name):
-            yield f"--env {name[:80]}: " + (
-                "set by the operator of the job" if _RESERVED.fullmatch(name) else "no name of a variable"
-            )
+        if _RESERVED.fullmatch(name):
+            yield f"--env {name}: set by the operator of the job"
 
 
 def _room_problems(

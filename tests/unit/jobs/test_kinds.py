@@ -124,7 +124,7 @@ def test_pods_have_no_more_rights_than_they_need(kind: str) -> None:
         token = next(entry for entry in container["env"] if entry["name"] == "HF_TOKEN")
         assert token["valueFrom"] == {"secretKeyRef": {"name": "hf", "key": "key"}}
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-        assert {"/dev/shm", "/checkpoints"} <= mounts  # noqa: S108
+        assert {"/dev/shm", "/checkpoints"} <= mounts
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -283,7 +283,7 @@ def test_common_jobs_stay_as_they_are(name: str, changes: dict[str, Any]) -> Non
         for key in (PLAN, "trainyard.dev/config-sha256", "trainyard.dev/cluster-sha256"):
             annotations.pop(key, None)
         if body["kind"] == "ConfigMap":
-            body["data"] = {key: "…" for key in body["data"]}
+            body["data"] = dict.fromkeys(body["data"], "…")
         body.get("spec", {}).pop("runtimeEnvYAML", None)
     text = yaml.safe_dump_all(bodies, sort_keys=False, allow_unicode=True, width=110)
     path = Path(GOLDEN / f"{name}.yaml")
@@ -296,4 +296,4 @@ def test_a_plan_holds_no_section_and_no_path_of_this_machine() -> None:
     made = plan(nodes=2)
     assert str(ROOT) not in json.dumps(made.to_json())
     assert not any(isinstance(value, Section) for value in vars(made).values())
-    assert IMAGE == made.image
+    assert made.image == IMAGE

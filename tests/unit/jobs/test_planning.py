@@ -47,7 +47,6 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("compute.network=efa",), {"nodes": 2, "instance_type": "g5.xlarge"}, "has no EFA interface"),
     (("compute.network=efa",), {"nodes": 2, "gpus_per_node": 0}, "--gpu-per-node is 0"),
     ((), {"environment": {"RANK": "0"}}, "--env RANK: set by the operator"),
-    ((), {"environment": {"A-B": "0"}}, "--env A-B: no name of a variable"),
     ((), {"environment": {"FI_EFA_MTU_SIZE": "1"}}, "--env FI_EFA_MTU_SIZE"),
     ((), {"environment": {"NCCL_NET": "Socket"}, "nodes": 2}, "asks for EFA and trains over TCP"),
     (("compute.strategy=single",), {"nodes": 2}, "compute.strategy is single"),
@@ -199,6 +198,6 @@ def test_a_plan_that_cannot_be_read_is_damaged(value: object) -> None:
 
 
 def test_a_plan_is_the_same_after_its_json() -> None:
-    made = plan(nodes=2, token_secret="hf", tolerations=("a",), environment={"A": "1"})  # noqa: S106
+    made = plan(nodes=2, token_secret="hf", tolerations=("a",), environment={"A": "1"})
     assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
     assert made.image == IMAGE

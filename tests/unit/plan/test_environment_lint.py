@@ -257,11 +257,16 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
 def test_a_file_of_assignments_is_read() -> None:
     text = "# NCCL_PROTO=simple\nexport NCCL_PROTO='simple' # why\nNCCL_ALGO=Ring\nnonsense\n"
     found = found_in(text, "training.env")
-    assert [(f.subject, f.value, f.line) for f in found] == [("NCCL_PROTO", "simple", 2), ("NCCL_ALGO", "Ring", 3)]
+    assert [(f.subject, f.value, f.line) for f in found] == [
+        ("NCCL_PROTO", "simple", 2),
+        ("NCCL_ALGO", "Ring", 3),
+    ]
 
 
 def test_a_manifest_says_where_it_runs_and_the_caller_the_rest() -> None:
-    unset = MANIFEST.replace("nodeSelector: {node.kubernetes.io/instance-type: ml.p5.48xlarge}", "dnsPolicy: None")
+    unset = MANIFEST.replace(
+        "nodeSelector: {node.kubernetes.io/instance-type: ml.p5.48xlarge}", "dnsPolicy: None"
+    )
     bad = unset.replace("NCCL_DEBUG, value: INFO", "FI_EFA_USE_DEVICE_RDMA, value: '1'")
     (found, *_) = [f for f in found_in(bad, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
     assert found.severity is E
@@ -278,20 +283,29 @@ def test_lists_and_configmaps_are_looked_into() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a: [", "{{ if .x }}\na: 1", "a: &a [*a]", "- " * 300 + "x", "a: !!python/object/apply:os.system [ls]\nb: ["],
+    [
+        "a: [",
+        "{{ if .x }}\na: 1",
+        "a: &a [*a]",
+        "- " * 300 + "x",
+        "a: !!python/object/apply:os.system [ls]\nb: [",
+    ],
 )
 def test_what_is_no_manifest_is_refused_with_its_name(text: str) -> None:
     with pytest.raises(ConfigError, match=r"job\.yaml"):
         found_in(text)
 
 
-@pytest.mark.parametrize("text", ["", "a", "- 1", "a: 1", "kind: 1\nspec: [1]", "? [a]\n: b", "containers: [1, x]"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "- 1", "a: 1", "kind: 1\nspec: [1]", "? [a]\n: b", "containers: [1, x]"]
+)
 def test_what_is_yaml_and_no_job_has_no_findings(text: str) -> None:
     assert found_in(text) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [("1.13.0", (1, 13, 0)), ("v2.13", (2, 13)), ("2.13.0+cu130", (2, 13, 0)), ("x", None)]
+    ("text", "version"),
+    [("1.13.0", (1, 13, 0)), ("v2.13", (2, 13)), ("2.13.0+cu130", (2, 13, 0)), ("x", None)],
 )
 def test_versions_are_numbers(text: str, version: Any) -> None:
     assert version_of(text) == version

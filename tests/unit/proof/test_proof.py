@@ -404,6 +404,17 @@ def test_several_processes_on_one_machine_use_no_network() -> None:
     assert network.evidence == "8 processes on one machine: no network was used"
 
 
+@pytest.mark.parametrize(("asked", "holds"), [("tcp", True), ("efa", False), ("auto", False), (None, False)])
+def test_several_machines_hold_over_tcp_only_where_it_was_asked_for(asked: str | None, holds: bool) -> None:
+    run = changed("hardware", "world_size", to=8)
+    run["hardware"]["local_world_size"] = 4
+    settings = {**SETTINGS, "compute": {"network": asked}}
+    network = part(judge(run, settings=settings), "network")
+    assert network.holds is holds
+    if holds:
+        assert network.evidence == "8 processes on several machines, over TCP as compute.network asks"
+
+
 @pytest.mark.parametrize("here", [None, 1, 4, "8", True])
 def test_several_processes_without_a_network_verdict_do_not_hold(here: Any) -> None:
     run = changed("hardware", "world_size", to=8)

@@ -5,7 +5,17 @@ A controller that runs outside the cluster has no Deployment; where its webhook 
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import Check, Facts, Outcome, error, not_asked, not_seen, passed, warning
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
 from trainyard.cluster.kinds import Controller, serves
 from trainyard.cluster.snapshot import Snapshot, Trial, Unseen, Workload
 
@@ -77,8 +87,8 @@ def _runtimes(facts: Facts) -> Iterator[Outcome]:
     if isinstance(runtimes, Unseen):
         yield not_seen(runtimes)
     elif not runtimes:
-        yield error(
-            "there is no ClusterTrainingRuntime: a TrainJob has nothing to run by",
+        yield info(
+            "there is no ClusterTrainingRuntime: a job that is sent from here brings its own runtime",
             "kubectl apply --server-side -k "
             "github.com/kubeflow/trainer/manifests/overlays/runtimes?ref=v2.3.0",
         )

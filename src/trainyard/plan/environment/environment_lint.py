@@ -80,7 +80,7 @@ def _of_variables(file: EnvironmentFile) -> Iterator[Finding]:
 def _of_fields(file: EnvironmentFile) -> Iterator[Finding]:
     for document in file.documents:
         for field in judge_manifest(document):
-            yield _finding(file.name, field.line, field.subject, field.judgement, field.where)
+            yield _finding(file.name, field.line, field.subject, field.judgement, where=field.where)
 
 
 def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
@@ -96,18 +96,18 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
         )
         if said is not None:
             value = "" if secret else setting.value[:_LONGEST_VALUE]
-            yield _finding(name, setting.line, setting.name, said, group.what, value=value)
+            yield _finding(name, setting.line, setting.name, said, where=group.what, value=value)
     names = frozenset(setting.name for setting in group.settings)
     if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} <= names:
         both = Judgement(
             Severity.WARNING, "both names are set; torch reads PYTORCH_ALLOC_CONF only", "keep one of them"
         )
-        yield _finding(name, group.line, "PYTORCH_CUDA_ALLOC_CONF", both, group.what)
+        yield _finding(name, group.line, "PYTORCH_CUDA_ALLOC_CONF", both, where=group.what)
     for variable, said in missing_variables(names, group.place).items():
-        yield _finding(name, group.line, variable, said, group.what)
+        yield _finding(name, group.line, variable, said, where=group.what)
 
 
-def _finding(file: str, line: int, subject: str, said: Judgement, where: str, *, value: str = "") -> Finding:
+def _finding(file: str, line: int, subject: str, said: Judgement, *, where: str, value: str = "") -> Finding:
     return Finding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
 
 

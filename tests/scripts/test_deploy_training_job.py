@@ -1,0 +1,90 @@
+"""A job as people send it: what a dry run shows, what is refused, and that nobody is asked without need."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+IMAGE = "registry.invalid/train@sha256:" + "a" * 64
+Program = Callable[..., subprocess.CompletedProcess[str]]
+Deploy = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def deploy(program: Program) -> Deploy:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        given = ("--config", CONFIGS / "smoke.yaml", "--set", "compute.strategy=ddp", "--image-uri", IMAGE)
+        return program("deploy_training_job.py", *given, *options)
+
+    return run
+
+
+def test_a_dry_run_prints_what_would_be_applied_and_asks_nobody(deploy: Deploy) -> None:
+    done = deploy("--num-nodes", "128", "--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    files, job = yaml.safe_load_all(done.stdout)
+    assert (files["kind"], job["kind"]) == ("ConfigMap", "PyTorchJob")
+    assert job["metadata"]["name"] == "smoke-llama"
+    assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 127
+    config = yaml.safe_load(files["data"]["config.yaml"])
+    assert config["data"]["prepared_directory"] == "/checkpoints/prepared"
+    annotations = job["metadata"]["annotations"]
+    assert len(annotations["trainyard.dev/commit"]) == 40
+    assert json.loads(annotations["trainyard.dev/plan"])["nodes"] == 128
+
+
+def test_the_plan_and_the_objects_are_json_on_request(deploy: Deploy) -> None:
+    done = deploy("--instance-type", "g6e.xlarge", "--kind", "trainjob", "--dry-run", "--json")
+    data = json.loads(done.stdout)
+    assert data["plan"]["kind"] == "trainjob"
+    assert [body["kind"] for body in data["objects"]] == ["ConfigMap", "TrainingRuntime", "TrainJob"]
+    assert "no volume" in done.stderr
+
+
+def test_a_command_of_ones_own_takes_the_place_of_the_trainer(deploy: Deploy) -> None:
+    own = ("--", "torchrun", "train.py", "--steps", "10")
+    done = deploy("--instance-type", "p5.48xlarge", "--num-nodes", "2", "--dry-run", *own)
+    assert done.returncode == 0, done.stderr
+    (job,) = yaml.safe_load_all(done.stdout)
+    container = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["torchrun", "train.py", "--steps", "10"]
+
+
+def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:
+    done = deploy("--instance-type", "p5.48xlage", "--job-name", "A", "--num-nodes", "2", "--dry-run")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    for words in ("--job-name A", "did you mean p5.48xlarge?", "2 nodes need a volume", "3 errors"):
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--cluster", "c", "--kubeconfig", "f"), "names a cluster by itself"),
+        (("--env", "A"), "is not NAME=VALUE"),
+        (("--kubeconfig", "missing.yaml"), "no such kubeconfig"),
+        (("--gpu-per-node", "-1"), "--gpu-per-node"),
+        (("--kind", "mpijob"), "--kind"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(options: tuple[str, ...], words: str, deploy: Deploy) -> None:
+    done = deploy(*options)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_cluster_that_is_not_there_is_exit_code_4(deploy: Deploy, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+    cluster = {"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}
+    user = {"name": "a", "user": {"token": "t"}}
+    document = {"current-context": "a", "contexts": [context], "clusters": [cluster], "users": [user]}
+    path.write_text(json.dumps(document))
+    done = deploy("--kubeconfig", str(path), "--instance-type", "p5.48xlarge")
+    assert done.returncode == 4
+    assert "could not be reached" in done.stderr

@@ -1,0 +1,52 @@
+"""The lint as people run it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Program = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM a:1\nENV FI_EFA_USE_DEVICE_RDMA=1\n")
+    (tmp_path / "train.env").write_text("NCCL_TIMEOUT=1800\n")
+    files = (tmp_path / "Dockerfile", tmp_path / "train.env")
+    done = program("lint_environment.py", *files, "--instance-type", "g5.8xlarge", "--num-nodes", "2")
+    assert done.returncode == 1
+    assert f"{tmp_path}/Dockerfile:2: error: FI_EFA_USE_DEVICE_RDMA=1" in done.stdout
+    assert f"{tmp_path}/train.env:1: warning: NCCL_TIMEOUT=1800" in done.stdout
+    assert done.stdout.splitlines()[-1] == "2 files: 1 error, 1 warning"
+    asked = program("lint_environment.py", *files, "--instance-type", "p5.48xlarge", "--json")
+    data = json.loads(asked.stdout)
+    assert (asked.returncode, data["ok"]) == (0, True)
+    assert [(f["subject"], f["severity"], f["line"]) for f in data["findings"]] == [
+        ("FI_EFA_USE_DEVICE_RDMA", "info", 2),
+        ("NCCL_TIMEOUT", "warning", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("a: [", (), "no YAML"),
+        ("", ("--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),
+        ("", ("--plugin-version", "new"), "--plugin-version"),
+        ("", ("--torch-version", "new"), "--torch-version"),
+    ],
+)
+def test_what_cannot_be_read_is_exit_code_2(
+    text: str, options: tuple[str, ...], words: str, program: Program, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    done = program("lint_environment.py", tmp_path / "job.yaml", *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_file_that_is_not_there_is_named(program: Program, tmp_path: Path) -> None:
+    done = program("lint_environment.py", tmp_path / "none.yaml")
+    assert done.returncode == 2
+    assert "none.yaml" in done.stderr

@@ -1,0 +1,100 @@
+"""One pod of a job: what it runs in which place, and how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.gateways.process import run_passing_signals
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = ROOT / "configs" / "smoke.yaml"
+Program = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def script(load_script: Callable[[str], Any]) -> Any:
+    return load_script("run_pod")
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, True),
+        ({"PET_NODE_RANK": "0", "RANK": "0"}, True),
+        ({"PET_NODE_RANK": "1", "RANK": "1"}, False),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, False),
+        ({"JOB_COMPLETION_INDEX": "0"}, True),
+        ({"JOB_COMPLETION_INDEX": "2"}, False),
+        ({"TRAINYARD_POD": "llama-pods-0"}, True),
+        ({"TRAINYARD_POD": "llama-pods-11"}, False),
+        ({"TRAINYARD_POD": "llama-head-x7k2p"}, True),
+    ],
+)
+def test_the_first_node_is_known_by_what_the_operator_sets(
+    environment: dict[str, str], first: bool, script: Any
+) -> None:
+    assert script.is_first_node(environment) is first
+
+
+def commands(program: Program, *options: str, **environment: str) -> list[str]:
+    given = ("--config", SMOKE, "--run-dir", "/runs/a", "--nproc-per-node", "2", "--grace", "60s")
+    done = program("run_pod.py", *given, *options, "--dry-run", **environment)
+    assert done.returncode == 0, done.stderr
+    return [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
+
+
+def test_the_first_node_stores_and_proves_what_all_have_trained(program: Program) -> None:
+    after = ["training_artifact_sync.py", "prove_run.py", "training_dashboard.py"]
+    store = ("--store", "s3://runs")
+    assert commands(program, *store, PET_NODE_RANK="0") == ["train.py", *after]
+    assert commands(program, *store, PET_NODE_RANK="1") == ["train.py"]
+    assert commands(program, PET_NODE_RANK="0") == ["train.py"]
+
+
+@pytest.mark.parametrize(("code", "ran"), [(0, True), (1, False), (75, False)])
+def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"outcome": {}}')
+    train = [sys.executable, "-c", f"raise SystemExit({code})"]
+    mark = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    assert script.run_in_order(train, [mark], tmp_path) == code
+    assert (tmp_path / "ran").exists() is ran
+
+
+def test_signals_reach_what_runs_and_its_exit_code_comes_back(tmp_path: Path) -> None:
+    """SIGTERM to the pod's process is the trainer's to answer: it saves, and its 75 is the pod's exit code."""
+    child = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+    parent = (
+        "import sys\n"
+        "from trainyard.gateways.process import run_passing_signals\n"
+        f"sys.exit(run_passing_signals([sys.executable, '-c', {child!r}]))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "ready").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 75
+
+
+def test_a_child_that_is_killed_is_told_by_its_signal() -> None:
+    assert run_passing_signals([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
+
+
+def test_ray_is_asked_for_only_when_something_is_started(program: Program) -> None:
+    done = program("run_on_ray.py", "--num-nodes", "2", "--dry-run", "--", "torchrun", "train.py")
+    assert json.loads(done.stdout) == {"nodes": 2, "command": ["torchrun", "train.py"], "files": []}
+    damaged = program("run_on_ray.py", "--", "true", TRAINYARD_FILES="[]")
+    assert (damaged.returncode, "TRAINYARD_FILES" in damaged.stderr) == (2, True)
