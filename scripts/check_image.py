@@ -167,12 +167,13 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
     from trainyard.image.check_levels import junit, lines
-    from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
+    from trainyard.run.whole_files import make_folder, write_bytes_atomically, write_json_atomically
 
     ok = all(answer.ok for answer in answers)
     data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
     data["checks"] = [answer.record() for answer in answers]
     if args.junit:
+        make_folder(args.junit.parent)
         write_bytes_atomically(args.junit, junit(args.image, args.level, answers).encode())
     if args.output:
         write_json_atomically(args.output, data)
