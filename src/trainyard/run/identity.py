@@ -129,8 +129,8 @@ def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict
 def image_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the image that this runs in, from TRAINYARD_IMAGE_DIGEST: its digest, and its name if given.
 
-    The variable holds `sha256:…` or `name@sha256:…`, because a container cannot find out its own digest. Raises
-    ConfigError for anything else before training, not when the run is to be proven.
+    The variable holds `sha256:…` or `name@sha256:…`, because a container cannot find out its own digest.
+    Raises ConfigError for anything else before training, not when the run is to be proven.
     """
     given = environment.get("TRAINYARD_IMAGE_DIGEST", "")
     if not given:

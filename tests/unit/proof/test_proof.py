@@ -638,7 +638,7 @@ def test_an_image_that_its_registry_lost_cannot_be_trained_in_again() -> None:
     run = changed("image_digest", to="sha256:0c4d" + "0" * 60)
     lost = part(judge(run, recomputed=Recomputed(image_problem="r holds no image a@b")), "repeatable")
     assert (lost.holds, lost.evidence) == (False, "r holds no image a@b")
-    assert "push that image again" in lost.next_step
+    assert "push that image again" in str(lost.next_step)
     kept = part(judge(run, recomputed=Recomputed(image_note="r holds the image")), "repeatable")
     assert kept.holds
     assert kept.evidence.endswith("seed 42; r holds the image")
