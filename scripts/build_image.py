@@ -29,7 +29,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.image.build_request import BuildRequest
+    from trainyard.image.building.build_request import BuildRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "trainyard"
@@ -92,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images import context_files
-    from trainyard.image.build_record import plan_lines, require_different_names
-    from trainyard.image.planning import BuildOptions, plan_build, require_content
+    from trainyard.image.building.build_record import plan_lines, require_different_names
+    from trainyard.image.building.planning import BuildOptions, plan_build, require_content
 
     signals.end_at_signals()
     options = BuildOptions(
@@ -117,7 +117,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
     from trainyard.gateways.images.context_files import copy_files
     from trainyard.gateways.images.ecr_repository import login_to
     from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.image.image_names import parse_reference
+    from trainyard.image.context.image_names import parse_reference
 
     builder, results = find_builder(args.program), []
     if args.cache:
@@ -148,8 +148,8 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.gateways.images import context_files
     from trainyard.gateways.images.codebuild import CodeBuild
     from trainyard.gateways.images.context_files import tags_at_head
-    from trainyard.image.aws_build import AwsBuilder, AwsOptions
-    from trainyard.image.build_fleet import Fleet
+    from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
+    from trainyard.image.building.build_fleet import Fleet
 
     aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
     fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
@@ -194,7 +194,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
 
 def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
     from trainyard.gateways.github import append_summary, set_outputs
-    from trainyard.image.build_record import result_lines, result_markdown
+    from trainyard.image.building.build_record import result_lines, result_markdown
     from trainyard.run.whole_files import write_json_atomically
 
     first = results[0]

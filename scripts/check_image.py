@@ -30,7 +30,7 @@ from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import LocalBuilder
-    from trainyard.image.check_levels import Answer
+    from trainyard.image.release.check_levels import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBE = ROOT / "docker" / "probe" / "container_probe.py"
@@ -70,8 +70,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.image.check_levels import LEVELS
-    from trainyard.image.image_names import parse_reference
+    from trainyard.image.context.image_names import parse_reference
+    from trainyard.image.release.check_levels import LEVELS
 
     parse_reference(args.image)
     signals.end_at_signals()
@@ -86,9 +86,9 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
     from trainyard.gateways.images.ecr_repository import login_to
     from trainyard.gateways.images.image_layers import secrets_in_layers
     from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.image.check_levels import LEVELS, judge_declared, judge_layers
-    from trainyard.image.context_secrets import HEAD_BYTES, secret_in
-    from trainyard.image.image_names import parse_reference
+    from trainyard.image.context.context_secrets import HEAD_BYTES, secret_in
+    from trainyard.image.context.image_names import parse_reference
+    from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
 
     builder, answers = find_builder(args.program), []
     if not builder.has(args.image):
@@ -105,7 +105,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", architecture: str) -> "list[Answer]":
     """The checks that run in a container."""
-    from trainyard.image.check_levels import MODEL, linux_markers, probe_answers, probe_request
+    from trainyard.image.release.check_levels import MODEL, linux_markers, probe_answers, probe_request
     from trainyard.machine.package_lock import read_pins
     from trainyard.run.outside import read_named_text
 
@@ -131,8 +131,8 @@ def check_in_aws(args: argparse.Namespace) -> int:
     """The buildspec's task `check` runs this script in AWS, with --builder local."""
     from trainyard.command.terminal import shown
     from trainyard.gateways.images.codebuild import CodeBuild
-    from trainyard.image.build_fleet import Fleet
-    from trainyard.image.build_progress import Follower
+    from trainyard.image.building.build_fleet import Fleet
+    from trainyard.image.building.build_progress import Follower
 
     aws, fleet = CodeBuild(args.region), Fleet[Any](["check"], time.monotonic)
     flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
@@ -166,13 +166,14 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 
 def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
-    from trainyard.image.check_levels import junit, lines
-    from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
+    from trainyard.image.release.check_levels import junit, lines
+    from trainyard.run.whole_files import make_folder, write_bytes_atomically, write_json_atomically
 
     ok = all(answer.ok for answer in answers)
     data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
     data["checks"] = [answer.record() for answer in answers]
     if args.junit:
+        make_folder(args.junit.parent)
         write_bytes_atomically(args.junit, junit(args.image, args.level, answers).encode())
     if args.output:
         write_json_atomically(args.output, data)

@@ -22,8 +22,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.image.declared_versions import Declared
-    from trainyard.image.finding import Finding, Machine
+    from trainyard.image.conflict.declared_versions import Declared
+    from trainyard.image.conflict.finding import Finding, Machine
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements-training.txt"
 
@@ -45,8 +45,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.image.conflict_fix import diff_of, fix
-    from trainyard.image.conflicts import judge
+    from trainyard.image.conflict.conflict_fix import diff_of, fix
+    from trainyard.image.conflict.conflicts import judge
     from trainyard.run.outside import read_named_text
     from trainyard.run.whole_files import write_bytes_atomically
 
@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def declared_by(args: argparse.Namespace, text: str, lock: str) -> "Declared":
-    from trainyard.image.build_request import parse_build_args
-    from trainyard.image.declared_versions import declare, locked_packages
-    from trainyard.image.dockerfile import parse_dockerfile
+    from trainyard.image.building.build_request import parse_build_args
+    from trainyard.image.conflict.declared_versions import declare, locked_packages
+    from trainyard.image.context.dockerfile import parse_dockerfile
 
     name = str(args.dockerfile)
     known = parse_dockerfile(text, name).arguments
@@ -75,8 +75,8 @@ def declared_by(args: argparse.Namespace, text: str, lock: str) -> "Declared":
 
 
 def machine_of(args: argparse.Namespace) -> "Machine":
-    from trainyard.image.finding import Machine
-    from trainyard.image.version_facts import GPU_ARCHITECTURES, has_rdma, version
+    from trainyard.image.conflict.finding import Machine
+    from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, has_rdma, version
     from trainyard.plan.instances import find_instance
 
     driver = version(args.driver)
@@ -96,8 +96,8 @@ def tell(
     args: argparse.Namespace, declared: "Declared", findings: "Sequence[Finding]", difference: str
 ) -> int:
     from trainyard.gateways.github import Level, annotate
-    from trainyard.image.base_choice import choose_base
-    from trainyard.image.lint_text import declared_record, lint_lines
+    from trainyard.image.conflict.base_choice import choose_base
+    from trainyard.image.conflict.lint_text import declared_record, lint_lines
 
     choice = choose_base(declared, efa=bool(machine_of(args).efa))
     failed = any(finding.severity == "error" for finding in findings)

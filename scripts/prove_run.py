@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Prove a run: it trained, its network is known, the store holds it whole, and it can be repeated.
 
-Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*.
+Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*; the
+         registry of the image that the run was trained in.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
          the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
 Exit codes: 0 all four parts hold; 1 one does not, named with the next step; 2 no such run directory, or no
@@ -61,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         configuration=Configuration(
             config_digests(directory.config_file), settings_of_config(records.config)
         ),
-        recomputed=Recomputed(records.digests, *final_state(run, directory, found, store), data(directory)),
+        recomputed=Recomputed(
+            records.digests, *final_state(run, directory, found, store), data(directory), *image(run)
+        ),
     )
     sum(1 for _ in rows)  # read to the end: a verdict that came early is of the whole file, too
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
@@ -112,6 +115,15 @@ def look_into_store(
             depth=depth,
             progress=display,
         )
+
+
+def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Why the image that the run was trained in cannot be pulled again, and what its registry holds."""
+    from trainyard.gateways.images.held_image import look_for
+
+    if "image_digest" not in run:
+        return None, ""
+    return look_for(str(run.get("image_name", "")), str(run["image_digest"]))
 
 
 def final_state(

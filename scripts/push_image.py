@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.images.ecr_repository import EcrRepository
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
     from trainyard.gateways.images.registry import Registry
-    from trainyard.image.tag_strategy import Tag
+    from trainyard.image.release.tag_strategy import Tag
 
 ROOT = Path(__file__).resolve().parents[1]
 _logger = logging.getLogger("trainyard.push_image")
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.image.image_names import require_region, require_repository
+    from trainyard.image.context.image_names import require_region, require_repository
 
     signals.end_at_signals()
     require_repository(args.repository)
@@ -94,9 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.context_files import tags_at_head
-    from trainyard.image.build_context import content_tag
-    from trainyard.image.build_request import COMMIT_LABEL, CONTENT_LABEL
-    from trainyard.image.tag_strategy import tags_for
+    from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.image.context.build_context import content_tag
+    from trainyard.image.release.tag_strategy import tags_for
 
     git = git_facts(Path())
     commit = args.commit or facts.labels.get(COMMIT_LABEL) or str(git.get("commit", ""))
@@ -118,7 +118,7 @@ def push_to(
     from trainyard.gateways.images.ecr_repository import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
-    from trainyard.image.tag_strategy import plan_tags
+    from trainyard.image.release.tag_strategy import plan_tags
 
     builder, facts = built
     ecr = None if args.registry else EcrRepository(args.repository, region)
@@ -150,7 +150,7 @@ def push_to(
 
 def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
     """What the scan says. Raises CheckFailedError if it found too much: the image gets no further tag."""
-    from trainyard.image.scan_verdict import judge_scan
+    from trainyard.image.release.scan_verdict import judge_scan
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
     scan = ecr.scan(digest, seconds=seconds)
@@ -166,8 +166,8 @@ def attach(
     args: argparse.Namespace, registry: "Registry", digest: str, facts: "ImageFacts"
 ) -> dict[str, str]:
     """Attach packages and provenance; media type -> digest."""
-    from trainyard.image import attachments
-    from trainyard.image.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.image.release import attachments
     from trainyard.machine.package_lock import read_pins
     from trainyard.run.outside import read_named_text
 

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "run": {"errors"},
     "plan": PURE,
-    "image": PURE,
+    "image": PURE | {"plan"},
     "cluster": PURE | {"plan"},
     "machine": PURE,
     "jobs": PURE | {"plan"},
@@ -43,6 +43,7 @@ MAY_IMPORT = {
 ROOMS = {
     "training": "runtime model checkpoint weights data export run grpo rehearsal recipe workers",
     "artifacts": "store record verify promotion upload restore retention",
+    "image": "context conflict building release",
     "report": "facts dashboard plan cluster jobs terminal slack change",
 }
 """The rooms of a part, in the order in which they build on each other: a room imports only rooms before

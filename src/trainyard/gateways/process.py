@@ -117,6 +117,15 @@ def run_watched(
     return Watched(process.returncode, text, usage.ru_maxrss * unit)
 
 
+def _end_gently(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _end(group: int, late: threading.Event) -> None:
     late.set()
     with contextlib.suppress(ProcessLookupError):
@@ -153,16 +162,10 @@ def run_streamed(
         for line in process.stdout:
             on_line(line.decode(errors="replace").rstrip("\r\n"))
         code = process.wait()
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        raise
     finally:
         timer.cancel()
+        if process.poll() is None:  # we were interrupted
+            _end_gently(process)
     return None if late.is_set() else code
 
 

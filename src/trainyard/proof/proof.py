@@ -85,6 +85,10 @@ class Recomputed:
     """Why these tensors could not be read."""
     data: str | None = None
     """The fingerprint of the prepared data."""
+    image_problem: str | None = None
+    """Why the image of the run cannot be pulled again, as its registry says."""
+    image_note: str = ""
+    """What its registry was found to hold, or why it was not asked."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +287,12 @@ def _repeatable(
         text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
         step = f"prepare the run's own data again, or train with these: {place.again}"
         return Part("repeatable", False, text, step)
+    if not missing and again.image_problem is not None:
+        step = f"push that image again, or train in one that is kept: {place.again}"
+        return Part("repeatable", False, again.image_problem, step)
     if not missing:
-        return Part("repeatable", True, provenance_line(run))
+        note = f"; {again.image_note}" if again.image_note else ""
+        return Part("repeatable", True, f"{provenance_line(run)}{note}")
     if "commit" in missing:
         step = "train from a git repository with at least one commit, so that the code is on record"
     else:

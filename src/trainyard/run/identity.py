@@ -28,6 +28,7 @@ TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
 """How processes were placed and joined. Records of earlier versions have not all of these."""
 _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+_IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _ABSENT = object()
 _NUMBERS = (
@@ -41,7 +42,7 @@ _WHOLE = (
     *("outcome.steps", "outcome.exit_code", "outcome.checkpoint.step"),
 )
 _TEXTS = (
-    *("run_id", "config_file", "config_sha256", "lock_sha256", "image_digest", "version"),
+    *("run_id", "config_file", "config_sha256", "lock_sha256", "image_digest", "image_name", "version"),
     *("git.commit", "git.branch", "git.diff_sha256", "data.name", "data.fingerprint"),
     *("parent.manifest_sha256", "parent.checkpoint", "hardware.device", "hardware.device_name"),
     *("outcome.status", "outcome.reason", "outcome.sample", "outcome.checkpoint.manifest_sha256"),
@@ -126,8 +127,26 @@ def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict
         "lock_sha256": sha256_of_file(lock) if lock.is_file() else None,
         "ci": ci_facts(),
         "started_with": made_by() or None,
-        "image_digest": os.environ.get("TRAINYARD_IMAGE_DIGEST"),
+        **image_facts(),
     }
+
+
+def image_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the image that this runs in, from TRAINYARD_IMAGE_DIGEST: its digest, and its name if given.
+
+    The variable holds `sha256:…` or `name@sha256:…`, because a container cannot find out its own digest.
+    Raises ConfigError for anything else before training, not when the run is to be proven.
+    """
+    given = environment.get("TRAINYARD_IMAGE_DIGEST", "")
+    if not given:
+        return {}
+    name, _, digest = given.rpartition("@")
+    if not _IMAGE_DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"TRAINYARD_IMAGE_DIGEST: {given[:140]!r} is no digest of an image. Use sha256: and 64 hex "
+            "digits, or the image's name, @, and that; a tag can move."
+        )
+    return {"image_digest": digest} | ({"image_name": name} if name else {})
 
 
 def write_identity(path: Path, run_id: str, provenance: Mapping[str, Any]) -> None:

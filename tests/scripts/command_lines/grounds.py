@@ -47,6 +47,7 @@ FILES = {
     "notes.md": "Notes.\n",
     "side/scripts/train.py": "",
     "side/scripts/prepare_data.py": "",
+    "context/Dockerfile": "FROM scratch\nARG KEY=1\nUSER 1\n",
     "dist/a.whl": "a",
     "dist/SHA256SUMS": f"{sha256(b'a').hexdigest()}  a.whl\n",
 }
@@ -78,6 +79,8 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "comparison": lambda grounds: str(grounds.path / "comparison.json"),
     "command": lambda _: "check",
     "config": lambda grounds: str(grounds.path / "config.yaml"),
+    "context": lambda grounds: str(grounds.path / "context"),
+    "dockerfile": lambda grounds: str(grounds.path / "context" / "Dockerfile"),
     "dist": lambda grounds: str(grounds.path / "dist"),
     "environment": lambda _: "training",
     "exit_code": lambda _: "75",
@@ -87,6 +90,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "lock": lambda grounds: str(grounds.path / "lock.txt"),
     "manifest": lambda _: "manifests/run-1-manifest.json",
     "locks": lambda grounds: str(grounds.path / "lock.txt"),
+    "image": lambda _: "trainer:1",
     "keep_last": lambda _: "2",
     "checkpoint": lambda grounds: str(grounds.run / "checkpoints" / "step-00000008"),
     "metrics": lambda grounds: str(grounds.run / "metrics.jsonl"),
@@ -118,6 +122,7 @@ BESIDE = {
     "check_licences": ("locks",),
     "check_readiness": ("store",),
     "check_release": ("root",),
+    "build_image": ("context",),
     "build_release": ("root",),
     "compare_change": ("rules",),
     "continue_lineage": ("step", "stored", "manifest"),
@@ -174,6 +179,7 @@ def lay_out(path: Path) -> Grounds:
     for name in ("a", "b"):
         (path / "corpus" / f"{name}.txt").write_text(f"the {name} sat on the mat.\n" * 50)
     for name, content in FILES.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(content)
     public = generate_private_key(SECP256R1()).public_key()
     (path / "key.pem").write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))

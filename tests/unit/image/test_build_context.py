@@ -19,9 +19,9 @@ from trainyard.gateways.images.context_files import (
     write_archive,
 )
 from trainyard.gateways.process import run_program
-from trainyard.image.build_context import choose_files, require_usable, seal_context
-from trainyard.image.context_secrets import HEAD_BYTES, secret_by_content, secret_by_name, secret_in
-from trainyard.image.ignore_rules import is_ignored, parse_ignore_file
+from trainyard.image.context.build_context import choose_files, require_usable, seal_context
+from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content, secret_by_name, secret_in
+from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 
 
 @dataclass(frozen=True)

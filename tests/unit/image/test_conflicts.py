@@ -7,12 +7,11 @@ import itertools
 
 import pytest
 
-from trainyard.image.conflict_fix import diff_of, fix
-from trainyard.image.conflicts import judge
-from trainyard.image.declared_versions import Declared, base_image, declare, locked_packages
-from trainyard.image.dockerfile import parse_dockerfile
-from trainyard.image.finding import Finding, Machine
-from trainyard.image.version_facts import (
+from trainyard.image.conflict.conflict_fix import diff_of, fix
+from trainyard.image.conflict.conflicts import judge
+from trainyard.image.conflict.declared_versions import Declared, base_image, declare, locked_packages
+from trainyard.image.conflict.finding import Finding, Machine
+from trainyard.image.conflict.version_facts import (
     DRIVERS,
     GPU_ARCHITECTURES,
     NGC,
@@ -24,6 +23,7 @@ from trainyard.image.version_facts import (
     shown,
     version,
 )
+from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.instances import CATALOGUE
 
 DIGEST = "@sha256:" + "a" * 64

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.image.dockerfile import expand, pairs_of, parse_dockerfile
+from trainyard.image.context.dockerfile import expand, pairs_of, parse_dockerfile
 
 
 def test_continued_lines_comments_and_here_documents() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, prove
+from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, Recomputed, prove
 from trainyard.run.identity import origin_of
 
 STEPS = 600
@@ -91,6 +91,8 @@ def judge(
     events: list[dict[str, Any] | None] | None = None,
     found: Found = Found(),
     settings: dict[str, Any] | None = None,
+    *,
+    recomputed: Recomputed | None = None,
 ) -> Proof:
     return prove(
         proven_run() if run is None else run,
@@ -99,6 +101,7 @@ def judge(
         found,
         place=PLACE,
         configuration=Configuration(settings=SETTINGS if settings is None else settings),
+        recomputed=recomputed,
     )
 
 
@@ -685,6 +688,16 @@ def test_a_named_image_or_parent_must_have_a_hash() -> None:
     run["image_digest"] = "sha256:0c4d" + "0" * 60
     run["parent"]["manifest_sha256"] = "aaaa" + "0" * 60
     assert "image 0c4d…, parent aaaa…, seed 42" in part(judge(run), "repeatable").evidence
+
+
+def test_an_image_that_its_registry_lost_cannot_be_trained_in_again() -> None:
+    run = changed("image_digest", to="sha256:0c4d" + "0" * 60)
+    lost = part(judge(run, recomputed=Recomputed(image_problem="r holds no image a@b")), "repeatable")
+    assert (lost.holds, lost.evidence) == (False, "r holds no image a@b")
+    assert "push that image again" in str(lost.next_step)
+    kept = part(judge(run, recomputed=Recomputed(image_note="r holds the image")), "repeatable")
+    assert kept.holds
+    assert kept.evidence.endswith("seed 42; r holds the image")
 
 
 def test_a_proof_with_a_part_missing_is_no_proof() -> None:

@@ -8,6 +8,7 @@ from trainyard.run.identity import (
     choose_run_id,
     ci_facts,
     history_of,
+    image_facts,
     new_run_id,
     origin_of,
     read_run,
@@ -138,6 +139,32 @@ def test_history_says_which_code_made_which_steps(
     run: dict[str, object], until: int, expected: list[dict[str, object]]
 ) -> None:
     assert history_of(run, until=until) == expected
+
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", {}),
+        (DIGEST, {"image_digest": DIGEST}),
+        (f"host:5000/a/b@{DIGEST}", {"image_digest": DIGEST, "image_name": "host:5000/a/b"}),
+        (f"a:1@{DIGEST}", {"image_digest": DIGEST, "image_name": "a:1"}),
+    ],
+)
+def test_the_image_is_on_record_by_its_digest(given: str, expected: dict[str, str]) -> None:
+    assert image_facts({"TRAINYARD_IMAGE_DIGEST": given}) == expected
+    assert image_facts({}) == {}
+
+
+@pytest.mark.parametrize(
+    "given", ["latest", "a:1", "sha256:abc", "a" * 64, DIGEST.upper(), f"{DIGEST}0", f"{DIGEST}@a", "x" * 500]
+)
+def test_what_is_no_digest_is_refused_before_training(given: str) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_IMAGE_DIGEST") as caught:
+        image_facts({"TRAINYARD_IMAGE_DIGEST": given})
+    assert len(str(caught.value)) < 400
 
 
 HARDWARE = {"device": "cpu", "threads": 2, "torch": "2.13.0", "world_size": 1}

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from trainyard.errors import ConfigError
@@ -28,6 +29,8 @@ _TOOLS = (
     *("buildspec.yml", "Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-"),
     *("scripts/", "src/", "configs/", "docker/probe/"),
 )
+_MOST_FILES = 50_000
+"""Of a folder that git does not know: a home folder has more, a project has fewer."""
 _NEVER_SENT = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules")
 """Folders that are skipped where git does not say what belongs to the context."""
 
@@ -64,7 +67,13 @@ def list_files(context: Path) -> list[FileOnDisk]:
     names = _tracked(context)
     names = _listed(context) if names is None else names
     if names is None:
-        return list(_walked(context))
+        found = list(islice(_walked(context), _MOST_FILES + 1))
+        if len(found) > _MOST_FILES:
+            raise ConfigError(
+                f"{context}: more than {_MOST_FILES:,} files, and no git that says which belong to the image. Name "
+                "the project's own folder with --context, or put it into git."
+            )
+        return found
     return [file for name in names if (file := _file(context, name)) is not None]
 
 

@@ -42,7 +42,7 @@ class ImageFacts:
 
 
 class Plan(Protocol):
-    """What is built; see `image.build_request`."""
+    """What is built; see `image.building.build_request`."""
 
     @property
     def image(self) -> str: ...

@@ -28,7 +28,7 @@ _SECONDS = 30.0
 class Registry:
     """One registry; `login` holds its host, and a name and password where it wants them."""
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, *, attempts: int = 5, seconds: float = _SECONDS) -> None:
         import urllib3
 
         self.host = login.host
@@ -38,9 +38,13 @@ class Registry:
             word = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
             self._headers["Authorization"] = f"Basic {word}"
         retries = urllib3.Retry(
-            total=4, backoff_factor=0.5, backoff_jitter=0.5, status_forcelist=(429, 502, 503, 504), redirect=3
+            total=attempts - 1,
+            backoff_factor=0.5,
+            backoff_jitter=0.5,
+            status_forcelist=(429, 502, 503, 504),
+            redirect=3,
         )
-        self._pool = urllib3.PoolManager(timeout=_SECONDS, retries=retries)
+        self._pool = urllib3.PoolManager(timeout=seconds, retries=retries)
 
     def digest_of(self, repository: str, reference: str) -> str | None:
         """The digest of the manifest under a tag or digest; None where there is none.

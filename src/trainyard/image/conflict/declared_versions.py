@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainyard.image.dockerfile import Dockerfile, Instruction, expand, pairs_of
-from trainyard.image.version_facts import NGC, Version, minor, version
+from trainyard.image.conflict.version_facts import NGC, Version, minor, version
+from trainyard.image.context.dockerfile import Dockerfile, Instruction, expand, pairs_of
 
 _SPEC = re.compile(r"(?<![\w./-])([A-Za-z][A-Za-z0-9._-]*)(?:\[[\w,-]*\])?==([0-9][\w.+!-]*)")
 _INDEX = re.compile(r"download\.pytorch\.org/whl/(?:nightly/)?(cu\d{3}|cpu)")

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 
-from trainyard.image.finding import Edit, Finding
+from trainyard.image.conflict.finding import Edit, Finding
 
 _MOST_EDITS = 50
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.image.declared_versions import Declared
-from trainyard.image.version_facts import shown
+from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.version_facts import shown
 
 
 def declared_record(declared: Declared) -> dict[str, str]:

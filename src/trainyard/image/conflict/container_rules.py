@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.image.declared_versions import Declared
-from trainyard.image.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
-from trainyard.image.version_facts import (
+from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
+from trainyard.image.conflict.version_facts import (
     OLDEST_EFA_INSTALLER,
     OLDEST_EFA_NCCL,
     OLDEST_EFA_PLUGIN,

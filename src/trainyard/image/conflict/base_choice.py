@@ -5,8 +5,8 @@ It names no digest: a digest is looked up where the image is pulled, and pinned 
 
 from dataclasses import dataclass
 
-from trainyard.image.declared_versions import Declared
-from trainyard.image.version_facts import shown
+from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.version_facts import shown
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.build_progress import Ended
-from trainyard.image.build_request import BuildRequest
+from trainyard.image.building.build_progress import Ended
+from trainyard.image.building.build_request import BuildRequest
 
 FOREIGN = ".image-context"
 """Where a context that is not in this repository lies in the archive."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-from trainyard.image.build_progress import Progress
+from trainyard.image.building.build_progress import Progress
 
 Result = TypeVar("Result")
 _WAIT_SECONDS = 0.5
@@ -33,10 +33,9 @@ class Fleet(Generic[Result]):
             try:
                 while any(not future.done() for future in futures.values()):
                     wait(futures.values(), timeout=_WAIT_SECONDS, return_when=FIRST_EXCEPTION)
-            except BaseException:
+            finally:  # nothing to end where all are done
                 self._end.set()
                 wait(futures.values())
-                raise
         return {name: future.exception() or future.result() for name, future in futures.items()}
 
     def line(self, width: int) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from trainyard.image.build_progress import Builds, Follower, Progress
-from trainyard.image.build_record import (
+from trainyard.image.building.build_progress import Builds, Follower, Progress
+from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
     build_variables,
@@ -20,7 +20,7 @@ from trainyard.image.build_record import (
     source_key,
     source_names,
 )
-from trainyard.image.build_request import BuildRequest
+from trainyard.image.building.build_request import BuildRequest
 
 
 class Aws(Builds, Protocol):

@@ -3,10 +3,10 @@
 Declared + the machine it is for --rules--> findings, the worst first
 """
 
-from trainyard.image.container_rules import CONTAINER_RULES
-from trainyard.image.declared_versions import Declared
-from trainyard.image.finding import ERROR, INFO, WARNING, Finding, Machine
-from trainyard.image.package_rules import PACKAGE_RULES
+from trainyard.image.conflict.container_rules import CONTAINER_RULES
+from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.finding import ERROR, INFO, WARNING, Finding, Machine
+from trainyard.image.conflict.package_rules import PACKAGE_RULES
 
 
 def judge(declared: Declared, machine: Machine) -> list[Finding]:

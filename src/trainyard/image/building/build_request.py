@@ -12,9 +12,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.image.build_context import BuildContext, content_tag
-from trainyard.image.dockerfile import Dockerfile
-from trainyard.image.image_names import repository_from, require_repository
+from trainyard.image.context.build_context import BuildContext, content_tag
+from trainyard.image.context.dockerfile import Dockerfile
+from trainyard.image.context.image_names import repository_from, require_repository
 
 CONTENT_LABEL = "dev.trainyard.content"
 BASES_LABEL = "dev.trainyard.bases"

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard.errors import VerificationError
-from trainyard.image.build_context import (
-    choose_files,
-    refuse_secrets,
-    require_usable,
-    seal_context,
-)
-from trainyard.image.build_request import (
+from trainyard.image.building.build_request import (
     BuildRequest,
     build_inputs,
     image_name,
     parse_build_args,
     request_of,
 )
-from trainyard.image.context_secrets import HEAD_BYTES, secret_by_content
-from trainyard.image.dockerfile import parse_dockerfile
-from trainyard.image.ignore_rules import parse_ignore_file
+from trainyard.image.context.build_context import (
+    choose_files,
+    refuse_secrets,
+    require_usable,
+    seal_context,
+)
+from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content
+from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.image.context.ignore_rules import parse_ignore_file
 from trainyard.run.outside import read_text
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.image.declared_versions import Declared
-from trainyard.image.version_facts import Version
+from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.version_facts import Version
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 

@@ -105,7 +105,7 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
             raise ConfigError(f"{name}:{number}: {line.split()[0][:40]!r} is no instruction of a Dockerfile")
         rest = (match[2] or "").strip()
         if word == "FROM":
-            stages.append(_stage(rest, len(stages), {**arguments}, f"{name}:{number}", number))
+            stages.append(_stage(rest, len(stages), {**arguments}, name=name, line=number))
         elif word == "ARG":
             for key, value in _arguments(rest):
                 arguments[key] = given.get(key, expand(value, arguments))
@@ -138,10 +138,12 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value_of, text)
 
 
-def _stage(rest: str, number: int, values: Mapping[str, str], place: str, line: int) -> Stage:
+def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line: int) -> Stage:
     match = _FROM.match(rest)
     if not match:
-        raise ConfigError(f"{place}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}")
+        raise ConfigError(
+            f"{name}:{line}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}"
+        )
     return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), match["image"], line)
 
 

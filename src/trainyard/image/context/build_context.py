@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainyard.errors import ConfigError
-from trainyard.image.context_secrets import secret_by_name
-from trainyard.image.ignore_rules import IgnoreRule, is_ignored
+from trainyard.image.context.context_secrets import secret_by_name
+from trainyard.image.context.ignore_rules import IgnoreRule, is_ignored
 
 MOST_BYTES = 500 * 1000**2
 """Of a context, unless the caller says otherwise: code and locks take a hundredth of it."""

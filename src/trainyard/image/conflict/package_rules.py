@@ -6,9 +6,9 @@ A rule that does not know a version says nothing.
 import re
 from collections.abc import Iterator
 
-from trainyard.image.declared_versions import Declared
-from trainyard.image.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
-from trainyard.image.version_facts import (
+from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
+from trainyard.image.conflict.version_facts import (
     DRIVERS,
     OLDEST_CUDA,
     OLDEST_PYTHON,

@@ -1,0 +1,164 @@
+"""The buildspec's tasks `image` and `check`: its commands really run, phase by phase, docker stands in."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.scripted_aws import ScriptedAws
+from tests.workflows.act.test_buildspec import Built, build
+
+ROOT = Path(__file__).resolve().parents[2]
+PHASES = ("install", "pre_build", "build", "post_build")
+pytestmark = pytest.mark.slow
+Start = Callable[..., Built]
+
+
+@pytest.fixture
+def aws(moto: Any) -> Iterator[ScriptedAws]:
+    with ScriptedAws(moto.url).serving() as server:
+        yield server
+
+
+@pytest.fixture
+def repository(aws: ScriptedAws) -> str:
+    import boto3
+
+    name = f"team/trainer-{time.time_ns()}"
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    ecr = boto3.client("ecr", endpoint_url=aws.moto, region_name="us-west-2", **keys)
+    ecr.create_repository(repositoryName=name, imageTagMutability="IMMUTABLE")
+    return name
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone, as CodeBuild unpacks one, with a small context in it, and docker on the PATH."""
+    folder = tmp_path / "machine"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, timeout=60)
+    for name in ("buildspec.yml", "scripts", "src", "docker"):  # as they are here, committed or not
+        target = folder / name
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target, dirs_exist_ok=True)
+        else:
+            shutil.copy2(ROOT / name, target)
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "project").mkdir()
+    (folder / "project" / "Dockerfile").write_text("FROM scratch\nARG FLAVOUR=a\nCOPY a.txt /\nUSER 1000\n")
+    (folder / "project" / "a.txt").write_text("hello")
+    subprocess.run(["git", "-C", str(folder), "add", "-f", "project"], check=True, timeout=60)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "docker").symlink_to(ROOT / "tests" / "integration" / "docker_stand_in.py")
+    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture
+def start(aws: ScriptedAws, machine: Path, repository: str) -> Start:
+    def run(**variables: str) -> Built:
+        given = {"TASK": "image", "IMAGE": repository, "CONTEXT": "project", "COMMIT": "a" * 40}
+        given |= {"CODEBUILD_BUILD_NUMBER": "7", "TAGS": "git-sha", "LEVEL": "standard"}
+        return build(machine, **aws.environment(), **given | variables)
+
+    return run
+
+
+def docker_calls(machine: Path) -> list[list[str]]:
+    path = machine / "docker-calls"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def named(machine: Path) -> set[str]:
+    return {words[0] for words in docker_calls(machine)} - {"info", "buildx", "image"}
+
+
+def test_an_image_is_built_checked_pushed_and_exported(
+    start: Start, machine: Path, aws: ScriptedAws, repository: str
+) -> None:
+    built = start(BUILD_ARGS="FLAVOUR=b")
+    assert list(built.status.values()) == ["SUCCEEDED"] * 4, built.log
+    tags = aws.tags(repository)
+    digest = tags[f"git-{'a' * 12}"]
+    assert built.exported["IMAGE_DIGEST"] == digest
+    assert built.exported["IMAGE_URI"] == f"{aws.host}/{repository}@{digest}"
+    assert {name.partition("-")[0] for name in tags} == {"build", "git", "content", "sha256"}
+    assert {"build", "run", "save", "login", "push"} <= named(machine)
+    assert any("--build-arg=FLAVOUR=b" in words for words in docker_calls(machine))
+    assert "context: ['Dockerfile', 'a.txt']" in built.log
+    report = (machine / "reports" / "image.xml").read_text()
+    assert 'failures="0"' in report
+    assert "train.py" not in built.log
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "calls"),
+    [
+        ("build", ["SUCCEEDED", "SUCCEEDED", "FAILED", "FAILED"], {"build"}),
+        ("run", ["SUCCEEDED", "SUCCEEDED", "FAILED", "FAILED"], {"build", "save", "run"}),
+        (
+            "push",
+            ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "FAILED"],
+            {"build", "save", "run", "login", "tag", "push"},
+        ),
+    ],
+)
+def test_what_fails_ends_red_and_nothing_unchecked_is_pushed(
+    start: Start,
+    machine: Path,
+    aws: ScriptedAws,
+    repository: str,
+    fails: str,
+    status: list[str],
+    calls: set[str],
+) -> None:
+    built = start(STAND_IN_FAILS=fails)
+    assert list(built.status.values()) == status, built.log
+    assert named(machine) == calls
+    assert aws.tags(repository) == {}
+    assert built.exported["IMAGE_DIGEST"] == ""
+
+
+def test_another_content_than_was_asked_for_is_not_built(start: Start, machine: Path) -> None:
+    built = start(CONTENT="0" * 64)
+    assert built.status["build"] == "FAILED"
+    assert "which was asked for" in built.log
+    assert "build" not in named(machine)
+
+
+def test_a_dockerfile_that_would_break_is_not_built(start: Start, machine: Path) -> None:
+    (machine / "project" / "Dockerfile").write_text("FROM scratch\nENV HF_TOKEN=x\nUSER 1\n")
+    built = start()
+    assert built.status == {"install": "SUCCEEDED", "pre_build": "FAILED"}
+    assert "keeps a secret in the image" in built.log
+    assert named(machine) == set()
+
+
+def test_findings_of_the_scan_leave_the_image_without_a_tag(
+    start: Start, aws: ScriptedAws, repository: str
+) -> None:
+    found = {
+        "findingSeverityCounts": {"CRITICAL": 1},
+        "findings": [{"name": "CVE-1", "severity": "CRITICAL"}],
+    }
+    aws.scan = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": found}
+    built = start()
+    assert built.status["post_build"] == "FAILED"
+    assert "the scan found 1 critical: CVE-1. It was not tagged" in built.log
+    assert [name for name in aws.tags(repository) if not name.startswith("build-")] == []
+
+
+def test_the_task_check_only_checks(start: Start, machine: Path) -> None:
+    built = start(
+        TASK="check", IMAGE_URI="registry.example/trainer:1", LEVEL="quick", CHECK_FLAGS="--cpu --efa"
+    )
+    assert list(built.status.values()) == ["SUCCEEDED"] * 4, built.log
+    assert named(machine) == {"pull", "run"}
+    (asked,) = [json.loads(words[-1]) for words in docker_calls(machine) if words[0] == "run"]
+    assert (asked["cpu"], asked["efa"]) == (True, True)

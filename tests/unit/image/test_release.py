@@ -1,0 +1,333 @@
+"""A built image on its way: check levels, tags and the tags that are taken, scans, attachments, names."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from trainyard.errors import ConfigError, VerificationError
+from trainyard.image.building.build_request import image_name, parse_build_args
+from trainyard.image.context.image_names import (
+    parse_reference,
+    repository_from,
+    require_region,
+    require_repository,
+)
+from trainyard.image.release.attachments import bill_of_materials, provenance
+from trainyard.image.release.check_levels import (
+    IN_CONTAINER,
+    LEVELS,
+    MARK,
+    Answer,
+    judge_declared,
+    judge_layers,
+    junit,
+    linux_markers,
+    probe_answers,
+)
+from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
+from trainyard.image.release.tag_strategy import STRATEGIES, Tag, plan_tags, tags_for
+
+COMMIT, CONTENT = "a1" * 20, "content-x"
+ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+def names(
+    strategy: str, *, commit: str = COMMIT, dirty: bool = False, versions: tuple[str, ...] = ()
+) -> list[str]:
+    tags = tags_for(strategy, commit=commit, dirty=dirty, versions=versions, content=CONTENT)
+    return [tag.name for tag in tags]
+
+
+SHA = f"git-{COMMIT[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "versions", "expected"),
+    [
+        ("auto", (), [SHA, CONTENT]),
+        ("auto", ("v1.2.3",), ["1.2.3", "1.2", "1", CONTENT]),
+        ("auto", ("release",), [SHA, CONTENT]),
+        ("semantic", ("v1.2.3", "v1.10.0", "1.9.9"), ["1.10.0", "1.10", "1", CONTENT]),
+        ("semantic", ("v2.0.0-rc.1",), ["2.0.0-rc.1", CONTENT]),
+        ("git-sha", ("v1.2.3",), [SHA, CONTENT]),
+        ("latest", (), ["latest", SHA, CONTENT]),
+    ],
+)
+def test_a_strategy_gives_its_tags(strategy: str, versions: tuple[str, ...], expected: list[str]) -> None:
+    assert names(strategy, versions=versions) == expected
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_commit_names_what_was_changed_since(strategy: str) -> None:
+    if strategy in ("auto", "latest"):
+        assert SHA not in names(strategy, dirty=True)
+        assert not [name for name in names(strategy, commit="") if name.startswith("git-")]
+        return
+    with pytest.raises(ConfigError, match=f"--tags {strategy}"):
+        names(strategy, dirty=True, versions=("v1.2.3",))
+    with pytest.raises(ConfigError, match=f"--tags {strategy}"):
+        names(strategy, commit="")
+
+
+@pytest.mark.parametrize("version", ["1.2", "01.2.3", "v1.2.3.4", "vv1.2.3", "1.2.3-", "1.2.3+x", "latest"])
+def test_what_is_no_version_is_none(version: str) -> None:
+    with pytest.raises(ConfigError, match="git tag v1"):
+        names("semantic", versions=(version,))
+
+
+EXACT, MOVING = Tag("1.2.3", moves=False, needed=True), Tag("1.2", moves=True, needed=False)
+LATEST, OF_CONTENT = Tag("latest", moves=True, needed=True), Tag(CONTENT, moves=False, needed=False)
+OF_COMMIT = Tag(SHA, moves=False, needed=True)
+
+
+@pytest.mark.parametrize("immutable", [True, False])
+@pytest.mark.parametrize("tag", [EXACT, MOVING, LATEST, OF_CONTENT, OF_COMMIT], ids=lambda tag: tag.name)
+@pytest.mark.parametrize("held", [None, ONE, OTHER])
+def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> None:
+    """Rule: free is set, equal is kept; else a version never moves, others move where tags may move."""
+    if held in (None, ONE):
+        expected = "set" if held is None else "kept"
+    elif immutable:
+        expected = "" if tag.needed else "skipped"
+    else:
+        expected = "" if tag is EXACT else "moved"
+    if expected:
+        assert [s.action for s in plan_tags([tag], ONE, lambda _: held, immutable=immutable)] == [expected]
+        return
+    with pytest.raises(VerificationError, match="Nothing was tagged") as caught:
+        plan_tags([tag], ONE, lambda _: held, immutable=immutable)
+    assert tag.name in str(caught.value)
+
+
+@pytest.mark.parametrize("threshold", [*SEVERITIES, "none"])
+@pytest.mark.parametrize("severity", [*SEVERITIES, "informational", ""])
+@pytest.mark.parametrize("status", ["COMPLETE", "FAILED", "IN_PROGRESS", "NONE", "UNSUPPORTED_IMAGE"])
+def test_a_scan_passes_what_is_below_the_threshold_and_nothing_unscanned(
+    threshold: str, severity: str, status: str
+) -> None:
+    counts = {severity.upper(): 2} if severity else {}
+    verdict = judge_scan(status, counts, {"CVE-1": severity.upper()}, threshold)
+    if threshold == "none":
+        assert verdict.ok
+    elif status != "COMPLETE":
+        assert not verdict.ok
+    else:
+        bad = severity in SEVERITIES and SEVERITIES.index(severity) <= SEVERITIES.index(threshold)
+        assert verdict.ok == (not bad)
+        assert ("CVE-1" in verdict.says) == bad
+
+
+@dataclass(frozen=True)
+class Facts:
+    user: str = "1000"
+    entrypoint: tuple[str, ...] = ("a",)
+    command: tuple[str, ...] = ()
+    size: int | None = 10
+
+
+@pytest.mark.parametrize(
+    ("facts", "failed"),
+    [
+        (Facts(), set()),
+        (Facts(user="trainer:trainer"), set()),
+        (Facts(user=""), {"user"}),
+        (Facts(user="root:x"), {"user"}),
+        (Facts(user="0"), {"user"}),
+        (Facts(entrypoint=(), command=("b",)), set()),
+        (Facts(entrypoint=()), {"entry-point"}),
+        (Facts(size=None), {"size"}),
+        (Facts(size=101), {"size"}),
+        (Facts(size=100), set()),
+    ],
+)
+def test_user_entry_point_and_size(facts: Facts, failed: set[str]) -> None:
+    assert {one.check for one in judge_declared(facts, most_bytes=100) if not one.ok} == failed
+
+
+def test_each_level_holds_the_one_before() -> None:
+    quick, standard, full = LEVELS["quick"], LEVELS["standard"], LEVELS["full"]
+    assert set(quick) < set(standard) < set(full)
+    assert set(IN_CONTAINER) <= set(full)
+
+
+def test_the_probe_has_every_check_that_it_is_asked_for_and_our_mark() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docker" / "probe" / "container_probe.py").read_text()
+    assert f'MARK = "{MARK}"' in text
+    assert all(f'    "{name}": ' in text for name in IN_CONTAINER)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "noise",
+        f"{MARK}not json",
+        f"{MARK}[]",
+        f'{MARK}{{"check": "cuda"}}',
+        f'{MARK}{{"check": "cuda", "ok": "true", "says": "", "seconds": 0}}',
+        f'{MARK}{{"check": "nccl", "ok": true, "says": "", "seconds": 0}}',
+    ],
+)
+def test_a_check_without_a_good_answer_has_failed(line: str) -> None:
+    (answer,) = probe_answers(["cuda"], f"x\n{line}\ny", "killed")
+    assert not answer.ok
+
+
+def test_answers_are_found_between_other_lines() -> None:
+    told = json.dumps({"check": "cuda", "ok": True, "says": "yes", "seconds": 1.5})
+    assert probe_answers(["cuda"], f"noise\n{MARK}{told}\nnoise", "") == [Answer("cuda", True, "yes", 1.5)]
+
+
+def test_the_report_is_junit_even_with_control_characters() -> None:
+    answers = [Answer("a", True, "fine", 1.0), Answer("b", False, "bad \x1b[31m <&> \x00", 0.5)]
+    suite = ElementTree.fromstring(junit("image:1", "quick", answers))
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert "bad" in str(failure.text)
+
+
+def test_secrets_in_layers_are_named_without_a_wall() -> None:
+    assert judge_layers([]).ok
+    found = judge_layers([("l" * 64, f"f{n}", "a key") for n in range(9)])
+    assert not found.ok
+    assert "and 4 more" in found.says
+
+
+def test_markers_are_those_of_the_image_and_not_of_who_checks_it() -> None:
+    assert linux_markers("arm64")["platform_machine"] == "aarch64"
+    assert linux_markers("amd64")["platform_machine"] == "x86_64"
+
+
+@dataclass(frozen=True)
+class Pin:
+    name: str
+    version: str
+    hashes: tuple[str, ...] = ()
+
+
+def test_attachments_are_the_same_bytes_for_the_same_image() -> None:
+    pins = [Pin("b", "1+cu130"), Pin("a", "2")]
+    first = bill_of_materials("i", ONE, pins)
+    assert first == bill_of_materials("i", ONE, pins[::-1])
+    content = json.loads(first)
+    assert [c["purl"] for c in content["components"]] == ["pkg:pypi/a@2", "pkg:pypi/b@1%2Bcu130"]
+    base = f"python:3.11@{OTHER}"
+    facts = {"commit": COMMIT, "content": "c" * 64, "dockerfile": ""}
+    statement = json.loads(provenance("i", ONE, facts=facts, bases=[base, "moving:1"], builder="b"))
+    definition = statement["predicate"]["buildDefinition"]
+    assert definition["externalParameters"] == {"content": "c" * 64}
+    assert definition["resolvedDependencies"] == [
+        {"uri": "docker://python:3.11", "digest": {"sha256": "2" * 64}},
+        {"uri": "git+local", "digest": {"gitCommit": COMMIT}},
+    ]
+
+
+GOOD = ("ab", "a1", "team/a-b", "a.b_c-d/e", "x" * 256)
+BAD = (
+    "",
+    "a",
+    "A",
+    "a b",
+    "-a",
+    "a-",
+    "a--b",
+    "a__b",
+    "a..b",
+    "/a",
+    "a/",
+    "a//b",
+    "ä",
+    "x" * 257,
+    "a:1",
+    "../a",
+    "a\n",
+)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_names_that_ecr_takes(name: str) -> None:
+    assert require_repository(name) == name
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_names_that_ecr_refuses_are_refused_with_one_that_fits(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_repository(name)
+    if near := repository_from(name):
+        assert require_repository(near) == near
+        assert near in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["us-west-2", "eu-central-1", "us-gov-west-1", "ap-southeast-4"])
+def test_regions(name: str) -> None:
+    assert require_region(name) == name
+    for wrong in (name.upper(), name[:-2], f"{name}a", ""):
+        with pytest.raises(ConfigError):
+            require_region(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a", ("", "a", "", "")),
+        ("a:1", ("", "a", "1", "")),
+        ("localhost/a", ("localhost", "a", "", "")),
+        ("127.0.0.1:5000/a/b:t", ("127.0.0.1:5000", "a/b", "t", "")),
+        (f"r.io/a:t@{ONE}", ("r.io", "a", "t", ONE)),
+    ],
+)
+def test_a_reference_in_its_parts(text: str, parts: tuple[str, ...]) -> None:
+    found = parse_reference(text)
+    assert (found.host, found.repository, found.tag, found.digest) == parts
+
+
+@pytest.mark.parametrize("text", ["", ":1", "A", "a:", "a@sha256:1", "a:b c", "r.io/", "a:-x"])
+def test_what_names_no_image_is_refused(text: str) -> None:
+    if text == "a:":
+        assert parse_reference(text).tag == ""
+        return
+    with pytest.raises(ConfigError, match="names no image"):
+        parse_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("context", "dockerfile", "name"),
+    [
+        ("/home/me/Llama Training", "Dockerfile", "llama-training"),
+        ("/w/repo", "docker/fsdp/Dockerfile", "fsdp"),
+        ("/w/__x__", "Dockerfile", ""),
+        ("/w/___", "Dockerfile", ""),
+    ],
+)
+def test_an_image_is_named_for_its_folder(context: str, dockerfile: str, name: str) -> None:
+    if name:
+        assert image_name(context, dockerfile) == name
+        return
+    with pytest.raises(ConfigError, match="--image"):
+        image_name(context, dockerfile)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("A", "NAME=VALUE"),
+        ("=1", "NAME=VALUE"),
+        ("1A=1", "NAME=VALUE"),
+        ("B=1", "declares no ARG B"),
+        ("HF_TOKEN=x", "readable in the image's history"),
+        ("AWS_SECRET_KEY=x", "readable in the image's history"),
+        ("DB_PASSWORD=x", "readable in the image's history"),
+    ],
+)
+def test_a_build_argument_that_cannot_be_used(word: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_build_args([word], {"A": "", "HF_TOKEN": ""})
+    assert "=x" not in str(caught.value)
+
+
+def test_build_arguments_keep_their_text() -> None:
+    assert parse_build_args(["A=b=c d"], {"A": ""}) == {"A": "b=c d"}
