@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Say why a training failed, from its logs: the cause and not the last line, or that it cannot be told.
 
-Reads:      the logs of one run or job, any trainer's; with --events what Kubernetes or a run recorded, as JSON
-            or as text; - is stdin
+Reads:      the logs of one run or job, any trainer's; with --events what Kubernetes or a run recorded, as
+            JSON or as text; - is stdin
 Writes:     the class, the lines that show it and whether a retry can heal it, on stdout; --json prints
             {"class", "evidence", "retryable"}
 Exit codes: 0 there is an answer, which may be unknown; 2 wrong usage, or a log that cannot be read

@@ -1,7 +1,7 @@
 """The table of evidence: which words in a log say which class, and how near to the cause they stand.
 
 Every pattern is the text of a program, found in its source or in logs that people posted. A pattern is
-searched anywhere in a line, because a progress bar, a time stamp or another rank's output may stand before it.
+searched anywhere in a line: a progress bar, a time stamp or another rank's output may stand before it.
 What only looks like evidence is in `HARMLESS`, and what a later line takes back in `RESOLVED_BY`.
 """
 
@@ -48,13 +48,15 @@ def _rule(klass: LogClass, nearness: Nearness, pattern: str, heals: bool | None 
 
 _P, _C, _R, _N, _W, _B, _A = Nearness
 _K = LogClass
-_XID = r"(?i:\bXid)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
-_APPLICATION_XIDS = "(?:13|31|43|45|68|69)"
-"""NVIDIA's list calls these faults of the application, or of a process that ended."""
+_XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
+_HARDWARE_XIDS = "(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150)"
+_APPLICATION_XIDS = "(?:13|31|43|68|69)"
+"""NVIDIA's list of Xid errors says which are faults of the hardware, and which of the application. Others,
+such as 45, only tell that a process ended."""
 
 RULES = (
     # The machine and the cluster.
-    _rule(_K.HARDWARE, _P, rf"{_XID}(?!{_APPLICATION_XIDS}\b)\d{{2,3}}\b"),
+    _rule(_K.HARDWARE, _P, rf"{_XID}{_HARDWARE_XIDS}\b"),
     _rule(
         _K.HARDWARE, _P, r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC|GPU has fallen off the bus"
     ),
@@ -73,7 +75,7 @@ RULES = (
     _rule(
         _K.DISK_FULL,
         _P,
-        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|DiskPressure",
+        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|NodeHasDiskPressure",
     ),
     _rule(
         _K.PREEMPTED,
@@ -102,7 +104,7 @@ RULES = (
     _rule(
         _K.QUOTA,
         _B,
-        r"forbidden: exceeded quota|ServiceQuotaExceeded|ResourceLimitExceeded|\binsufficient (?:unused )?quota\b",
+        r"forbidden: exceeded quota|ServiceQuotaExceeded|ResourceLimitExceeded|insufficient (unused )?quota",
     ),
     _rule(
         _K.UNSCHEDULABLE,
@@ -111,32 +113,42 @@ RULES = (
         True,
     ),
     _rule(_K.UNSCHEDULABLE, _B, r"FailedScheduling|\d+/\d+ nodes are available|Insufficient capacity", False),
-    _rule(_K.TIME_LIMIT, _A, r"DUE TO TIME LIMIT|active longer than specified deadline|\bDeadlineExceeded\b"),
+    _rule(
+        _K.TIME_LIMIT,
+        _A,
+        r"DUE TO TIME LIMIT|active longer than specified deadline|(?<!code = )\bDeadlineExceeded\b",
+    ),
     _rule(_K.TIME_LIMIT, _A, r"has exceeded the maximum execution time of|Build has timed out"),
     # What the program says.
     _rule(
         _K.GPU_MEMORY, _C, r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory"
     ),
     _rule(
-        _K.GPU_MEMORY, _C, r"Cuda failure (?:2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory"
+        _K.GPU_MEMORY,
+        _C,
+        r"Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
     ),
     _rule(
         _K.GPU_MEMORY,
         _C,
         r"No available memory for the cache blocks|is less than desired GPU memory utilization",
     ),
-    _rule(_K.DATA_LOADER, _C, r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*No space left on device"),
-    _rule(_K.DATA_LOADER, _C, r"No space left on device[^\n]*(?:/dev/shm|/torch_\d)"),
+    _rule(_K.DATA_LOADER, _C, r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device"),
+    _rule(_K.DATA_LOADER, _C, r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)"),
     _rule(_K.DATA_LOADER, _C, r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)"),
     _rule(_K.DATA_LOADER, _C, r"Unexpected bus error encountered in worker|in DataLoader worker process \d"),
-    _rule(_K.DISK_FULL, _C, r"No space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded"),
+    _rule(
+        _K.DISK_FULL, _C, r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded"
+    ),
     _rule(_K.DISK_FULL, _C, r"Errno 122\]|os error 122\b|No space left: \d"),
     _rule(_K.HOST_MEMORY, _C, r"DefaultCPUAllocator: (?:can't|not enough)[^\n]*memory|std::bad_alloc"),
     _rule(
         _K.HOST_MEMORY,
         _C,
-        r"\bMemoryError\b|Cannot allocate memory|os error 12\b|Unable to allocate [\d.]+ [KMGT]iB for an array",
+        r"\bMemoryError\b|os error 12\b|Unable to allocate [\d.]+ [KMGT]iB for an array",
     ),
+    _rule(_K.HOST_MEMORY, _C, r"^(?![^\n]*(?:ibv_|NCCL|memlock|fi_mr))[^\n]*Cannot allocate memory"),
+    _rule(_K.NOT_FINITE, _C, r"Step \d+[^\n]* not finite\b"),
     _rule(
         _K.NOT_FINITE,
         _C,
@@ -145,7 +157,7 @@ RULES = (
     _rule(
         _K.NOT_FINITE,
         _C,
-        r"(?i)found nan in|nan(?: or inf)? (?:detected|encountered|found)|loss(?: is)? (?:nan|inf),? stopping",
+        r"(?i)found nan in|nan(?: or inf)? (?:detected|encountered|found)|loss(?: is)? nan,? stopping",
     ),
     _rule(
         _K.NOT_FINITE,
@@ -170,7 +182,7 @@ RULES = (
     _rule(
         _K.CUDA_MISMATCH,
         _C,
-        r"\.so[\w.]*: undefined symbol: |lib(?:cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open shared object",
+        r"\.so[\w.]*: undefined symbol: |(Import|OS)Error[^\n]*lib(cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open",
     ),
     _rule(_K.AUTH, _C, r"\bGatedRepoError\b|40[13] Client Error|Invalid (?:user token|username or password)"),
     _rule(
@@ -194,7 +206,7 @@ RULES = (
     _rule(
         _K.CONFIGURATION,
         _C,
-        r"(?:is not|must be|should be) divisible by|Bootstrap ?: no socket interface found",
+        r"(?:Error|assert)[^\n]*divisible by|Bootstrap ?: no socket interface found",
     ),
     _rule(
         _K.CONFIGURATION,
@@ -207,12 +219,11 @@ RULES = (
         _C,
         r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
     ),
-    _rule(_K.USER_CODE, _C, rf"{_XID}(?:13|31|43|68|69)\b"),
+    _rule(_K.USER_CODE, _C, rf"{_XID}{_APPLICATION_XIDS}\b"),
     # Connections.
-    _rule(
-        _K.PORT_IN_USE, _N, r"EADDRINUSE|server socket has failed to (?:listen|bind)|OSError: \[Errno 98\]"
-    ),
-    _rule(_K.NCCL_ERROR, _N, r"\bnccl(?:SystemError|InternalError|UnhandledCudaError|InvalidUsage)\b"),
+    _rule(_K.NCCL_ERROR, _N, r"\bncclInvalid(?:Usage|Argument)\b", False),
+    _rule(_K.PORT_IN_USE, _N, r"failed to listen on any local network address|OSError: \[Errno 98\]"),
+    _rule(_K.NCCL_ERROR, _N, r"\bnccl(?:SystemError|InternalError|UnhandledCudaError)\b"),
     _rule(
         _K.NCCL_ERROR,
         _N,
@@ -229,9 +240,9 @@ RULES = (
     _rule(
         _K.HANG,
         _W,
-        r"Heartbeat monitor timed out|Timed out waiting \d+ms for (?:recv|send) operation|\bhang_suspected\b",
+        r"Heartbeat monitor timed out|Timed out waiting \d+ms for (?:recv|send) operation",
     ),
-    _rule(_K.HANG, _W, r"No step has ended for|no progress for \d+"),
+    _rule(_K.HANG, _W, r"hang_suspected\b|a hang was suspected|no progress for \d+"),
     # Ending.
     _rule(
         _K.CANCELLED,
@@ -257,10 +268,15 @@ RESOLVED_BY = {
 }
 """What takes an earlier line of a class back: it waited, and went on."""
 
-PROGRESS = re.compile(
-    r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(?P<step>\d+)|(?P<bar>\d+)/\d+ \[[\d:]+<"
+PROGRESS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d+)",
+        r"(\d+)/\d+ \[[\d:]+<",
+        r"(?i)\bepoch\b[\s\"']*[:=]?\s*(\d+)",
+    )
 )
-"""A training that goes on."""
+"""A training that goes on: the first that matches counts its steps, or its epochs."""
 
 EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"

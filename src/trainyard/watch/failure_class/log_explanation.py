@@ -37,7 +37,10 @@ _PREFIX = re.compile(
 )
 _TRACEBACK = "Traceback (most recent call last)"
 _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
-_NEXT_FIELD = re.compile(r"^\s*(?:State|Ready|Restart Count|Limits|Requests|Environment|Mounts):")
+_NEXT_FIELD = re.compile(
+    r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
+)
+_RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
 _INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
 _RAISED = Rule(LogClass.USER_CODE, Nearness.RAISED, EXCEPTION)
 
@@ -200,9 +203,8 @@ def _is_resolved(klass: LogClass, later: Sequence[str]) -> bool:
 
 def _last_sign_of_life(log: LogText) -> int:
     """The line before which nothing ended the training: several higher steps were logged from there on."""
-    steps = [
-        (number, int((m["step"] or m["bar"])[:18])) for number, line in enumerate(log.lines) if (m := PROGRESS.search(line))
-    ]
+    found = ((number, _step_on(line)) for number, line in enumerate(log.lines))
+    steps = [(number, step) for number, step in found if step is not None]
     highest_later: list[int] = []
     for number, step in reversed(steps):
         if not highest_later or step < highest_later[-1]:
@@ -212,15 +214,20 @@ def _last_sign_of_life(log: LogText) -> int:
     return 0
 
 
+def _step_on(line: str) -> int | None:
+    found = next((match for pattern in PROGRESS if (match := pattern.search(line))), None)
+    return int(found[1][:18]) if found else None
+
+
 def _lines_of_earlier_life(log: LogText) -> set[int]:
     """Lines of `kubectl describe` on how a container ended before, while it now runs."""
+    if not any(_RUNNING.search(line) for line in log.lines):
+        return set()
     found: set[int] = set()
-    running, inside = False, False
+    inside = False
     for number, line in enumerate(log.lines):
-        if re.match(r"^\s*State:\s*Running", line):
-            running = True
-        inside = (inside and not _NEXT_FIELD.match(line)) or bool(_LAST_STATE.search(line))
-        if inside and running:
+        inside = bool(_LAST_STATE.search(line)) or (inside and not _NEXT_FIELD.match(line))
+        if inside:
             found.add(number)
     return found
 
