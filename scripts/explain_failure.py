@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Say why a training failed, from its logs: the cause and not the last line, or that it cannot be told.
+
+Reads:      the logs of one run or job, any trainer's; with --events what Kubernetes or a run recorded, as
+            JSON or as text; - is stdin
+Writes:     the class, the lines that show it and whether a retry can heal it, on stdout; --json prints
+            {"class", "evidence", "retryable"}
+Exit codes: 0 there is an answer, which may be unknown; 2 wrong usage, or a log that cannot be read
+Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+MOST_BYTES = 256 << 20
+"""Of one log; of a longer one the end is read."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument(
+        "--log", type=arguments.path, nargs="+", required=True, metavar="FILE", help="the logs"
+    )
+    parser.add_argument(
+        "--exit-code", type=exit_code, metavar="N", help="of the process, -9 or 137 for a signal"
+    )
+    parser.add_argument(
+        "--events", type=arguments.path, metavar="FILE", help="of Kubernetes, or events.jsonl"
+    )
+    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    return parser.parse_args(argv)
+
+
+def exit_code(value: str) -> int:
+    found = arguments.step(value.removeprefix("-"))
+    if found is None or found > 255:
+        raise argparse.ArgumentTypeError(f"{arguments.shown(value)} is not an exit code from -255 to 255")
+    return -found if value.startswith("-") else found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.watch.failure_class.log_explanation import events_of, explain, log_of
+
+    logs = [log_of(str(path), text_of(path)) for path in args.log]
+    if args.events is not None:
+        logs.append(events_of(str(args.events), text_of(args.events)))
+    found = explain(logs, args.exit_code)
+    if args.json:
+        output.print_json(found.record())
+    else:
+        healing = (
+            "a retry from the newest good checkpoint can heal it" if found.retryable else "no retry heals it"
+        )
+        print(f"{found.klass}: {healing}")
+        print("\n".join(f"  {line}" for line in found.evidence))
+    return ExitCode.DONE
+
+
+def text_of(path: Path) -> str:
+    """The text of a log, of any bytes. Raises ConfigError for one that cannot be read."""
+    if str(path) == "-":
+        return sys.stdin.buffer.read().decode(errors="replace")
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MOST_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}; name the log of the run") from None
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

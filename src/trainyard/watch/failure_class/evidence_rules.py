@@ -1,0 +1,313 @@
+"""The table of evidence: which words in a log say which class, and how near to the cause they stand.
+
+Every pattern is the text of a program, found in its source or in logs that people posted. A pattern is
+searched anywhere in a line: a progress bar, a time stamp or another rank's output may stand before it.
+What only looks like evidence is in `HARMLESS`, and what a later line takes back in `RESOLVED_BY`.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from trainyard.watch.failure_class.failure_classes import LogClass
+
+
+class Nearness(IntEnum):
+    """How near to the cause a line stands. The nearest one decides; of equally near ones the first."""
+
+    PLATFORM = 0
+    """The machine, the kernel or the cluster says what it did."""
+    CAUSE = 1
+    """The program says what went wrong."""
+    RAISED = 2
+    """An exception that no rule knows."""
+    COMMUNICATION = 3
+    """A connection broke or could not be made: often the first sign that another process had failed."""
+    WAITED = 4
+    """Somebody waited too long for a process that failed, hangs or is slow."""
+    PENDING = 5
+    """It waited before it started; that may have ended well."""
+    AFTERMATH = 6
+    """Everything is being ended: signals, cancelled steps, launchers that count their children."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of evidence."""
+
+    klass: LogClass
+    nearness: Nearness
+    pattern: re.Pattern[str]
+    heals: bool | None = None
+    """Whether a retry can heal it, where that differs from its class."""
+
+
+def _rule(klass: LogClass, nearness: Nearness, pattern: str, heals: bool | None = None) -> Rule:
+    return Rule(klass, nearness, re.compile(pattern), heals)
+
+
+_P, _C, _R, _N, _W, _B, _A = Nearness
+_K = LogClass
+_XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
+_HARDWARE_XIDS = "(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150)"
+_APPLICATION_XIDS = "(?:13|31|43|68|69)"
+"""NVIDIA's list of Xid errors says which are faults of the hardware, and which of the application. Others,
+such as 45, only tell that a process ended."""
+
+RULES = (
+    # The machine and the cluster.
+    _rule(_K.HARDWARE, _P, rf"{_XID}{_HARDWARE_XIDS}\b"),
+    _rule(
+        _K.HARDWARE, _P, r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC|GPU has fallen off the bus"
+    ),
+    _rule(_K.HARDWARE, _P, r"Unable to determine the device handle for GPU|\bGPU is lost\b"),
+    _rule(_K.HARDWARE, _P, r"(?i)peer GPU memory over nvlink or a hardware error|row remapp\w+ fail"),
+    _rule(_K.HARDWARE, _P, r"UnexpectedAdmissionError[^\n]*(?:unhealthy|no healthy devices)"),
+    _rule(_K.HOST_MEMORY, _P, r"\bOOMKilled\b|(?:Memory cgroup )?[Oo]ut of memory: Kill(?:ed)? process"),
+    _rule(
+        _K.HOST_MEMORY,
+        _P,
+        r"\boom-kill(?:er)?\b|oom_kill event|NODE_OUT_OF_MEMORY|OutOfMemoryError: Task was killed",
+    ),
+    _rule(
+        _K.HOST_MEMORY, _P, r"node running low on memory|low on resource: memory|The node was low on.*memory"
+    ),
+    _rule(
+        _K.DISK_FULL,
+        _P,
+        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|NodeHasDiskPressure",
+    ),
+    _rule(
+        _K.PREEMPTED,
+        _P,
+        r"(?i)\bPreempted by\b|preempted to accommodate|PreemptionByScheduler|DUE TO PREEMPTION",
+    ),
+    _rule(
+        _K.PREEMPTED,
+        _P,
+        r"(?i)reason[\"']?[:=] ?[\"']?Preempted\b|Spot (?:Instance )?interruption (?:notice|warning)",
+    ),
+    _rule(_K.NODE_LOST, _P, r"\bNodeLost\b|\bNODE_FAIL\b|DUE TO NODE FAILURE|TaintManagerEviction"),
+    _rule(_K.NODE_LOST, _P, r"node\.kubernetes\.io/unreachable:NoExecute|marked dead because the detector"),
+    _rule(_K.NODE_LOST, _P, r"NodeNotReady\b.*Node is not ready|runner lost communication with the server"),
+    _rule(
+        _K.IMAGE_PULL, _B, r"(?i)toomanyrequests|pull[^\n]*(?:i/o timeout|TLS handshake timeout|429)", True
+    ),
+    _rule(
+        _K.IMAGE_PULL,
+        _B,
+        r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|manifest unknown",
+    ),
+    _rule(
+        _K.QUOTA, _B, r"VcpuLimitExceeded|more vCPU capacity than your current|MaxSpotInstanceCountExceeded"
+    ),
+    _rule(
+        _K.QUOTA,
+        _B,
+        r"forbidden: exceeded quota|ServiceQuotaExceeded|ResourceLimitExceeded|insufficient (unused )?quota",
+    ),
+    _rule(
+        _K.UNSCHEDULABLE,
+        _B,
+        r"\d+/\d+ nodes are available: [^\n]*Insufficient|InsufficientInstanceCapacity",
+        True,
+    ),
+    _rule(_K.UNSCHEDULABLE, _B, r"FailedScheduling|\d+/\d+ nodes are available|Insufficient capacity", False),
+    _rule(
+        _K.TIME_LIMIT,
+        _A,
+        r"DUE TO TIME LIMIT|active longer than specified deadline|(?<!code = )\bDeadlineExceeded\b",
+    ),
+    _rule(_K.TIME_LIMIT, _A, r"has exceeded the maximum execution time of|Build has timed out"),
+    # What the program says.
+    _rule(
+        _K.GPU_MEMORY, _C, r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory"
+    ),
+    _rule(
+        _K.GPU_MEMORY,
+        _C,
+        r"Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+    ),
+    _rule(
+        _K.GPU_MEMORY,
+        _C,
+        r"No available memory for the cache blocks|is less than desired GPU memory utilization",
+    ),
+    _rule(_K.DATA_LOADER, _C, r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device"),
+    _rule(_K.DATA_LOADER, _C, r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)"),
+    _rule(_K.DATA_LOADER, _C, r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)"),
+    _rule(_K.DATA_LOADER, _C, r"Unexpected bus error encountered in worker|in DataLoader worker process \d"),
+    _rule(
+        _K.DISK_FULL, _C, r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded"
+    ),
+    _rule(_K.DISK_FULL, _C, r"Errno 122\]|os error 122\b|No space left: \d"),
+    _rule(_K.HOST_MEMORY, _C, r"DefaultCPUAllocator: (?:can't|not enough)[^\n]*memory|std::bad_alloc"),
+    _rule(
+        _K.HOST_MEMORY,
+        _C,
+        r"\bMemoryError\b|os error 12\b|Unable to allocate [\d.]+ [KMGT]iB for an array",
+    ),
+    _rule(_K.HOST_MEMORY, _C, r"^(?![^\n]*(?:ibv_|NCCL|memlock|fi_mr))[^\n]*Cannot allocate memory"),
+    _rule(_K.NOT_FINITE, _C, r"Step \d+[^\n]* not finite\b"),
+    _rule(
+        _K.NOT_FINITE,
+        _C,
+        r"(?i)\bloss is (?:nan|inf|not finite)\b|non-?finite (?:loss|grad)|\bFloatingPointError\b",
+    ),
+    _rule(
+        _K.NOT_FINITE,
+        _C,
+        r"(?i)found nan in|nan(?: or inf)? (?:detected|encountered|found)|loss(?: is)? nan,? stopping",
+    ),
+    _rule(
+        _K.NOT_FINITE,
+        _C,
+        r"(?i)(?:loss|gradients?)(?: \w+)? (?:is|are|was|became) (?:not finite|nan\b|infinite)",
+    ),
+    _rule(
+        _K.CUDA_MISMATCH,
+        _C,
+        r"driver version is insufficient for CUDA runtime|driver on your system is too old",
+    ),
+    _rule(
+        _K.CUDA_MISMATCH,
+        _C,
+        r"no kernel image is available for execution|forward compatibility was attempted on non supported",
+    ),
+    _rule(
+        _K.CUDA_MISMATCH,
+        _C,
+        r"Driver/library version mismatch|mismatches the version that was used to compile",
+    ),
+    _rule(
+        _K.CUDA_MISMATCH,
+        _C,
+        r"\.so[\w.]*: undefined symbol: |(Import|OS)Error[^\n]*lib(cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open",
+    ),
+    _rule(_K.AUTH, _C, r"\bGatedRepoError\b|40[13] Client Error|Invalid (?:user token|username or password)"),
+    _rule(
+        _K.AUTH,
+        _C,
+        r"\bExpiredToken(?:Exception)?\b|InvalidClientTokenId|InvalidAccessKeyId|SignatureDoesNotMatch",
+    ),
+    _rule(_K.AUTH, _C, r"\bAccessDenied(?:Exception)?\b|Unable to locate credentials|\bNoCredentialsError\b"),
+    _rule(_K.AUTH, _C, r"api_key not configured|not authorized to perform"),
+    _rule(
+        _K.CONFIGURATION,
+        _C,
+        r"\d+ errors?\. Nothing was started\.|error: (?:unrecognized arguments|the following arguments are)",
+    ),
+    _rule(
+        _K.CONFIGURATION,
+        _C,
+        r"error: argument \S+: (?:invalid|expected)|omegaconf\.errors\.|hydra\.errors\.|Could not override '",
+    ),
+    _rule(_K.CONFIGURATION, _C, r"yaml\.\w+\.\w+Error|pydantic\S*ValidationError|validation errors? for \w+"),
+    _rule(
+        _K.CONFIGURATION,
+        _C,
+        r"(?:Error|assert)[^\n]*divisible by|Bootstrap ?: no socket interface found",
+    ),
+    _rule(
+        _K.CONFIGURATION,
+        _C,
+        r"CUDA error: invalid device ordinal|Duplicate GPU detected|\bModuleNotFoundError: No module",
+    ),
+    _rule(_K.CONFIGURATION, _C, r"Error: network .+ not found\.|Failed to initialize any NET plugin"),
+    _rule(
+        _K.USER_CODE,
+        _C,
+        r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
+    ),
+    _rule(_K.USER_CODE, _C, rf"{_XID}{_APPLICATION_XIDS}\b"),
+    # Connections.
+    _rule(_K.NCCL_ERROR, _N, r"\bncclInvalid(?:Usage|Argument)\b", False),
+    _rule(_K.PORT_IN_USE, _N, r"failed to listen on any local network address|OSError: \[Errno 98\]"),
+    _rule(_K.NCCL_ERROR, _N, r"\bnccl(?:SystemError|InternalError|UnhandledCudaError)\b"),
+    _rule(
+        _K.NCCL_ERROR,
+        _N,
+        r"NCCL error in: [^\n]*(?:unhandled system error|internal error|unhandled cuda error)",
+    ),
+    _rule(
+        _K.RENDEZVOUS_TIMEOUT,
+        _N,
+        r"\bRendezvous(?:Timeout|Connection)Error\b|Timed out after \d+ seconds waiting for clients",
+    ),
+    _rule(_K.NCCL_ERROR, _W, r"\bncclRemoteError\b|remote process exited or there was a network error"),
+    # Waiting.
+    _rule(_K.NCCL_TIMEOUT, _W, r"Watchdog caught collective operation timeout"),
+    _rule(
+        _K.HANG,
+        _W,
+        r"Heartbeat monitor timed out|Timed out waiting \d+ms for (?:recv|send) operation",
+    ),
+    _rule(_K.HANG, _W, r"hang_suspected\b|a hang was suspected|no progress for \d+"),
+    # Ending.
+    _rule(
+        _K.CANCELLED,
+        _A,
+        r"\bKeyboardInterrupt\b|The operation was cancell?ed|got signal: 2\b|STEP [\d.]+ ON \S+ CANCELLED AT",
+    ),
+    _rule(_K.CANCELLED, _A, r"JOB \d+ ON \S+ CANCELLED AT"),
+)
+
+HARMLESS = re.compile(r"(?i)\bnans?\b[\w ]*\s*[:=]\s*(?:0|false|none)\b|nan_\w+\s*[:=]\s*(?:0|false|none)\b")
+"""Healthy lines that count what did not happen."""
+WARNING = re.compile(r"\bWARN(?:ING)?\b|Warning:")
+"""A program that only warns goes on; NCCL's and Kubernetes' warnings are told apart from it."""
+
+RESOLVED_BY = {
+    LogClass.IMAGE_PULL: re.compile(
+        r"Successfully pulled image|Started container|Container image .* already present"
+    ),
+    LogClass.UNSCHEDULABLE: re.compile(
+        r"Successfully assigned|Started container|pod triggered scale-up[^\n]*ready"
+    ),
+    LogClass.QUOTA: re.compile(r"Successfully assigned|Quota reserved|Started container"),
+}
+"""What takes an earlier line of a class back: it waited, and went on."""
+
+PROGRESS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d+)",
+        r"(\d+)/\d+ \[[\d:]+<",
+        r"(?i)\bepoch\b[\s\"']*[:=]?\s*(\d+)",
+    )
+)
+"""A training that goes on: the first that matches counts its steps, or its epochs."""
+
+EXCEPTION = re.compile(
+    r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"
+)
+"""The last line of a traceback: a class, a colon, a message."""
+OF_ANOTHER = re.compile(
+    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|CUDA error|cuBLAS|worker|peer|aborted"
+)
+"""Messages of exceptions that report what happened elsewhere, or on the GPU: not a mistake of the program."""
+LAUNCHER_EXCEPTIONS = frozenset(
+    {
+        "ChildFailedError",
+        "SignalException",
+        "DistBackendError",
+        "DistNetworkError",
+        "DistStoreError",
+        "ProcessExitedException",
+        "ProcessRaisedException",
+        "CalledProcessError",
+        "SystemExit",
+        "KeyboardInterrupt",
+        "BrokenPipeError",
+        "ConnectionResetError",
+        "ConnectionError",
+        "TimeoutError",
+        "EOFError",
+        "ActorDiedError",
+        "PermissionError",
+        "OSError",
+        "WorkerCrashedError",
+        "RayTaskError",
+    }
+)
+"""Exceptions that report the end of another process or of a connection: they say nothing of the cause."""

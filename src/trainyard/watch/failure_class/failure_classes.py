@@ -1,0 +1,58 @@
+"""The classes of how a training can end, and which of them a retry from a checkpoint can heal."""
+
+from enum import StrEnum
+
+
+class LogClass(StrEnum):
+    """Why it ended. The values are those of every report and of `scripts/explain_failure.py`."""
+
+    GPU_MEMORY = "oom-gpu"
+    HOST_MEMORY = "oom-host"
+    NCCL_TIMEOUT = "nccl-timeout"
+    NCCL_ERROR = "nccl-error"
+    HARDWARE = "hardware"
+    IMAGE_PULL = "image-pull"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node-lost"
+    DISK_FULL = "disk-full"
+    QUOTA = "quota"
+    """Of the account or the cluster: more machines than are allowed. A disk's quota is a full disk."""
+    UNSCHEDULABLE = "unschedulable"
+    CONFIGURATION = "configuration"
+    USER_CODE = "user-code"
+    NOT_FINITE = "nan"
+    DATA_LOADER = "data-loader"
+    CUDA_MISMATCH = "cuda-mismatch"
+    AUTH = "auth"
+    HANG = "hang"
+    RENDEZVOUS_TIMEOUT = "rendezvous-timeout"
+    """The processes did not find each other in time."""
+    PORT_IN_USE = "port-in-use"
+    TIME_LIMIT = "time-limit"
+    """The time that it was given is over; not a failure of the job."""
+    CANCELLED = "cancelled"
+    """A person stopped it; not a failure of the job."""
+    STOPPED = "stopped"
+    """It stopped early with a good checkpoint (exit code 75); not a failure of the job."""
+    FINISHED = "finished"
+    """It ended in order (exit code 0)."""
+    UNKNOWN = "unknown"
+    """The logs do not say it for certain."""
+
+
+HEALS = frozenset(
+    {
+        LogClass.NCCL_TIMEOUT,
+        LogClass.NCCL_ERROR,
+        LogClass.HARDWARE,
+        LogClass.PREEMPTED,
+        LogClass.NODE_LOST,
+        LogClass.HANG,
+        LogClass.RENDEZVOUS_TIMEOUT,
+        LogClass.PORT_IN_USE,
+        LogClass.TIME_LIMIT,
+        LogClass.STOPPED,
+    }
+)
+"""A retry from the newest good checkpoint can succeed, on another node where the node was at fault. The
+others would fail in the same way, unless a rule of the table says otherwise."""

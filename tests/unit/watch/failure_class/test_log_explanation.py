@@ -1,0 +1,331 @@
+# ruff: noqa: E501 - a line of a log is as long as it is
+"""Why trainings failed, on logs as their programs write them: the class, and never another one with confidence."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.watch.failure_class.evidence_rules import RULES
+from trainyard.watch.failure_class.failure_classes import HEALS, LogClass
+from trainyard.watch.failure_class.log_explanation import LogExplanation, events_of, explain, log_of
+
+ROOT = Path(__file__).resolve().parents[4]
+WATCHDOG = (
+    "[rank0]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, Timeout(ms)=600000) ran for 600081 "
+    "milliseconds before timing out."
+)
+TERMINATED = (
+    "[rank0]:[E1218 20:27:22.1 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG GUID 1 Rank 1] Process group watchdog thread "
+    "terminated with exception: "
+)
+FRAMES = "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f in libc10.so)"
+CHILDREN = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 4242)
+============================================================"""
+REMOTE = (
+    "[rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
+    "ProcessGroupNCCL.cpp:3699, remote process exited or there was a network error, NCCL version 2.27.3\n"
+    "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+)
+OOM = (
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity "
+    "of 79.10 GiB of which 1.20 GiB is free."
+)
+
+
+def trace(error: str, prefix: str = "") -> str:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 88, in <module>',
+        "    main()",
+        error,
+    ]
+    return "\n".join(prefix + line for line in lines)
+
+
+def steps(first: int, last: int) -> str:
+    return "\n".join(
+        f"21:45:{n:02d} INFO  step {n}/600 loss 2.871 tokens/s 41,220" for n in range(first, last + 1)
+    )
+
+
+CASES: dict[str, tuple[str, str]] = {
+    # class by class, as its program says it
+    "a gpu is full": ("oom-gpu", f"{steps(1, 3)}\n{trace(OOM)}\n{CHILDREN}"),
+    "cublas has no memory": ("oom-gpu", trace("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")),
+    "vllm has no memory": ("oom-gpu", trace("ValueError: No available memory for the cache blocks. Try increasing")),
+    "the kernel killed it": ("oom-host", "[Fri] Memory cgroup out of memory: Killed process 4242 (python)\nKilled"),
+    "kubernetes killed it": ("oom-host", "State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137"),
+    "slurm killed it": ("oom-host", "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0\n" + CHILDREN),
+    "ray killed it": ("oom-host", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
+    "ray says it in capitals": ("oom-host", "worker exit: NODE_OUT_OF_MEMORY"),
+    "malloc failed": ("oom-host", trace("RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")),
+    "numpy failed": ("oom-host", trace("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 TiB for an array with shape")),
+    "a collective waited": ("nccl-timeout", f"{WATCHDOG}\n{TERMINATED}[Rank 0] Watchdog caught\n{FRAMES}\n{CHILDREN}"),
+    "nccl failed": (
+        "nccl-error",
+        trace(
+            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:317, "
+            "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5"
+        ),
+    ),
+    "a peer went away": ("nccl-error", REMOTE),
+    "an xid of the hardware": ("hardware", "NVRM: Xid (PCI:0000:44:00): 79, pid=1234, GPU has fallen off the bus."),
+    "an xid of memory": ("hardware", "NVRM: Xid (PCI:0000:b3:00): 95, pid='<unknown>', Uncontained ECC error"),
+    "ecc": ("hardware", trace("RuntimeError: CUDA error: uncorrectable ECC error encountered") + f"\n{WATCHDOG}"),
+    "nvlink": ("hardware", trace("torch.AcceleratorError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error")),
+    "no such image": ("image-pull", 'Warning  Failed  Failed to pull image "a/b:c": rpc error: manifest unknown\nImagePullBackOff'),
+    "preempted by kubernetes": ("preempted", "Normal  Preempted  Preempted by pod 3f2c on node ip-10-0-0-1"),
+    "preempted by slurm": ("preempted", "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026 DUE TO PREEMPTION ***"),
+    "preempted by kueue, quota above": (
+        "preempted",
+        "Pending: insufficient unused quota for nvidia.com/gpu in flavor h100\n"
+        "Normal  Preempted  Preempted to accommodate a workload (UID: 1) due to reclamation within the cohort",
+    ),
+    "a spot machine": ("preempted", "2026-11-20 Spot Instance interruption notice received: terminate at 12:00"),
+    "the node is gone": ("node-lost", "Warning NodeNotReady Node is not ready\nTaintManagerEviction Marking for deletion Pod a/b"),
+    "slurm lost it": ("node-lost", "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***"),
+    "github lost it": ("node-lost", "The self-hosted runner lost communication with the server."),
+    "the disk is full": ("disk-full", trace("OSError: [Errno 28] No space left on device: '/mnt/step-500'") + f"\n{WATCHDOG}\nKilled"),
+    "a quota of the disk": ("disk-full", "RuntimeError: Io(Os { code: 122 }) Disk quota exceeded (os error 122)"),
+    "evicted for storage": ("disk-full", "Warning  Evicted  The node was low on resource: ephemeral-storage. Threshold quantity: 8"),
+    "evicted for memory": ("oom-host", "Warning  Evicted  The node was low on resource: memory. Threshold quantity: 100Mi"),
+    "more than the account may": ("quota", "An error occurred (VcpuLimitExceeded) when calling the RunInstances operation"),
+    "more than the namespace may": ("quota", 'pods "w-0" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8'),
+    "no room": (
+        "unschedulable",
+        "Warning  FailedScheduling  0/8 nodes are available: 8 Insufficient nvidia.com/gpu. preemption: 0/8 nodes are "
+        "available: 8 No preemption victims found for incoming pod.",
+    ),
+    "our own configuration": ("configuration", "a.yaml:14: training.max_step: unknown key; did you mean max_steps?\n1 error. Nothing was started."),
+    "a flag": ("configuration", "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --fast"),
+    "hydra": ("configuration", "Could not override 'trainer.max_steps'.\nKey 'max_steps' is not in struct"),
+    "divisibility": ("configuration", trace("AssertionError: num_attention_heads (10) must be divisible by tensor_parallel")),
+    "no interface": ("configuration", "n1:1:1 [0] NCCL WARN Bootstrap : no socket interface found\n" + trace("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, internal error")),
+    "a missing module": ("configuration", trace("ModuleNotFoundError: No module named 'flash_attn'")),
+    "the code": ("user-code", f"{steps(1, 2)}\n" + trace("KeyError: 'labels'") + f"\n{CHILDREN}"),
+    "the code on one rank": ("user-code", trace("ValueError: bad shape (3, 4)", "[rank2]: ") + f"\n{REMOTE}\n{WATCHDOG}\n{CHILDREN}"),
+    "an assert on the gpu": ("user-code", f"{TERMINATED}CUDA error: device-side assert triggered\n{FRAMES}\n{WATCHDOG}"),
+    "an illegal access": ("user-code", f"{TERMINATED}CUDA error: an illegal memory access was encountered\n{FRAMES}"),
+    "xid 31": ("user-code", "NVRM: Xid (PCI:0000:44:00): 31, pid=1234, name=python, MMU Fault"),
+    "not a number": ("nan", f"{steps(1, 4)}\nStep 5: the loss is not finite (nan)\n" + trace("TrainingFailedError: stop")),
+    "megatron": ("nan", trace("AssertionError: Rank 3: found NaN in local forward loss calculation. Device: 3")),
+    "shared memory": (
+        "data-loader",
+        trace("RuntimeError: DataLoader worker (pid 11011) is killed by signal: Bus error. It is possible that")
+        + "\nOSError: [Errno 28] No space left on device: '/dev/shm/torch_1'",
+    ),
+    "shared memory as a full disk": ("data-loader", trace("RuntimeError: unable to write to file </torch_4242_1>: No space left on device (28)")),
+    "a worker died": ("data-loader", trace("RuntimeError: DataLoader worker (pid(s) 1, 2) exited unexpectedly")),
+    "a worker raised": ("data-loader", trace("FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.")),
+    "an old driver": ("cuda-mismatch", trace("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).")),
+    "a wrong architecture": ("cuda-mismatch", trace("RuntimeError: CUDA error: no kernel image is available for execution on the device")),
+    "a wrong abi": ("cuda-mismatch", trace("ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E")),
+    "a gated model": ("auth", trace("huggingface_hub.errors.GatedRepoError: 401 Client Error. Cannot access gated repo")),
+    "no credentials": ("auth", trace("botocore.exceptions.NoCredentialsError: Unable to locate credentials")),
+    "a monitor": ("hang", "[rank1]:[F ProcessGroupNCCL.cpp:1557] [PG 0 Rank 1] Heartbeat monitor timed out! Process will be terminated"),
+    "gloo waited": ("hang", trace("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete")),
+    "nobody came": ("rendezvous-timeout", trace("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")),
+    "a port": ("port-in-use", trace("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500")),
+    "time is over": ("time-limit", "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-20 DUE TO TIME LIMIT ***"),
+    "the deadline of a job": ("time-limit", "Job was active longer than specified deadline"),
+    "a person": ("cancelled", trace("KeyboardInterrupt")),
+    "a person at github": ("cancelled", "Error: The operation was canceled."),
+    "signal 2": ("cancelled", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 2"),
+    # the last line is a consequence
+    "no space, watchdog, killed": ("disk-full", f"OSError: [Errno 28] No space left on device\n{WATCHDOG}\nKilled"),
+    "no memory inside nccl": (
+        "oom-gpu",
+        "n1:1:1 [0] include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'\n"
+        + trace("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error")
+        + "\nncclUnhandledCudaError: Call to CUDA function failed.",
+    ),
+    "cancelled after the cause": ("oom-gpu", f"{OOM}\n{CHILDREN}\nslurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026 ***\n{FRAMES}"),
+    "glued to a progress bar": ("oom-gpu", f"Epoch 1:  52%|█████▏    | 312/600 [01:02<00:58]{OOM}"),
+    "glued to a caret line": ("oom-gpu", f"[rank0]:     ^^^^^^^^^^^{OOM}"),
+    # the word is not the class
+    "healthy nan lines": ("unknown", " iteration 5/ 100 | lm loss: 2.1 | number of skipped iterations: 0 | number of nan iterations: 0 |\n" * 2),
+    "only a signal 15": ("unknown", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15"),
+    "only a signal 1": ("unknown", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 1"),
+    "only killed": ("unknown", f"{steps(1, 9)}\nKilled"),
+    "only a counted child": ("unknown", CHILDREN),
+    "nothing": ("unknown", ""),
+    "success": ("unknown", f"{steps(1, 9)}\nsaved checkpoint"),
+    "a pull that recovered": ("unknown", "Failed to pull image: i/o timeout\nErrImagePull\nSuccessfully pulled image\nStarted container\n" + steps(1, 9)),
+    "a wait that ended": ("unknown", "FailedScheduling 0/8 nodes are available: 8 Insufficient nvidia.com/gpu\nSuccessfully assigned a/b to n1"),
+    "an earlier life": (
+        "unknown",
+        "    State:          Running\n      Started:      Mon\n    Last State:     Terminated\n      Reason:       OOMKilled\n"
+        "      Exit Code:    137\n    Ready:          True\n",
+    ),
+    "an earlier life, as yaml": (
+        "unknown",
+        "    lastState:\n      terminated:\n        reason: OOMKilled\n    name: pytorch\n    ready: true\n    state:\n"
+        "      running:\n        startedAt: x\n",
+    ),
+    "a healthy node": ("unknown", "  DiskPressure     False   Mon  KubeletHasNoDiskPressure   kubelet has no disk pressure"),
+    "an xid of a database": ("unknown", "LOG: recovered transaction xid 79 and xid=48"),
+    "an xid that only ends": ("unknown", "NVRM: Xid (PCI:0000:44:00): 45, pid=1, name=python, Ch 00000010"),
+    "a plugin that is not there": ("unknown", "NCCL INFO NET/Plugin: Could not find: libnccl-net.so: cannot open shared object file"),
+    "a library that is not needed": ("unknown", "dlerror: libcudart.so.11.0: cannot open shared object file: No such file"),
+    "a socket of the other family": ("unknown", "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use)."),
+    "a deadline of a call": ("unknown", "rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
+    "a limit of locked memory": ("nccl-error", "NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\nncclSystemError: System call"),
+    "padding": ("unknown", "INFO vocabulary 50257 is not divisible by 128, padded to 50304"),
+    "our own weights": ("nan", f"{steps(1, 4)}\nStep 5: model.layers.3.weight is not finite after the optimizer step; it is not saved."),
+    "our own loss": ("nan", "Step 5: the loss is not finite in epoch 1, batch 5. Lower training.learning_rate"),
+    "refused once, trained on by epochs": ("unknown", "AccessDenied: PutObject\n" + "\n".join(f"Epoch {n}: loss 2" for n in range(9))),
+    "memory that was found after all": ("unknown", f"{OOM}\nretrying with a smaller batch\n{steps(1, 9)}"),
+    "an old driver that only warns": ("unknown", "UserWarning: Warning: the NVIDIA driver on your system is too old, using CPU"),
+    "an exit in a hang": ("nccl-timeout", f"worker 3 exited with code 0\n{WATCHDOG}"),
+    "an exception of a lost connection": ("nccl-error", f"{REMOTE}\n" + trace("RuntimeError: NCCL communicator was aborted on rank 3.")),
+    "a program's answer to a lost connection": ("nccl-error", f"{REMOTE}\n" + trace("MyTrainerError: giving up")),
+}  # fmt: skip
+
+
+def explained(text: str, exit_code: int | None = None) -> LogExplanation:
+    return explain([log_of("train.log", text)], exit_code)
+
+
+@pytest.mark.parametrize(("klass", "text"), CASES.values(), ids=CASES)
+def test_the_class_is_that_of_the_cause(klass: str, text: str) -> None:
+    found = explained(text)
+    assert str(found.klass) == klass, found.evidence
+
+
+@pytest.mark.parametrize(("klass", "text"), CASES.values(), ids=CASES)
+def test_a_long_run_before_it_and_colours_change_nothing(klass: str, text: str) -> None:
+    found = explained(f"\x1b[32mstarted\x1b[0m\r\n{text}")
+    assert str(found.klass) == klass
+    if klass not in ("unknown",):
+        assert all(line.startswith("train.log:") for line in found.evidence)
+
+
+@pytest.mark.parametrize(("klass", "text"), CASES.values(), ids=CASES)
+def test_aftermath_of_others_does_not_hide_the_cause(klass: str, text: str) -> None:
+    """Other ranks' logs say only that somebody went away."""
+    if klass in ("unknown", "cancelled", "time-limit", "hang", "nccl-timeout", "nccl-error"):
+        return
+    others = [log_of(f"rank{n}.log", f"{REMOTE}\n{WATCHDOG}\n{CHILDREN}") for n in range(3)]
+    if klass in ("image-pull", "quota", "unschedulable"):
+        return  # then no other rank ran
+    assert str(explain([*others, log_of("rank9.log", text)]).klass) == klass
+
+
+@pytest.mark.parametrize("klass", [k for k in LogClass if k not in (LogClass.FINISHED, LogClass.STOPPED)])
+def test_every_class_has_a_case(klass: LogClass) -> None:
+    assert klass in {LogClass(name) for name, _ in CASES.values()}
+
+
+def test_every_class_of_the_contract_is_known() -> None:
+    contract = (
+        "oom-gpu oom-host nccl-timeout nccl-error hardware image-pull preempted node-lost disk-full quota "
+        "unschedulable configuration user-code nan data-loader cuda-mismatch auth hang unknown"
+    )
+    assert set(contract.split()) <= {str(klass) for klass in LogClass}
+
+
+def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
+    never = {
+        "oom-gpu",
+        "oom-host",
+        "configuration",
+        "user-code",
+        "nan",
+        "disk-full",
+        "auth",
+        "unknown",
+        "cancelled",
+    }
+    assert not {str(klass) for klass in HEALS} & never
+    assert {LogClass.PREEMPTED, LogClass.NODE_LOST, LogClass.HARDWARE, LogClass.NCCL_TIMEOUT} <= HEALS
+    assert explained(CASES["no room"][1]).retryable, "room may come"
+    assert not explained(
+        "FailedScheduling 0/8 nodes are available: 8 node(s) didn't match selector"
+    ).retryable
+    assert explained("Failed to pull image: toomanyrequests: rate limit").retryable
+    assert not explained(CASES["no such image"][1]).retryable
+
+
+def test_logs_that_name_different_causes_are_not_guessed_from() -> None:
+    found = explain([log_of("a", OOM), log_of("b", "OSError: [Errno 28] No space left on device")])
+    assert found.klass is LogClass.UNKNOWN and not found.retryable
+    assert "disk-full and oom-gpu" in found.evidence[0] and len(found.evidence) == 3
+
+
+def test_in_one_log_the_first_cause_decides() -> None:
+    assert explained(f"OSError: [Errno 28] No space left on device\n{OOM}").klass is LogClass.DISK_FULL
+    assert explained(f"{OOM}\nOSError: [Errno 28] No space left on device").klass is LogClass.GPU_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("code", "klass"),
+    [(0, "finished"), (75, "stopped"), (130, "cancelled"), (-2, "cancelled"), (137, "unknown"), (-9, "unknown")]
+    + [(code, "unknown") for code in (1, 2, 3, 134, 139, 143, 255, None)],
+)  # fmt: skip
+def test_an_exit_code_alone_says_little(code: int | None, klass: str) -> None:
+    assert str(explained(steps(1, 9), code).klass) == klass
+
+
+def test_an_exit_code_does_not_hide_the_cause() -> None:
+    for code in (1, 137, -9, 75):
+        assert explained(OOM, code).klass is LogClass.GPU_MEMORY
+
+
+def test_an_exception_did_not_end_a_process_that_a_signal_ended() -> None:
+    text = trace("ValueError: metrics could not be sent")
+    assert explained(text, 1).klass is LogClass.USER_CODE
+    assert explained(text, 137).klass is LogClass.UNKNOWN
+    assert explained(f"{text}\n{steps(1, 9)}", 1).klass is LogClass.UNKNOWN
+
+
+def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
+    items = [
+        {
+            "type": "Warning",
+            "reason": "Evicted",
+            "message": "The node was low on resource:\nephemeral-storage.",
+        }
+    ]
+    for text in (json.dumps({"kind": "List", "items": items}), json.dumps(items), json.dumps(items[0])):
+        assert explain([events_of("events", text)]).klass is LogClass.DISK_FULL
+    lines = '{"event": "started"}\n{"event": "hang_suspected", "step": 3}\n'
+    assert explain([events_of("events.jsonl", lines)]).klass is LogClass.HANG
+    assert (
+        explain([events_of("e", "Warning  Evicted  The node was low on resource: memory.")]).klass
+        is LogClass.HOST_MEMORY
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 5000, "null", "3", '"x"', "[]", "[1, null]", "\x00\xff" * 50, "\r\n\r\n"]
+)
+def test_any_text_has_an_answer(text: str) -> None:
+    assert explain([events_of("e", text), log_of("l", text)]).klass is LogClass.UNKNOWN
+
+
+def test_a_line_of_a_megabyte_is_read_in_a_moment() -> None:
+    import time
+
+    begun = time.process_time()
+    explained("x" * 1_000_000 + "\n" + "Xid " * 100_000 + "\n" + " step 1" * 100_000)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("name", ["src/trainyard/training", "scripts"])
+def test_the_sources_of_healthy_programs_are_no_failure(name: str) -> None:
+    """Most lines of code and prose hold no evidence: the rules are not words that stand everywhere."""
+    texts = [
+        path.read_text() for path in sorted((ROOT / name).rglob("*")) if path.suffix in (".py", ".md", ".sh")
+    ]
+    lines = [line for text in texts for line in text.splitlines() if "evidence" not in line]
+    hits = [line for line in lines if any(rule.pattern.search(line) for rule in RULES)]
+    assert len(hits) < len(lines) / 60
