@@ -27,6 +27,8 @@ class Answer:
     body: Json | None = None
     events: Sequence[Json] = ()
     """Of a watch, one line each."""
+    pause: float = 0.0
+    """Seconds between them."""
     rest: bytes = b""
     """Sent after them: the beginning of a line."""
     silent: float = 0.0
@@ -46,6 +48,10 @@ class Script:
     """list or watch, and the query."""
     server: str = ""
 
+    def of(self, path: str) -> "Script":
+        """The script that answers for a path."""
+        return self
+
     def access(self, source: Callable[[], str] | None = None) -> Access:
         return Access(server=self.server, credentials=Credentials(token=source), context="scripted")
 
@@ -63,12 +69,13 @@ def serving(script: Script) -> Iterator[Script]:
 
         def do_GET(self) -> None:
             query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+            mine = script.of(urlsplit(self.path).path)
             if not script.token(self.headers.get("Authorization", "")):
                 self._whole(401, {"message": "Unauthorized"})
                 return
             which = "watch" if "watch" in query else "list"
-            script.asked.append((which, query))
-            answer = script.next_of(which, script.watches if which == "watch" else script.lists)
+            mine.asked.append((which, query))
+            answer = mine.next_of(which, mine.watches if which == "watch" else mine.lists)
             if which == "list" or answer.status != 200:
                 self._whole(answer.status, answer.body or {"message": "scripted"})
                 return
@@ -87,6 +94,8 @@ def serving(script: Script) -> Iterator[Script]:
             self.end_headers()
             for event in answer.events:
                 self._chunk(json.dumps(event).encode() + b"\n")
+                self.wfile.flush()
+                time.sleep(answer.pause)
             if answer.rest:
                 self._chunk(answer.rest)
             self.wfile.flush()
