@@ -127,6 +127,7 @@ def cut_often(access: Access) -> Iterator[Access]:
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
     def accept() -> None:
         with suppress(OSError):
@@ -151,7 +152,11 @@ def cut_often(access: Access) -> Iterator[Access]:
         )
     finally:
         over.set()
+        for end in (server, *open_now):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         server.close()
+        time.sleep(0.5)
 
 
 def test_a_job_that_kueue_holds_waits_runs_and_is_cancelled_for_good(here: World, tmp_path: Path) -> None:

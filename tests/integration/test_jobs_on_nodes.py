@@ -89,13 +89,18 @@ FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
         "",
     ),
     "crashes": (
-        {"command": "echo last words; kill -SEGV $$", "restart": "Never"},
+        {"command": "echo last words; exit 139", "restart": "Never"},
         "user-code",
         139,
         "last words",
     ),
     "no-program": ({"command": "exec /nothing/there"}, "configuration", 127, "not found"),
-    "no-image": ({"command": "true", "image": "example.com/nothing:1"}, "image-pull", None, ""),
+    "no-image": (
+        {"command": "true", "image": "example.com/nothing:1", "imagePullPolicy": "Never"},
+        "image-pull",
+        None,
+        "",
+    ),
 }
 
 
@@ -122,7 +127,7 @@ def test_the_logs_of_pods_that_died_are_kept(nodes: World, tmp_path: Path) -> No
     mark.mkdir(mode=0o777)
     command = (
         "echo begin $RANK; sleep 4; [ $RANK = 0 ] && sleep 14 && exit 0; "
-        "[ -e /mark/died ] && sleep 60; touch /mark/died; echo dying; sleep 2; kill -KILL $$"
+        "[ -e /mark/died ] && sleep 60; touch /mark/died; echo dying; sleep 2; exit 137"
     )
     body = job("dies", command, workers=1, volumeMounts=[{"name": "mark", "mountPath": "/mark"}])
     for replica in body["spec"]["pytorchReplicaSpecs"].values():
@@ -243,3 +248,12 @@ def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: Worl
     nodes.running("gentle-2", 1)
     assert set(nodes.pods("gentle-2")) == {"gentle-2-master-0"}
     manage(nodes, "delete", "gentle-2", "--no-logs")
+
+
+def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nodes: World) -> None:
+    nodes.create("pytorchjob", job("pulls", "true", image="example.com/nothing:2"))
+    state = nodes.follow("pytorchjob", "pulls", 15.0)
+    assert (state.state, state.failure) == (State.STARTING, None)
+    assert state.waiting is not None
+    assert state.waiting.failure_class == "image-pull"
+    manage(nodes, "delete", "pulls", "--no-logs")
