@@ -79,7 +79,7 @@ def test_jobs_are_listed_with_their_age() -> None:
 
 
 def test_events_are_listed_with_the_newest_last() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {
             "reason": "B",
             "type": "Warning",
