@@ -50,7 +50,17 @@ class World:
     def create(self, kind: str, body: Json, *parts: tuple[str, Json]) -> None:
         for path, part in parts:
             self.request("POST", path, part)
-        self.request("POST", kind_of_job(kind).path(NAMESPACE), body)
+
+        def created() -> bool:
+            try:
+                self.request("POST", kind_of_job(kind).path(NAMESPACE), body)
+            except RuntimeError as error:
+                if "must be created before the TrainJob" in str(error):  # the webhook has not seen it yet
+                    return False
+                raise
+            return True
+
+        eventually(created, f"{body['metadata']['name']} to be created", within=15)
 
     def job(self, kind: str, name: str) -> Json:
         return self.request("GET", kind_of_job(kind).path(NAMESPACE, name))

@@ -332,9 +332,15 @@ def of_pods() -> Iterator[Scenario]:
     )
     unfit = partial(training_runtime, nodeSelector={"nowhere": "true"})
     yield Scenario(
-        "tj nowhere", "trainjob", trainjob, does_nothing, State.PENDING, waits_for="unschedulable", seconds=20,
+        name="tj nowhere",
+        kind="trainjob",
+        body=trainjob,
+        plant=does_nothing,
+        state=State.PENDING,
+        waits_for="unschedulable",
+        seconds=20,
         runtime=unfit,
-    )  # fmt: skip
+    )
 
 
 def of_people() -> Iterator[Scenario]:

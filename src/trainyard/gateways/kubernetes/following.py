@@ -135,7 +135,9 @@ class Following:
 
     def _take_in(self, report: Report) -> None:
         if report.news is News.BROKEN:
-            _logger.warning("%s; the job goes on without us, trying again", report.error)
+            _logger.warning("%s; trying again, the job does not need us", report.error)
+        elif report.news is News.BACK:
+            _logger.info("the API server answers again")
         elif report.news is News.REFUSED:
             self._take_refusal(report)
         elif report.source == _JOB:
@@ -150,9 +152,6 @@ class Following:
         self._pods_seen = True
 
     def _take_job(self, report: Report) -> None:
-        if report.news is News.CHANGED and not report.objects:
-            _logger.info("the API server answers again")
-            return
         self._seen = True
         found = report.objects[0] if report.objects else None
         if found is not None and self._uid and uid_of(found) != self._uid:

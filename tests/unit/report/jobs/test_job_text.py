@@ -19,9 +19,7 @@ from trainyard.report.jobs.job_text import (
 
 FAILURE = JobFailure(
     FailureClass.HOST_MEMORY,
-    (
-        "job-worker-0 on gpu-3: container pytorch ended with exit code 137: it used more memory",
-    ),
+    ("job-worker-0 on gpu-3: container pytorch ended with exit code 137: it used more memory",),
     rank=1,
     exit_code=137,
     pod="job-worker-0",
@@ -81,7 +79,7 @@ def test_jobs_are_listed_with_their_age() -> None:
 
 
 def test_events_are_listed_with_the_newest_last() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {
             "reason": "B",
             "type": "Warning",
