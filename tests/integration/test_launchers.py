@@ -215,3 +215,43 @@ def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(n
         assert "ReadWriteMany" in errors
         assert "Traceback" not in errors
     assert not (nodes.folder / "here").exists(), "a run that never started leaves nothing"
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own watchdog is stopped with it: the other node notices the hang, and its torchrun ends it."""
+    (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
+    more = ("training.max_steps=100000", "monitoring.hang_seconds=4")
+    both = nodes.start(jobset(free_port()), *more, run_dirs=["frozen"] * 2)
+    nodes.wait_for_rows("frozen", both[0])
+    (worker,) = (pid for pid in descendants(both[1].pid) if b"LOCAL_RANK=" in environment_of(pid))
+    os.kill(worker, signal.SIGSTOP)
+    for code, errors in ended(both):
+        assert code == 1, errors
+    outcome = nodes.run("frozen")["outcome"]
+    assert outcome["status"] == "failed"
+    assert "nothing moved for" in outcome["reason"]
+    assert not Path(f"/proc/{worker}").exists()
+
+
+IMPATIENT = """
+import os
+if "LOCAL_RANK" not in os.environ:  # torchrun waits a minute for workers to end by themselves
+    from trainyard.training.runtime import torchrun_agent
+    torchrun_agent._LOOK_SECONDS, torchrun_agent._ALONE_SECONDS = 0.5, 1.0
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
+def environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
