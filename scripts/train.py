@@ -133,7 +133,8 @@ def launched(args: argparse.Namespace, argv: Sequence[str] | None, node: "Node",
     from trainyard.run.launch_environment import VARIABLES, launcher_options
 
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
-    logging.getLogger(__name__).info("starting %s", node.describe(processes))
+    if node.nodes > 1:
+        logging.getLogger("trainyard").info("starting %s", node.describe(processes))
     seconds = math.ceil(max(_SHUTDOWN_SECONDS, args.grace, 1.5 * grace_needed(args.run_dir)))
     return launch(
         [__file__, *(argv or sys.argv[1:])],

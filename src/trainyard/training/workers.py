@@ -20,9 +20,10 @@ _TORCHRUN_WAITS_SECONDS = 25
 
 def main() -> int:
     """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal came."""
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException, logger
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous.api import RendezvousError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
     from torch.distributed.launcher import api as launcher
     from torch.distributed.run import main as torchrun
 
@@ -32,6 +33,13 @@ def main() -> int:
         torchrun()
     except ChildFailedError as error:
         sys.stderr.writelines(f"{line}\n" for line in killed(error.failures))
+        return ExitCode.NO
+    except (DistError, RendezvousTimeoutError) as error:
+        sys.stderr.write(
+            "The nodes of this run did not all come together "
+            f"({(str(error) or type(error).__name__).splitlines()[0]}).\nSee that all of them run, and reach "
+            "the address where they meet. Nothing was started.\n"
+        )
         return ExitCode.NO
     except (LeftAloneError, RendezvousError):
         sys.stderr.write("The first node of this run has gone, so the workers of this one were ended.\n")
