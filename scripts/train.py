@@ -68,6 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
     if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
         world.end_if_joined(code)
+    if (
+        trackers := sys.modules.get("trainyard.training.run.trackers")
+    ) is not None and trackers.still_closing():
+        os._exit(code)
     return code
 
 
@@ -125,12 +129,13 @@ def processes_of(node: "Node", args: argparse.Namespace) -> int:
 def launched(args: argparse.Namespace, argv: Sequence[str] | None, node: "Node", *, processes: int) -> int:
     """Start the workers of this node, and return the exit code of the run."""
     from trainyard.gateways.torchrun import launch
-    from trainyard.run.identity import choose_run_id
+    from trainyard.run.identity import choose_run_id, grace_needed
     from trainyard.run.launch_environment import VARIABLES, launcher_options
 
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
-    logging.getLogger(__name__).info("starting %s", node.describe(processes))
-    seconds = max(_SHUTDOWN_SECONDS, math.ceil(args.grace))
+    if node.nodes > 1:
+        logging.getLogger("trainyard").info("starting %s", node.describe(processes))
+    seconds = math.ceil(max(_SHUTDOWN_SECONDS, args.grace, 1.5 * grace_needed(args.run_dir)))
     return launch(
         [__file__, *(argv or sys.argv[1:])],
         processes,

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,6 @@ def jobset(port: int) -> Environments:
     """A plain JobSet: Kubernetes gives the index, the author of the pod template the rest."""
     common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NNODES": "2"}
     return [{**common, "JOB_COMPLETION_INDEX": str(node)} for node in range(2)]
-
-
-def old_pytorchjob(port: int) -> Environments:
-    """An operator before `PET_*`."""
-    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    return [{**common, "RANK": str(node)} for node in range(2)]
 
 
 class Nodes:
@@ -159,27 +153,14 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     result.end()
 
 
-LAUNCHERS: dict[str, tuple[Callable[[int], Environments], int]] = {
-    "pytorchjob": (lambda port: pytorchjob(port, per_node="2"), 4),
-    "pytorchjob-auto": (lambda port: pytorchjob(port, per_node="auto"), 2),
-    "pytorchjob-elastic": (elastic_pytorchjob, 2),
-    "pytorchjob-old": (old_pytorchjob, 2),
-    "trainjob": (trainjob, 4),
-    "jobset": (jobset, 2),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_environment_alone_starts_one_run_over_two_nodes(nodes: Nodes, launcher: str) -> None:
-    environments, world = LAUNCHERS[launcher]
-    for code, errors in nodes.finish(environments(free_port()), run_dir=launcher):
+def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes) -> None:
+    for code, errors in nodes.finish(pytorchjob(free_port(), per_node="2"), run_dir="whole"):
         assert code == 0, errors
-    run = nodes.run(launcher)
+    run = nodes.run("whole")
     assert run["outcome"]["status"] == "succeeded"
-    assert run["hardware"]["world_size"] == world
-    assert run["hardware"]["local_world_size"] == world // 2
-    assert run["plan"]["samples_per_step"] == 2 * world
+    assert (run["hardware"]["world_size"], run["hardware"]["local_world_size"]) == (4, 2)
+    assert run["plan"]["samples_per_step"] == 8
 
 
 def test_a_contradiction_is_refused_before_torch_is_imported(nodes: Nodes) -> None:
@@ -194,9 +175,7 @@ def test_a_contradiction_is_refused_before_torch_is_imported(nodes: Nodes) -> No
 
 @pytest.mark.slow
 def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: Nodes) -> None:
-    both = nodes.start(
-        pytorchjob(free_port(), per_node="1"), "training.max_steps=100000", run_dirs=["stopped"] * 2
-    )
+    both = nodes.start(elastic_pytorchjob(free_port()), "training.max_steps=100000", run_dirs=["stopped"] * 2)
     nodes.wait_for_rows("stopped", both[0])
     both[1].send_signal(signal.SIGTERM)
     for code, errors in ended(both):
@@ -207,7 +186,11 @@ def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: N
 
 
 @pytest.mark.slow
-def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(nodes: Nodes) -> None:
+def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
     begun = nodes.start(trainjob(free_port(), per_node="1"), run_dirs=["here", "there"])
     for code, errors in ended(begun):
         assert code == 2, errors
@@ -215,3 +198,46 @@ def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(n
         assert "ReadWriteMany" in errors
         assert "Traceback" not in errors
     assert not (nodes.folder / "here").exists(), "a run that never started leaves nothing"
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own watchdog is stopped with it: the other node notices the hang, and its torchrun ends it."""
+    (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
+    more = ("training.max_steps=100000", "monitoring.hang_seconds=4")
+    both = nodes.start(jobset(free_port()), *more, run_dirs=["frozen"] * 2)
+    nodes.wait_for_rows("frozen", both[0])
+    (worker,) = (pid for pid in descendants(both[1].pid) if b"LOCAL_RANK=" in environment_of(pid))
+    os.kill(worker, signal.SIGSTOP)
+    for code, errors in ended(both):
+        assert code == 1, errors
+    outcome = nodes.run("frozen")["outcome"]
+    assert outcome["status"] == "failed"
+    assert "nothing moved for" in outcome["reason"]
+    assert not Path(f"/proc/{worker}").exists()
+
+
+IMPATIENT = """
+import os
+if "LOCAL_RANK" not in os.environ:  # torchrun waits a minute for workers to end by themselves
+    from trainyard.training.runtime import torchrun_agent
+    torchrun_agent._LOOK_SECONDS, torchrun_agent._ALONE_SECONDS = 0.5, 1.0
+else:  # a file of another node may show late
+    from trainyard.training.runtime import shared_directory
+    shared_directory._PATIENCE_SECONDS = 0.5
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
+def environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""

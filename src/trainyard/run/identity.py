@@ -3,6 +3,7 @@
 The facts (git, lock, data, hardware) are passed in; this module only arranges, writes and reads them.
 """
 
+import contextlib
 import os
 import re
 import secrets
@@ -13,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainyard import __version__
-from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.commands import made_by
 from trainyard.run.outside import parse_json, read_bytes
 from trainyard.run.whole_files import sha256_of_file, write_json_atomically
@@ -30,11 +31,13 @@ _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_LONGEST_GRACE_SECONDS = 86400.0
 _ABSENT = object()
 _NUMBERS = (
     *("created", "plan.epochs", "plan.parameters", "plan.flops_per_token", "hardware.peak_flops"),
     *(f"outcome.{name}" for name in ("first_loss", "final_loss", "validation_loss", "bits_per_byte")),
     *(f"outcome.{name}" for name in ("first_reward", "final_reward", "seconds", "tokens", "finished")),
+    *(f"outcome.{name}" for name in ("grace_seconds_needed", "seconds_since_signal")),
 )
 _WHOLE = (
     *("seed", "plan.steps", "plan.steps_per_epoch", "hardware.world_size", "hardware.local_world_size"),
@@ -100,6 +103,15 @@ def choose_run_id(
     if directory is None and (several or "LOCAL_RANK" in environment):
         raise ConfigError("Several processes must agree on one run: name it with --run-dir.")
     return new_run_id()
+
+
+def grace_needed(directory: Path | None) -> float:
+    """Return the seconds from a signal to the end that the last segment measured; 0 if there was none."""
+    with contextlib.suppress(OSError, TrainyardError):
+        if directory is not None:
+            outcome = read_run(directory / "run.json").get("outcome", {})
+            return min(float(outcome.get("grace_seconds_needed", 0.0)), _LONGEST_GRACE_SECONDS)
+    return 0.0
 
 
 def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

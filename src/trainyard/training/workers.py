@@ -2,21 +2,17 @@
 
 A worker that fails prints the reason itself. torchrun then adds a traceback and a table, which add nothing
 and hide the reason. Only a worker that was killed cannot report that itself. `gateways.torchrun` runs this
-program.
-
-torchrun waits up to five minutes for the torchrun of every other node once its own workers have ended. After
-a stop it does not: the node that was told to stop has left already, and the grace period is running.
+program; `torchrun_agent` is the part of torchrun that watches them.
 """
 
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ExitCode
+from trainyard.training.runtime.torchrun_agent import LeftAloneError, node_agent
 
 _TORCHRUN_WAITS_SECONDS = 25
 """A little less than the time that torchrun gives the others to end when one has failed."""
@@ -24,23 +20,29 @@ _TORCHRUN_WAITS_SECONDS = 25
 
 def main() -> int:
     """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal came."""
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException, logger
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
     from torch.distributed.launcher import api as launcher
     from torch.distributed.run import main as torchrun
 
-    class Agent(LocalElasticAgent):
-        def _exit_barrier(self) -> None:
-            if not stopped_early():
-                super()._exit_barrier()  # type: ignore[no-untyped-call]
-
     logger.addFilter(_is_news)
-    launcher.LocalElasticAgent = Agent  # type: ignore[attr-defined]
+    launcher.LocalElasticAgent = node_agent()  # type: ignore[attr-defined]
     try:
         torchrun()
     except ChildFailedError as error:
         sys.stderr.writelines(f"{line}\n" for line in killed(error.failures))
+        return ExitCode.NO
+    except (DistError, RendezvousTimeoutError) as error:
+        sys.stderr.write(
+            "The nodes of this run did not all come together "
+            f"({(str(error) or type(error).__name__).splitlines()[0]}).\nSee that all of them run, and reach "
+            "the address where they meet. Nothing was started.\n"
+        )
+        return ExitCode.NO
+    except (LeftAloneError, RendezvousError):
+        sys.stderr.write("The first node of this run has gone, so the workers of this one were ended.\n")
         return ExitCode.NO
     except SignalException:
         return ExitCode.NO
@@ -50,13 +52,6 @@ def main() -> int:
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether a record says more than that a worker failed or that the others are asked to end."""
     return not record.getMessage().startswith(("failed (exitcode", "Sending process"))
-
-
-def stopped_early() -> bool:
-    """Whether a worker of this node has written that the run stopped early with a checkpoint."""
-    folder = os.environ.get("TRAINYARD_EXIT_CODE_FOLDER")
-    files = Path(folder).glob("exit-code-*") if folder else ()
-    return any(path.read_text() == str(int(ExitCode.STOPPED)) for path in files)
 
 
 def killed(failures: Mapping[Any, Any]) -> Iterator[str]:

@@ -9,7 +9,9 @@ import pytest
 import torch.distributed.run
 from torch.distributed.elastic.multiprocessing.api import SignalException, logger
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousTimeoutError
 
+from trainyard.training.runtime.torchrun_agent import LeftAloneError
 from trainyard.training.workers import main
 
 
@@ -38,6 +40,15 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
             "Rank 0 (pid 100) was killed by SIGTERM.\n",
         ),
         (SignalException("stopped", signal.SIGTERM), ""),
+        (
+            RendezvousTimeoutError(),
+            "The nodes of this run did not all come together (RendezvousTimeoutError).\nSee that all of them "
+            "run, and reach the address where they meet. Nothing was started.\n",
+        ),
+        *(
+            (left, "The first node of this run has gone, so the workers of this one were ended.\n")
+            for left in (LeftAloneError(), RendezvousConnectionError("gone"))
+        ),
     ],
 )
 def test_only_a_worker_that_could_not_speak_is_spoken_of(

@@ -98,7 +98,8 @@ class _Session:
         weights = None if point and point.step else _weights(self._config)
         state = self._new_state(weights)
         run_id = open_records(request, point, self._found(state, weights))
-        with OutcomeRecorder(directory, state, self._length, tell=request.on_outcome) as recorder:
+        recorded = OutcomeRecorder(directory, state, self._length, tell=request.on_outcome, stop=stop)
+        with recorded as recorder:
             if point is not None:
                 show_work(listener, f"loading {point.path.name}")
                 load_checkpoint(point.path, state)

@@ -99,6 +99,7 @@ class Steps:
         self._saver.poll()
         if self._is_due(self._segment.config.checkpointing.save_steps):
             self._saver.save()
+        self._saver.tell_grace(self._slowest_step)
         if self._state.step < self._segment.length.steps:
             self._stop_if_asked()
 

@@ -1,8 +1,13 @@
 """When a run saves, what it keeps, and what it says of it: one save under way at most.
 
+After a signal it does only what leads to a checkpoint: it removes nothing, and begins no save for which the
+grace period has no time.
+
 How a checkpoint is written is `checkpoint_save`'s; when a step is due is the loop's.
 """
 
+import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,13 +18,16 @@ from trainyard.errors import CheckpointError, RecordError, StoppedError, Trainin
 from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint.checkpoint import SavedCheckpoint, SaveOrigin
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
-from trainyard.training.checkpoint.retention import remove_old_checkpoints
+from trainyard.training.checkpoint.retention import remove_old_checkpoints, whole_steps
 from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult, open_engine
 from trainyard.training.checkpoint.shards import Shares, fits, share_out
 from trainyard.training.run.run_context import RunContext
 
 _GUESS_SECONDS = 5.0
 """What a save is assumed to take before the first one was measured."""
+_ENDING_SECONDS = 2.0
+"""From the last checkpoint to the exit code: the outcome is written, the processes leave."""
+_logger = logging.getLogger(__name__)
 
 
 class Saver:
@@ -29,6 +37,8 @@ class Saver:
         self._parts = parts
         self._state = parts.state
         self._begun_step = parts.state.step if parts.state.step else None
+        self._whole_step = self._begun_step if self._begun_step in whole_steps(parts.directory) else None
+        """The step of the newest whole checkpoint; None if there is none yet."""
         self._engine: Engine = AtOnce()
         self._shares: Shares | None = None
         self._pending: PendingSave | None = None
@@ -37,6 +47,7 @@ class Saver:
         """Seconds that training waited for the save under way."""
         self._held_up = 0.0
         self._seconds = _GUESS_SECONDS
+        self._is_measured, self._grace_told = False, False
 
     @property
     def seconds(self) -> float:
@@ -60,13 +71,18 @@ class Saver:
     def stop(self) -> StoppedError:
         """Save this step, or only finish the save under way where the grace period has no time for both.
 
-        Returns what to raise: the run ends at the step that is saved.
+        Where it has no time for any save, the run ends at the newest whole checkpoint. Returns what to raise:
+        the run ends at the step that is saved.
         """
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
         if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
             self.finish()
             state.step, state.is_of_step = pending.step, False
             left = f" The grace period had no time left to save step {reached} too."
+        elif pending is None and self._whole_step not in (None, reached) and not self._has_time(1):
+            assert self._whole_step is not None
+            state.step, state.is_of_step = self._whole_step, False
+            left = f" The grace period had no time left to save step {reached}."
         else:
             self.save(wait=True)
         directory, stop = self._parts.directory, self._parts.stop
@@ -132,10 +148,36 @@ class Saver:
         finally:
             self._engine.close(at_once=not done)
 
+    def tell_grace(self, slowest_step: float) -> None:
+        """Once a save was measured, agree on what a stop takes; warn if the grace period is shorter."""
+        if not self._is_measured:
+            return
+        self._is_measured = False
+        stop = self._parts.stop
+        saves = self._seconds * (1 if isinstance(self._engine, AtOnce) else 2)
+        needed = max(self._parts.world.gather(slowest_step + saves + _ENDING_SECONDS))
+        stop.needed = max(needed, stop.needed or 0.0)
+        if stop.needed > stop.grace and not self._grace_told:
+            self._grace_told = True
+            self._parts.event(
+                "grace_too_short", grace_seconds=stop.grace, needed_seconds=round(stop.needed, 1)
+            )
+            if self._parts.world.is_main:
+                _logger.warning(
+                    "A stop takes up to %.0f s here (a step of %.1f s and saves of %.1f s), and the process "
+                    "is killed %.0f s after a signal. Set --grace, and terminationGracePeriodSeconds of the "
+                    "pod, to %.0fs or more",
+                    *(stop.needed, slowest_step, saves, stop.grace, math.ceil(1.5 * stop.needed)),
+                )
+
+    def _has_time(self, saves: int, seconds: float = 0.0) -> bool:
+        """Whether all processes can save so many times before they are killed."""
+        needed = saves * max(self._seconds, seconds)
+        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
+
     def _has_time_for_both(self, pending: PendingSave) -> bool:
         """Whether all processes can end the save under way and save once more, before they are killed."""
-        needed = 2 * max(self._seconds, pending.seconds)
-        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
+        return self._has_time(2, pending.seconds)
 
     def _begin(self, engine: Engine) -> None:
         parts, tensors = self._parts, self._state.tensors()
@@ -150,7 +192,7 @@ class Saver:
         if saved is None or self._pending is None:
             return
         step, self._pending = self._pending.step, None
-        self._seconds = max(saved.awaited_seconds, 0.1)
+        self._seconds, self._whole_step, self._is_measured = max(saved.awaited_seconds, 0.1), step, True
         self._parts.event(
             "checkpoint_saved",
             step=step,
@@ -163,7 +205,7 @@ class Saver:
         self._remove_up_to(step, remover)
 
     def _remove_up_to(self, newest: int, remover: Engine) -> None:
-        if not self._parts.world.is_main:
+        if not self._parts.world.is_main or self._parts.stop.reason is not None:
             return
         kept = self._parts.config.checkpointing
         remove = partial(

@@ -48,6 +48,8 @@ from trainyard.training.weights.starting_weights import load_weights, open_start
 from trainyard.training.weights.weight_source import WeightSource
 
 _PROMPT_TOKENS = 16
+_LEAVING_SECONDS = 3.0
+"""What is left of a grace period for the end of the process, once the trackers are closed."""
 
 
 def train(
@@ -116,22 +118,25 @@ class _Session:
         parallel, state = self._new_state(weights)
         run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
         parts = self._parts(run_id, parallel, state, watchers=(stop, listener))
-        tell = request.on_outcome
-        with OutcomeRecorder(directory, state, self._length, tell=tell, is_main=world.is_main) as recorder:
+        recorded = OutcomeRecorder(
+            directory, state, self._length, tell=request.on_outcome, stop=stop, is_main=world.is_main
+        )
+        # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
+        with ExitStack() as last, recorded as recorder:
             show_work(listener, f"loading {point.path.name}" if point else "opening the records")
             _resume(directory, state, point, world=world)
             if state.data_position is not None:
                 self.batches.restore(state.data_position)
-            with self._tracked(parts) as tracked:
-                facts = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
-                facts["compiles"] = config.compute.compile
-                listener.on_event("started", facts)
-                started()
-                with ended_when_hung(tracked, recorder, leave=request.leave):
-                    _run(tracked)
-                    with tracked.watchdog.slow_work(), tracked.working("writing a sample"):
-                        recorder.sample = _sample(request, parallel.model, self._device)
-                        show_sample(tracked.trackers, recorder.sample, state.step)
+            tracked = last.enter_context(self._tracked(parts))
+            facts = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
+            facts["compiles"] = config.compute.compile
+            listener.on_event("started", facts)
+            started()
+            with ended_when_hung(tracked, recorder, leave=request.leave):
+                _run(tracked)
+                with tracked.watchdog.slow_work(), tracked.working("writing a sample"):
+                    recorder.sample = _sample(request, parallel.model, self._device)
+                    show_sample(tracked.trackers, recorder.sample, state.step)
         return recorder.outcome
 
     def _resume_point(self) -> ResumePoint | None:
@@ -180,7 +185,7 @@ class _Session:
         try:
             yield replace(parts, trackers=trackers)
         finally:
-            close_trackers(trackers)
+            close_trackers(trackers, seconds=parts.stop.seconds_left() - _LEAVING_SECONDS)
 
     def _new_state(self, weights: WeightSource | None) -> tuple[Parallel, TrainingState]:
         parallel = put_on_devices(self._request.config, self._world, self._device)

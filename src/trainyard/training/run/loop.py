@@ -28,6 +28,8 @@ class Loop:
         self._step = TrainStep(parts, self._saver)
         self._metrics = RecordWriter(parts.directory.metrics_file) if parts.world.is_main else None
         self._slowest_step = 0.0
+        self._slowest_usual = 0.0
+        """Without the first step, which compiles and opens channels."""
 
     def run(self) -> None:
         """Train to the end. Raises StoppedError after an early stop with a good checkpoint."""
@@ -55,6 +57,8 @@ class Loop:
         self._parts.watchdog.step_done(seconds)
         if not self._slowest_step:  # the first one opened the channels
             record_fallback(self._parts)
+        else:
+            self._slowest_usual = max(self._slowest_usual, seconds)
         self._slowest_step = max(self._slowest_step, seconds)
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))
@@ -63,8 +67,11 @@ class Loop:
             self._write_profile()
         if self._state.step % self._parts.config.checkpointing.save_steps == 0:
             self._saver.save()
+        self._saver.tell_grace(self._slowest_usual)
 
     def _write_profile(self) -> None:
+        if self._parts.stop.since_signal() is not None:  # the grace period is for the checkpoint
+            return
         with self._parts.watchdog.slow_work():
             steps = self._parts.profile.write()
         if steps is not None:

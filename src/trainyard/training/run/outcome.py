@@ -18,6 +18,7 @@ from trainyard.run.records import append_event, read_rows
 from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint.state import TrainingState
 from trainyard.training.run.length import RunLength
+from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import peers_expected
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class OutcomeRecorder:
         length: RunLength,
         *,
         tell: Callable[[Mapping[str, Any]], None],
+        stop: StopRequest,
         is_main: bool = True,
     ) -> None:
         """Only the main process writes and tells; all processes gather a sharded state for its digests."""
@@ -41,6 +43,7 @@ class OutcomeRecorder:
         self._directory = directory
         self._state = state
         self._length = length
+        self._stop = stop
         self.sample: str | None = None
         self.outcome: dict[str, Any] = {}
 
@@ -117,8 +120,14 @@ class OutcomeRecorder:
             "tokens": self._state.tokens_seen(self._length.tokens_per_step),
             "seconds": round(self._state.seconds, 3),
             "sample": self.sample,
+            "grace_seconds_needed": _rounded(self._stop.needed),
+            "seconds_since_signal": _rounded(self._stop.since_signal()),
             "finished": time.time(),
         }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 def _reason(error: BaseException | None) -> str:

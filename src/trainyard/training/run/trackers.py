@@ -4,8 +4,10 @@ A tracker that cannot start or fails is dropped with a warning; it never ends a 
 """
 
 import logging
+import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +29,7 @@ _COMPARED = ("model", "training", "data", "compute")
 """The sections of the configuration that are shown as hyperparameters."""
 _COMPARED_BY = {"loss": "training loss", "val_loss": "validation loss", "tokens_per_second": "tokens/s"}
 """The figures shown beside the hyperparameters, by tag."""
+_CLOSING = "closing trackers"
 Scalar = bool | int | float | str
 
 
@@ -211,9 +214,29 @@ def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequenc
     )
 
 
-def close_trackers(trackers: Sequence[Tracker]) -> None:
-    for tracker in trackers:
-        tracker.close()
+def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) -> None:
+    """Close the trackers, for at most `seconds`: what is left of a grace period.
+
+    They are then left as they are (`still_closing`): W&B keeps what it could not send in its folder.
+    """
+
+    def close() -> None:
+        for tracker in trackers:
+            tracker.close()
+
+    if math.isinf(seconds):
+        close()
+        return
+    closing = threading.Thread(target=close, name=_CLOSING, daemon=True)
+    closing.start()
+    closing.join(max(0.0, seconds))
+    if closing.is_alive():
+        _logger.warning("the trackers were not closed within the grace period; `wandb sync` sends the rest")
+
+
+def still_closing() -> bool:
+    """Whether trackers were left before they were closed. They would hold up the end of the interpreter."""
+    return any(thread.name == _CLOSING for thread in threading.enumerate())
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -15,18 +15,18 @@ from pathlib import Path
 from trainyard.errors import ConfigError
 from trainyard.training.runtime.world import World
 
-_PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 20.0
 """A network file system may show a new file this late on other machines (NFS caches folders for seconds)."""
 _POLL_SECONDS = 0.1
 
 
-def require_shared(path: Path, world: World, *, patience: float = _PATIENCE_SECONDS) -> None:
+def require_shared(path: Path, world: World) -> None:
     """Raise ConfigError on all processes when one of them does not see the main process's folder `path`."""
     if world.size == 1:
         return
     with contextlib.ExitStack() as held:
         name = world.on_main(lambda: held.enter_context(_nonce(path)))
-        seen = _appears(path / name, patience)
+        seen = _appears(path / name, _PATIENCE_SECONDS)
         answers = enumerate(world.gather((seen, _host())))
         blind = [(rank, host) for rank, (sees, host) in answers if not sees]
     if not blind:

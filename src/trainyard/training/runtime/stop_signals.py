@@ -24,7 +24,10 @@ class StopRequest:
 
     def __init__(self, deadline: float | None = None, grace: float = math.inf) -> None:
         self.reason: str | None = None
-        self._deadline, self._grace = deadline, grace
+        self.grace = grace
+        self.needed: float | None = None
+        """Seconds that the slowest process takes from a signal to its end; None until a save was measured."""
+        self._deadline = deadline
         self._interrupts = 0
         self._signalled: float | None = None
 
@@ -44,7 +47,11 @@ class StopRequest:
         """What is left of the grace period; infinite without a signal."""
         if self._signalled is None:
             return math.inf
-        return self._grace - (time.monotonic() - self._signalled)
+        return self.grace - (time.monotonic() - self._signalled)
+
+    def since_signal(self) -> float | None:
+        """Seconds since the signal; None without one."""
+        return None if self._signalled is None else time.monotonic() - self._signalled
 
     def before_deadline(self, seconds: float) -> None:
         """Ask for a stop if fewer than `seconds` (a step and a save) are left before the deadline."""

@@ -7,9 +7,11 @@ group, so that their collectives never interleave with those of training.
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -199,13 +201,17 @@ def joined(
         with _others_expected(), no_long_wait(told_to_end):
             dist.init_process_group(backend, timeout=limit)
             world = _world(environment)
-    try:
+    with ExitStack() as leaving:
+        leaving.push(partial(_leave, world))
         yield world
-    except BaseException as error:
-        if world.size == 1 or isinstance(error, StoppedError):
-            dist.destroy_process_group()
-        raise
-    dist.destroy_process_group()
+
+
+def _leave(
+    world: World, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+) -> None:
+    """Destroy the groups, unless an error of this process alone may have brought it here."""
+    if world.size == 1 or error is None or isinstance(error, StoppedError):
+        dist.destroy_process_group()
 
 
 def end_if_joined(code: int) -> None:

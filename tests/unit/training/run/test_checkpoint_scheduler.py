@@ -25,7 +25,7 @@ from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
 from trainyard.run import digests
 from trainyard.run.checkpoint_manifest import describe_files, verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import read_run
+from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
 from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
@@ -36,6 +36,7 @@ from trainyard.training.checkpoint.shards import Written, share_out
 from trainyard.training.checkpoint.state import TrainingState
 from trainyard.training.checkpoint.writer_process import WriterProcess
 from trainyard.training.run import checkpoint_scheduler, step
+from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import ALONE, World
 
 Build = Callable[..., Config]
@@ -446,6 +447,65 @@ def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     assert ("state_sha256" in outcome) is (last == 5), "the tensors in memory are those of step 5"
     assert run_training(config)["state_sha256"] == whole["state_sha256"]
     assert numbers(directory.path) == numbers(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("left", "last"), [(4.9, 4), (5.1, 6)])
+def test_a_stop_without_time_for_a_save_ends_at_the_newest_whole_checkpoint(
+    tiny_config: Build,
+    run_training: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: Stop,
+    left: float,
+    last: int,
+) -> None:
+    """Each save seems to take five seconds."""
+    conclude = checkpoint_scheduler.Saver._conclude
+
+    def slow(self: checkpoint_scheduler.Saver, *args: Any) -> None:
+        conclude(self, *args)
+        self._seconds = 5.0
+
+    monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", slow)
+    config, directory = tiny_config(training={"validation_steps": None}), RunDirectory(tmp_path / "run")
+    whole = run_training(config, "whole")
+    asked = stop_after(6)
+    monkeypatch.setattr(asked["stop"], "seconds_left", lambda: left)
+    with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
+        run_training(config, **asked)
+    assert ("The grace period had no time left to save step 6." in str(stopped.value)) is (last == 4)
+    assert whole_steps(directory)[-1] == last
+    assert read_run(directory.run_file)["outcome"]["steps"] == last
+    assert run_training(config)["state_sha256"] == whole["state_sha256"]
+    assert numbers(directory.path) == numbers(tmp_path / "whole")
+
+
+def test_what_a_stop_takes_is_measured_recorded_and_compared_with_the_grace_period(
+    tiny_config: Build, run_training: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    long, short = StopRequest(grace=3600.0), StopRequest(grace=0.5)
+    for name, stop in (("long", long), ("short", short)):
+        outcome = run_training(tiny_config(), name, stop=stop)
+        assert stop.needed is not None
+        assert 2.0 <= stop.needed < 60
+        assert outcome["grace_seconds_needed"] == round(stop.needed, 1)
+        assert "seconds_since_signal" not in outcome
+        assert grace_needed(tmp_path / name) == outcome["grace_seconds_needed"]
+        assert len(events(tmp_path / name, "grace_too_short")) == (name == "short"), "it is said once"
+    assert "Set --grace, and terminationGracePeriodSeconds of the pod, to " in caplog.text
+    assert grace_needed(tmp_path / "nothing") == grace_needed(None) == 0.0
+
+
+def test_a_stop_removes_nothing(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    config = tiny_config(checkpointing={"keep_last": 1}, training={"validation_steps": None})
+    with pytest.raises(StoppedError):
+        run_training(config, **stop_after(5))
+    directory = RunDirectory(tmp_path / "run")
+    assert whole_steps(directory) == [4, 5], "the next segment removes it"
+    run_training(config)
+    assert whole_steps(directory) == [12]
 
 
 def never_done(patch: pytest.MonkeyPatch) -> None:

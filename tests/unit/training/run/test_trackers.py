@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from trainyard.training.run.trackers import (
     hyperparameters_of,
     open_trackers,
     show_sample,
+    still_closing,
 )
 
 ROW = {"step": 1, "loss": 2.0, "time": 3.0}
@@ -278,3 +281,26 @@ def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
     monkeypatch.setattr(trackers, "TensorBoardTracker", lambda *_: Failing("close"))
     with pytest.raises(StoppedError, match="step 2"):
         run_training(tiny_config(monitoring={"tensorboard": True}), **stop_after(2))
+
+
+def test_trackers_that_take_too_long_are_left_within_the_grace_period(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The end of the process must not wait for them either."""
+    go_on, closed = threading.Event(), list[str]()
+
+    class Slow:
+        def close(self) -> None:
+            go_on.wait(60)
+            closed.append("slow")
+
+    trackers: Any = [Slow()]
+    begun = time.monotonic()
+    close_trackers(trackers, seconds=0.1)
+    assert time.monotonic() - begun < 30
+    assert still_closing()
+    assert "not closed within the grace period" in caplog.text
+    go_on.set()
+    close_trackers(trackers, seconds=30)
+    assert closed == ["slow", "slow"]
+    assert not still_closing()

@@ -1,0 +1,72 @@
+"""Change how torchrun watches the workers of a node in a run over several nodes.
+
+torchrun waits up to five minutes for the torchrun of every other node once its own workers have ended. After
+a stop it does not: the node that was told to stop has left already, and the grace period is running.
+
+torchrun watches its own workers only. Where the first node has gone, this ends workers that do not notice it:
+they would hold their GPUs until someone deletes the pod.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ExitCode
+
+_LOOK_SECONDS = 5.0
+_ALONE_SECONDS = 60.0
+"""Workers end by themselves within this time of the first node's end: they lose it, or save and stop."""
+
+
+class LeftAloneError(Exception):
+    """The first node has gone, and the workers of this one have not noticed."""
+
+
+def node_agent() -> type[Any]:
+    """Return torchrun's agent with the two changes named above."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    class Agent(LocalElasticAgent):
+        _looked = _gone_since = 0.0
+
+        def _monitor_workers(self, worker_group: Any) -> Any:
+            result = super()._monitor_workers(worker_group)
+            if worker_group.group_world_size > 1 and result.state.name == "HEALTHY":
+                self._require_first_node()
+            return result
+
+        def _require_first_node(self) -> None:
+            now = time.monotonic()
+            if now - self._looked < _LOOK_SECONDS:
+                return
+            self._looked = now
+            if _answers(self._store):
+                self._gone_since = 0.0
+                return
+            self._gone_since = self._gone_since or now
+            if now - self._gone_since > _ALONE_SECONDS:
+                self._shutdown()
+                raise LeftAloneError
+
+        def _exit_barrier(self) -> None:
+            if not stopped_early():
+                super()._exit_barrier()  # type: ignore[no-untyped-call]
+
+    return Agent
+
+
+def _answers(store: Any) -> bool:
+    """Whether the first node still serves the store, in which the nodes have met."""
+    try:
+        store.check(["trainyard-is-there"])
+    except RuntimeError:  # torch.distributed.DistError is one
+        return False
+    return True
+
+
+def stopped_early() -> bool:
+    """Whether a worker of this node has written that the run stopped early with a checkpoint."""
+    folder = os.environ.get("TRAINYARD_EXIT_CODE_FOLDER")
+    files = Path(folder).glob("exit-code-*") if folder else ()
+    return any(path.read_text() == str(int(ExitCode.STOPPED)) for path in files)
