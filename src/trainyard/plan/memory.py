@@ -157,9 +157,7 @@ def _at_feed_forward(work: Workload, *, left: int) -> MemoryParts:
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block),
         activations=work.tokens * (_kept_in(work, left) + _computed_again(work)),
-        workspace=work.tokens * held
-        + _lasting_workspace(work)
-        + _gathered_block(work, count.feed_forward),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work, count.feed_forward),
     )
 
 
@@ -178,9 +176,7 @@ def _at_attention(work: Workload, *, left: int) -> MemoryParts:
         gradients=_gradients(work, so_far=done + count.feed_forward),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block - count.feed_forward),
         activations=work.tokens * kept,
-        workspace=work.tokens * held
-        + _lasting_workspace(work)
-        + _gathered_block(work, count.block),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work, count.block),
     )
 
 

@@ -1,11 +1,12 @@
 """One step among 32 processes, of which torch's fake process group lets one exist: where every shard lies.
 
-The fake group sends nothing, so the values are meaningless; placements, shapes and the course of a step are real.
+The fake group sends nothing, so that the values mean nothing. Placements, shapes and the order of calls are
+those of a real run.
 """
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -61,9 +62,7 @@ def config(*, dtype: str = "float32", **compute: Any) -> Config:
 def meshes() -> list[dict[str, Any]]:
     """Every product of replicas, shards and cuts over 32 processes."""
     fits = [(r, t) for r, t in product(REPLICAS, TENSOR) if SIZE % (r * t) == 0]
-    return [
-        {"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits
-    ]
+    return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
 
 
 def named(mesh: dict[str, Any]) -> str:
@@ -127,7 +126,7 @@ def require_no_whole_gradient(model: torch.nn.Module) -> None:
         group
         for module in model.modules()
         if hasattr(module, "_get_fsdp_state")
-        for group in module._get_fsdp_state()._fsdp_param_groups
+        for group in cast(Any, module)._get_fsdp_state()._fsdp_param_groups
     ]
     assert groups
     assert all(p.unsharded_accumulated_grad is None for group in groups for p in group.fsdp_params)

@@ -1,4 +1,4 @@
-"""The planned memory of FSDP with accumulation against what a process really allocates, of many that do not exist.
+"""The planned memory of FSDP with accumulation, against what one of several processes really allocates.
 
 Torch's fake process group sends nothing, but one process shards, gathers and reduces as among 2 or 8. Unlike
 gloo's threads it releases all memory where torch's profiler sees it, so that the figures are exact.
@@ -6,6 +6,7 @@ gloo's threads it releases all memory where torch's profiler sees it, so that th
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def measured(config: Config, world: World) -> tuple[int, int]:
 
 def read_timeline(profile: torch.autograd.profiler.profile) -> tuple[int, int]:
     live, peak, at_optimizer = 0, 0, 0
-    events = profile.kineto_results.events()
+    events: list[Any] = profile.kineto_results.events()  # type: ignore[union-attr]
     rows = [(e.start_ns(), e.nbytes() if e.name() == "[memory]" else 0, e.name()) for e in events]
     for _, change, name in sorted(rows):
         live += change
