@@ -141,7 +141,12 @@ def test_the_files_are_what_the_list_says_now() -> None:
 
 
 def test_cfn_lint_finds_nothing() -> None:
-    line = [TOOLS / "cfn-lint", "--non-zero-exit-code", "informational", FOLDER / "cloudformation.yaml"]
+    line: list[str | Path] = [
+        TOOLS / "cfn-lint",
+        "--non-zero-exit-code",
+        "informational",
+        FOLDER / "cloudformation.yaml",
+    ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
