@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 
 MOST_BYTES = 256 << 20
 """Of one log; of a longer one the end is read."""
@@ -66,15 +66,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def text_of(path: Path) -> str:
     """The text of a log, of any bytes. Raises ConfigError for one that cannot be read."""
+    from trainyard.run.outside import open_regular
+
     if str(path) == "-":
         return sys.stdin.buffer.read().decode(errors="replace")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - MOST_BYTES))
             return file.read().decode(errors="replace")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; name the log of the run") from None
+    except (FileNotFoundError, DamagedFileError) as error:
+        raise ConfigError(f"{error}; name the log of a run") from None
 
 
 if __name__ == "__main__":

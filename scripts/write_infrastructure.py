@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.infrastructure import cloudformation, terraform
     from trainyard.run.commands import script_command
-    from trainyard.run.whole_files import write_bytes_atomically
+    from trainyard.run.whole_files import make_folder, write_bytes_atomically
 
     texts = {
         FOLDER / "cloudformation.yaml": cloudformation.text(),
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command_line = script_command("write_infrastructure.py")
         raise CheckFailedError(f"Not current: {names}. Run {command_line} and commit the result.")
     for path, text in stale.items() if not args.dry_run else ():
-        (args.root / path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((args.root / path).parent)
         write_bytes_atomically(args.root / path, text.encode())
     done = "would be written" if args.dry_run else "written"
     output.announce("generated", f"{names} {done}" if stale else f"{len(texts)} files are current", "ok")

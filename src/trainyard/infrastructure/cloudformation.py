@@ -65,6 +65,7 @@ def _parameter(choice: Choice) -> dict[str, Any]:
             found |= {"MinValue": choice.lowest, "MaxValue": choice.highest} if choice.highest else {}
         case list():
             found |= {"Type": "CommaDelimitedList", "Default": ""}
+            found |= {"AllowedPattern": f"^({choice.pattern.strip('^$')})?$"}  # of each element
         case _:
             found |= {"Default": choice.default, "AllowedPattern": choice.pattern}
     return found

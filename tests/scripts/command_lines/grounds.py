@@ -45,6 +45,7 @@ FILES = {
     "lock.txt": f"numpy==1.0 \\\n    --hash=sha256:{'a' * 64}\n",
     "kubeconfig.json": json.dumps(KUBECONFIG),
     "notes.md": "Notes.\n",
+    "buildspec.yml": "version: 0.2\nphases:\n  build:\n    commands: [make]\n",
     "side/scripts/train.py": "",
     "side/scripts/prepare_data.py": "",
     "context/Dockerfile": "FROM scratch\nARG KEY=1\nUSER 1\n",
@@ -87,6 +88,9 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "files": lambda grounds: str(grounds.path / "config.yaml"),
     "head": lambda grounds: str(grounds.path / "side"),
     "job": lambda _: "llama",
+    "buildspec": lambda grounds: str(grounds.path / "buildspec.yml"),
+    "events": lambda grounds: str(grounds.path / "notes.md"),
+    "log": lambda grounds: str(grounds.path / "notes.md"),
     "kubeconfig": lambda grounds: str(grounds.path / "kubeconfig.json"),
     "lock": lambda grounds: str(grounds.path / "lock.txt"),
     "manifest": lambda _: "manifests/run-1-manifest.json",
@@ -120,6 +124,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
 FOR_ONE = {("manage_training_job", "command"): "status"}
 """A script and an option -> what can be given for it there."""
 BESIDE = {
+    "check_buildspec": ("buildspec",),
     "check_configs": ("files",),
     "check_environment": ("lock", "run_dir"),
     "check_licences": ("locks",),

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from trainyard.infrastructure.settings import Account, settings_for, wanted
 from trainyard.infrastructure.values import Settings
 
 FOLDER = Path(__file__).resolve().parents[3] / "infrastructure"
+TOOLS = Path(sys.executable).parent
 ACCOUNT = Account("123456789012", "us-west-2")
 SUBJECT = "repo:me/lab:environment:training"
 CHOSEN: dict[str, dict[str, Any]] = {
@@ -135,6 +138,33 @@ def test_a_condition_decides_the_same_at_both_doors(chosen: dict[str, Any]) -> N
 def test_the_files_are_what_the_list_says_now() -> None:
     assert (FOLDER / "cloudformation.yaml").read_text() == cloudformation.text()
     assert (FOLDER / "terraform" / "main.tf").read_text() == terraform.text()
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    line: list[str | Path] = [
+        TOOLS / "cfn-lint",
+        "--non-zero-exit-code",
+        "informational",
+        FOLDER / "cloudformation.yaml",
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_shellcheck_finds_nothing_in_the_script() -> None:
+    line = [TOOLS / "shellcheck", FOLDER / "setup-codebuild.sh"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", [choice.name for choice in CHOICES if choice.pattern])
+def test_the_template_refuses_what_the_script_refuses(name: str) -> None:
+    """The patterns are the same; a list's is asked of each element, and its default is no element."""
+    pattern = template()["Parameters"][name]["AllowedPattern"]
+    for chosen, _ in WRONG:
+        for value in chosen.get(name, []) if name == "Subjects" else [chosen.get(name, "")]:
+            if name in chosen and value not in (SUBJECT, "a" * 27):
+                assert not re.fullmatch(pattern.strip("^$"), value), value
 
 
 def test_what_holds_data_survives_the_stack() -> None:

@@ -56,8 +56,8 @@ class BuildProject:
             self._call("codebuild", operation, projectName=p["Name"], filterGroups=groups)
         except ServiceError as error:
             raise ServiceError(
-                f"{error}\nCodeBuild must be connected to GitHub first: Settings, Connections. "
-                "Then run this again."
+                f"{error}\nCodeBuild must be connected to GitHub first: in its console, Manage default "
+                "source credential. Then run this again."
             ) from None
 
     def _patiently(self, operation: str, p: dict[str, Any]) -> None:

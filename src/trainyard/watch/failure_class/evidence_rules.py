@@ -273,7 +273,7 @@ PROGRESS = tuple(
     for pattern in (
         r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d+)",
         r"(\d+)/\d+ \[[\d:]+<",
-        r"(?i)\bepoch\b[\s\"']*[:=]?\s*(\d+)",
+        r"(?i)\bepoch\b[\s\"']*[:=]?\s*(\d+(?:\.\d+)?)",
     )
 )
 """A training that goes on: the first that matches counts its steps, or its epochs."""
@@ -283,7 +283,7 @@ EXCEPTION = re.compile(
 )
 """The last line of a traceback: a class, a colon, a message."""
 OF_ANOTHER = re.compile(
-    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|CUDA error|cuBLAS|worker|peer|aborted"
+    r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|cuda|cublas|cudnn|nvml|worker|peer|aborted"
 )
 """Messages of exceptions that report what happened elsewhere, or on the GPU: not a mistake of the program."""
 LAUNCHER_EXCEPTIONS = frozenset(
@@ -305,9 +305,11 @@ LAUNCHER_EXCEPTIONS = frozenset(
         "EOFError",
         "ActorDiedError",
         "PermissionError",
+        "FileNotFoundError",
         "OSError",
         "WorkerCrashedError",
         "RayTaskError",
     }
 )
-"""Exceptions that report the end of another process or of a connection: they say nothing of the cause."""
+"""Exceptions that report the end of another process or of a connection, or that a file is not there, which
+may be the fault of the data, the configuration or the code: they say nothing of the cause."""

@@ -121,7 +121,7 @@ def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplana
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     nearest = min((each.rule.nearness for each in found), default=None)
     if nearest is None or (nearest is Nearness.AFTERMATH and exit_code == _STOPPED):
-        return _by_exit_code(exit_code)
+        return _by_exit_code(exit_code, logs)
     if nearest is Nearness.RAISED:
         found = _without_later_exceptions(found)
         nearest = min(each.rule.nearness for each in found)
@@ -136,7 +136,7 @@ def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplana
     return LogExplanation(rule.klass, shown, heals)
 
 
-def _by_exit_code(exit_code: int | None) -> LogExplanation:
+def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
     """What an exit code alone says, which is little: 137 is a lack of memory, an eviction or a person."""
     if exit_code == _STOPPED:
         said = "exit code 75: it stopped early with a good checkpoint"
@@ -148,7 +148,16 @@ def _by_exit_code(exit_code: int | None) -> LogExplanation:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
         by = f", which is signal {signal}" if 0 < signal < 65 else ""
         said += f"; exit code {exit_code}{by} alone does not either"
-    return LogExplanation(LogClass.UNKNOWN, (said,), False)
+    return LogExplanation(LogClass.UNKNOWN, (said, *_last_lines(logs)), False)
+
+
+def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
+    """Where each log ends: no evidence, but where a person begins to read."""
+    for log in logs[:_SHOWN]:
+        written = [(number, line) for number, line in enumerate(log.lines, 1) if line.strip()]
+        if written:
+            number, line = written[-1]
+            yield f"{log.name}:{number}: the last line: {line.strip()[:_SHOWN_LETTERS]}"
 
 
 def _first_of_each_log(evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -205,7 +214,7 @@ def _last_sign_of_life(log: LogText) -> int:
     """The line before which nothing ended the training: several higher steps were logged from there on."""
     found = ((number, _step_on(line)) for number, line in enumerate(log.lines))
     steps = [(number, step) for number, step in found if step is not None]
-    highest_later: list[int] = []
+    highest_later: list[float] = []
     for number, step in reversed(steps):
         if not highest_later or step < highest_later[-1]:
             highest_later.append(step)
@@ -214,9 +223,9 @@ def _last_sign_of_life(log: LogText) -> int:
     return 0
 
 
-def _step_on(line: str) -> int | None:
+def _step_on(line: str) -> float | None:
     found = next((match for pattern in PROGRESS if (match := pattern.search(line))), None)
-    return int(found[1][:18]) if found else None
+    return float(found[1][:18]) if found else None
 
 
 def _lines_of_earlier_life(log: LogText) -> set[int]:

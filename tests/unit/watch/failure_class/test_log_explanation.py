@@ -183,6 +183,13 @@ CASES: dict[str, tuple[str, str]] = {
     "our own weights": ("nan", f"{steps(1, 4)}\nStep 5: model.layers.3.weight is not finite after the optimizer step; it is not saved."),
     "our own loss": ("nan", "Step 5: the loss is not finite in epoch 1, batch 5. Lower training.learning_rate"),
     "refused once, trained on by epochs": ("unknown", "AccessDenied: PutObject\n" + "\n".join(f"Epoch {n}: loss 2" for n in range(9))),
+    "refused once, trained on by parts of epochs": (
+        "unknown",
+        "wandb: ERROR api_key not configured (no-tty)\n" + "\n".join(f"{{'loss': 2.1, 'epoch': {n / 10}}}" for n in range(9)),
+    ),
+    "a file that is not there": ("unknown", trace("FileNotFoundError: [Errno 2] No such file or directory: 'train.bin'")),
+    "no gpu": ("unknown", trace("RuntimeError: No CUDA GPUs are available")),
+    "cudnn": ("unknown", trace("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")),
     "memory that was found after all": ("unknown", f"{OOM}\nretrying with a smaller batch\n{steps(1, 9)}"),
     "an old driver that only warns": ("unknown", "UserWarning: Warning: the NVIDIA driver on your system is too old, using CPU"),
     "an exit in a hang": ("nccl-timeout", f"worker 3 exited with code 0\n{WATCHDOG}"),
@@ -273,6 +280,12 @@ def test_in_one_log_the_first_cause_decides() -> None:
 )  # fmt: skip
 def test_an_exit_code_alone_says_little(code: int | None, klass: str) -> None:
     assert str(explained(steps(1, 9), code).klass) == klass
+
+
+def test_unknown_shows_where_the_log_ends() -> None:
+    found = explained("one\nSegmentation fault (core dumped)\n\n", 139)
+    assert "signal 11" in found.evidence[0]
+    assert found.evidence[1] == "train.log:2: the last line: Segmentation fault (core dumped)"
 
 
 def test_an_exit_code_does_not_hide_the_cause() -> None:
