@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "manage_training_job.
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One node whose pods run, with this machine's own root as the image."""
+    """Two nodes whose pods run, with this machine's own root as the image."""
     sys.path.insert(0, str(kit() / "node"))
     module = importlib.import_module("real_node")
     try:
@@ -36,7 +36,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     except module.Unavailable as error:
         pytest.skip(str(error))
     directory = tmp_path_factory.mktemp("nodes")
-    with module.RealCluster(directory / "cluster", real_nodes=1) as cluster:
+    with module.RealCluster(directory / "cluster", real_nodes=2) as cluster:
         cluster.load_image(IMAGE, layers=["/"])
         cluster.load_init_image()
         with operator("training-operator", cluster, directory) as running:
@@ -261,12 +261,12 @@ def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nod
 
 def test_a_node_that_is_lost_is_told_and_the_job_goes_on_without_it(nodes: World) -> None:
     """Last, since it ends a node: its pod stays Terminating until the Node is deleted."""
-    spare = nodes.plane.add_real_nodes(1, prefix="spare", labels={"pool": "spare"})[0]
-    nodes.plane.load_image(IMAGE, layers=["/"])
-    nodes.plane.load_init_image()
+    spare = nodes.plane.nodes["real-1"]
+    nodes.plane.kubectl("label", "node", spare.name, "pool=spare")
     body = job("loses", "[ $RANK = 0 ] && sleep 150 && exit 0; sleep 600", workers=1)
-    worker = body["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    worker["nodeSelector"] = {"pool": "spare"}
+    replicas = body["spec"]["pytorchReplicaSpecs"]
+    replicas["Master"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "real-0"}
+    replicas["Worker"]["template"]["spec"]["nodeSelector"] = {"pool": "spare"}
     nodes.create("pytorchjob", body)
     nodes.running("loses", 2)
     seen: list[JobState] = []
