@@ -74,6 +74,7 @@ class Saver:
         Where it has no time for any save, the run ends at the newest whole checkpoint. Returns what to raise:
         the run ends at the step that is saved.
         """
+        self._share_signal()
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
         if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
             self.finish()
@@ -147,6 +148,12 @@ class Saver:
                     self._conclude(self._pending.finish_alone(), AtOnce())
         finally:
             self._engine.close(at_once=not done)
+
+    def _share_signal(self) -> None:
+        """Let the grace period of one process be that of all."""
+        since = [seconds for seconds in self._parts.world.gather(self._parts.stop.since_signal()) if seconds]
+        if since:
+            self._parts.stop.signalled_ago(max(since))
 
     def tell_grace(self, slowest_step: float) -> None:
         """Once a save was measured, agree on what a stop takes; warn if the grace period is shorter."""

@@ -53,6 +53,11 @@ class StopRequest:
         """Seconds since the signal; None without one."""
         return None if self._signalled is None else time.monotonic() - self._signalled
 
+    def signalled_ago(self, seconds: float) -> None:
+        """Take over the signal that another process of the run got, so that this one hurries too."""
+        if self._signalled is None:
+            self._signalled = time.monotonic() - seconds
+
     def before_deadline(self, seconds: float) -> None:
         """Ask for a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
         if self._deadline is not None and time.monotonic() + seconds >= self._deadline and not self.reason:

@@ -7,7 +7,7 @@ group, so that their collectives never interleave with those of training.
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -122,8 +122,9 @@ class World:
             result = work()
         except (TrainyardError, OSError) as failure:
             error = failure
-        with _collectives_wait(timedelta(hours=_PREPARATION_HOURS)):
-            errors = self.gather(error)
+        dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
+        errors = self.gather(error)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
         first = error or next((other for other in errors if other is not None), None)
         if first is not None:
             raise first
@@ -251,17 +252,13 @@ def _world(environment: Mapping[str, str]) -> World:
     return World(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), control)
 
 
-def collectives_wait_for_ever() -> AbstractContextManager[None]:
+@contextmanager
+def collectives_wait_for_ever() -> Iterator[None]:
     """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
 
     The death of a process is still noticed: its connections close, and torchrun ends the other processes.
     """
-    return _collectives_wait(timedelta(days=_FOR_EVER_DAYS))
-
-
-@contextmanager
-def _collectives_wait(limit: timedelta) -> Iterator[None]:
-    _limit_collectives(limit)
+    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
     try:
         yield
     finally:

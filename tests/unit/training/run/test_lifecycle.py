@@ -262,6 +262,17 @@ def test_the_grace_period_counts_from_the_first_signal(
         assert stop.seconds_left() == 30 - passed
 
 
+def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainyard.training.runtime.stop_signals.time.monotonic", lambda: 100.0)
+    stop = StopRequest(grace=30)
+    assert stop.since_signal() is None
+    for seconds in (12.0, 20.0):
+        stop.signalled_ago(seconds)
+        assert (stop.since_signal(), stop.seconds_left()) == (12.0, 18.0)
+
+
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
     for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
         stop = StopRequest.after(seconds, gone=gone, grace=30)
