@@ -12,6 +12,7 @@ Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,12 +35,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     lock = "what the image installs; default: requirements-training.txt"
     parser.add_argument("--lock", type=arguments.path, default=LOCK, metavar="FILE", help=lock)
     parser.add_argument("--instance-type", default="", metavar="TYPE", help="what it is to run on")
-    parser.add_argument("--driver", default="", metavar="VERSION", help="of NVIDIA, on the machine")
+    parser.add_argument(
+        "--driver", type=driver, default="", metavar="VERSION", help="of NVIDIA, on the machine"
+    )
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
     parser.add_argument("--fix", action="store_true", help="change the lines for which there is one answer")
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
+
+
+def driver(text: str) -> str:
+    """The version of a driver, as nvidia-smi shows it."""
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", text):
+        shown = arguments.shown(text)
+        raise argparse.ArgumentTypeError(f"{shown} is no version of a driver such as 570.86 or 580.65.06")
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
