@@ -52,6 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
     )
+    what.add_argument("--commit", default="", metavar="SHA", help="of the source, where git does not know it")
     what.add_argument("--expect-content", metavar="DIGEST", help="refuse to build anything else")
     where.add_argument(
         "--builder", choices=("codebuild", "local"), default="codebuild", help="default: codebuild"
@@ -99,8 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = BuildOptions(
         args.image or "", args.platform, args.target, args.build_arg, args.max_context * 1000**2
     )
+    git = {"commit": args.commit} if args.commit else git_facts(args.context)
     requests = [
-        plan_build(args.context, file, options, files=context_files, git=git_facts(args.context))
+        plan_build(args.context, file, options, files=context_files, git=git)
         for file in args.dockerfile or [args.context / "Dockerfile"]
     ]
     require_different_names([request.image for request in requests])

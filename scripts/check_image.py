@@ -29,10 +29,11 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.gateways.images.local_builder import LocalBuilder
+    from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
     from trainyard.image.release.check_levels import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
+LOCK = "requirements-training.txt"
 PROBE = ROOT / "docker" / "probe" / "container_probe.py"
 _logger = logging.getLogger("trainyard.check_image")
 
@@ -46,8 +47,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
     parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help="who runs it")
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
-    lock = ROOT / "requirements-training.txt"
-    parser.add_argument("--lock", type=arguments.path, default=lock, metavar="FILE", help="what it must hold")
+    lock = "what it holds; may be repeated; default: the locks that were copied into it"
+    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument("--max-size", type=arguments.positive, default=25, metavar="GB", help="default: 25")
     parser.add_argument("--python", default="python", metavar="COMMAND", help="in the image; default: python")
     parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
@@ -100,18 +101,20 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
             archive = Path(folder) / "image.tar"
             builder.save(args.image, archive)
             answers.append(judge_layers(secrets_in_layers(archive, secret_in, head_bytes=HEAD_BYTES)))
-    return [*answers, *probe(args, builder, facts.architecture)]
+    return [*answers, *probe(args, builder, facts)]
 
 
-def probe(args: argparse.Namespace, builder: "LocalBuilder", architecture: str) -> "list[Answer]":
+def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """The checks that run in a container."""
+    from trainyard.image.building.build_request import LOCKS_LABEL
     from trainyard.image.release.check_levels import MODEL, linux_markers, probe_answers, probe_request
     from trainyard.machine.package_lock import read_pins
     from trainyard.run.outside import read_named_text
 
-    pins = read_pins(read_named_text(args.lock, "Name the lock with --lock FILE."))
-    linux = linux_markers(architecture)
-    packages = {pin.name: pin.version for pin in pins if pin.applies(linux)}
+    paths = args.lock or [ROOT / name for name in facts.labels.get(LOCKS_LABEL, LOCK).split()]
+    texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]
+    linux = linux_markers(facts.architecture)
+    packages = {pin.name: pin.version for text in texts for pin in read_pins(text) if pin.applies(linux)}
     asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python, "-", json.dumps(asked)]

@@ -12,6 +12,7 @@ Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,21 +26,30 @@ if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import Declared
     from trainyard.image.conflict.finding import Finding, Machine
 
-LOCK = Path(__file__).resolve().parents[1] / "requirements-training.txt"
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements-training.txt"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--dockerfile", type=arguments.path, required=True, metavar="FILE")
-    lock = "what the image installs; default: requirements-training.txt"
-    parser.add_argument("--lock", type=arguments.path, default=LOCK, metavar="FILE", help=lock)
+    lock = "what it installs; may be repeated; default: the requirements-*.txt that it copies"
+    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument("--instance-type", default="", metavar="TYPE", help="what it is to run on")
-    parser.add_argument("--driver", default="", metavar="VERSION", help="of NVIDIA, on the machine")
+    parser.add_argument("--driver", type=driver, metavar="VERSION", help="of NVIDIA, on the machine")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
     parser.add_argument("--fix", action="store_true", help="change the lines for which there is one answer")
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
+
+
+def driver(text: str) -> str:
+    """The version of a driver, as nvidia-smi shows it."""
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", text):
+        shown = arguments.shown(text)
+        raise argparse.ArgumentTypeError(f"{shown} is no version of a driver such as 570.86 or 580.65.06")
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,18 +62,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     name, machine = str(args.dockerfile), machine_of(args)
     before = read_named_text(args.dockerfile, "Name the Dockerfile with --dockerfile FILE.")
-    lock = read_named_text(args.lock, "Name the lock with --lock FILE.")
+    locks = locks_for(args, before)
     after = before
     if args.fix:
-        after = fix(before, lambda text: judge(declared_by(args, text, lock), machine), file=name)
+        after = fix(before, lambda text: judge(declared_by(args, text, locks), machine), file=name)
     difference = diff_of(before, after, name)
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
-    declared = declared_by(args, after, lock)
+    declared = declared_by(args, after, locks)
     return tell(args, declared, judge(declared, machine), difference)
 
 
-def declared_by(args: argparse.Namespace, text: str, lock: str) -> "Declared":
+def locks_for(args: argparse.Namespace, text: str) -> list[tuple[str, str]]:
+    """Name and text of each lock of the image."""
+    from trainyard.image.context.dockerfile import locks_of, parse_dockerfile
+    from trainyard.run.outside import read_named_text
+
+    copied = [ROOT / name for name in locks_of(parse_dockerfile(text, str(args.dockerfile)))]
+    paths = args.lock or [path for path in copied if path.is_file()] or [LOCK]
+    return [(str(path), read_named_text(path, "Name a lock with --lock FILE.")) for path in paths]
+
+
+def declared_by(args: argparse.Namespace, text: str, locks: "Sequence[tuple[str, str]]") -> "Declared":
     from trainyard.image.building.build_request import parse_build_args
     from trainyard.image.conflict.declared_versions import declare, locked_packages
     from trainyard.image.context.dockerfile import parse_dockerfile
@@ -71,7 +91,12 @@ def declared_by(args: argparse.Namespace, text: str, lock: str) -> "Declared":
     name = str(args.dockerfile)
     known = parse_dockerfile(text, name).arguments
     given = parse_build_args(args.build_arg, known)
-    return declare(parse_dockerfile(text, name, given), name, locked_packages(lock), str(args.lock))
+    packages = {
+        package: (version, line, lock)
+        for lock, content in locks
+        for package, (version, line) in locked_packages(content).items()
+    }
+    return declare(parse_dockerfile(text, name, given), name, packages)
 
 
 def machine_of(args: argparse.Namespace) -> "Machine":
@@ -79,7 +104,7 @@ def machine_of(args: argparse.Namespace) -> "Machine":
     from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, has_rdma, version
     from trainyard.plan.instances import find_instance
 
-    driver = version(args.driver)
+    driver = version(args.driver or "")
     if not args.instance_type:
         return Machine(driver=driver)
     found = find_instance(args.instance_type)

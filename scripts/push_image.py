@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainyard.image.release.tag_strategy import Tag
 
 ROOT = Path(__file__).resolve().parents[1]
+LOCK = "requirements-training.txt"
 _logger = logging.getLogger("trainyard.push_image")
 
 
@@ -47,8 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what answers")
     parser.add_argument("--commit", default="", metavar="SHA", help="where git does not know it")
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
-    lock = ROOT / "requirements-training.txt"
-    parser.add_argument("--lock", type=arguments.path, default=lock, metavar="FILE", help="of its packages")
+    lock = "what it holds; may be repeated; default: the locks that were copied into it"
+    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument(
         "--fail-on", choices=levels, default="critical", help="of ECR's scan; default: critical"
@@ -166,14 +167,16 @@ def attach(
     args: argparse.Namespace, registry: "Registry", digest: str, facts: "ImageFacts"
 ) -> dict[str, str]:
     """Attach packages and provenance; media type -> digest."""
-    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
     from trainyard.image.release import attachments
+    from trainyard.image.release.check_levels import linux_markers
     from trainyard.machine.package_lock import read_pins
     from trainyard.run.outside import read_named_text
 
-    pins = [
-        pin for pin in read_pins(read_named_text(args.lock, "Name it with --lock FILE.")) if pin.applies()
-    ]
+    paths = args.lock or [ROOT / name for name in facts.labels.get(LOCKS_LABEL, LOCK).split()]
+    texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]
+    linux = linux_markers(facts.architecture)
+    pins = [pin for text in texts for pin in read_pins(text) if pin.applies(linux)]
     labels = {
         "commit": facts.labels.get(COMMIT_LABEL, args.commit),
         "content": facts.labels.get(CONTENT_LABEL, ""),

@@ -31,7 +31,8 @@ CLEAN = f"FROM python:3.11-slim{DIGEST}\nUSER 1000\n"
 
 
 def declared(text: str, lock: str = "") -> Declared:
-    return declare(parse_dockerfile(text, "Dockerfile"), "Dockerfile", locked_packages(lock), "lock.txt")
+    locked = {name: (*found, "lock.txt") for name, found in locked_packages(lock).items()}
+    return declare(parse_dockerfile(text, "Dockerfile"), "Dockerfile", locked)
 
 
 def findings(text: str, lock: str = "", machine: Machine | None = None) -> list[Finding]:

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.image.context.dockerfile import expand, pairs_of, parse_dockerfile
+from trainyard.image.context.dockerfile import expand, locks_of, pairs_of, parse_dockerfile
 
 
 def test_continued_lines_comments_and_here_documents() -> None:
@@ -94,3 +94,18 @@ def test_what_is_no_dockerfile_is_refused_with_its_line(text: str, says: str) ->
     with pytest.raises(ConfigError) as caught:
         parse_dockerfile(text, "D")
     assert says in str(caught.value)
+
+
+def test_an_argument_without_a_default_keeps_that_of_an_earlier_one() -> None:
+    parsed = parse_dockerfile("ARG V=1\nFROM a\nARG V\nARG W\n", "D")
+    assert parsed.arguments == {"V": "1", "W": ""}
+
+
+def test_the_locks_of_an_image_are_those_that_it_copies() -> None:
+    text = (
+        "FROM a\n"
+        "COPY requirements-uv.txt requirements-training.txt ./\n"
+        "COPY requirements-verl.txt x/requirements-other.txt /\n"
+        "RUN cat requirements-run.txt\n"
+    )
+    assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")

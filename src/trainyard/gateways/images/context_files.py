@@ -70,8 +70,8 @@ def list_files(context: Path) -> list[FileOnDisk]:
         found = list(islice(_walked(context), _MOST_FILES + 1))
         if len(found) > _MOST_FILES:
             raise ConfigError(
-                f"{context}: more than {_MOST_FILES:,} files, and no git that says which belong to the image. Name "
-                "the project's own folder with --context, or put it into git."
+                f"{context}: more than {_MOST_FILES:,} files, and no git that says which belong to the "
+                "image. Name the project's own folder with --context, or put it into git."
             )
         return found
     return [file for name in names if (file := _file(context, name)) is not None]

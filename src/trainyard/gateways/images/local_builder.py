@@ -55,7 +55,7 @@ class Plan(Protocol):
     @property
     def labels(self) -> Mapping[str, str]: ...
     @property
-    def build_args(self) -> Mapping[str, str]: ...
+    def all_build_args(self) -> Mapping[str, str]: ...
 
 
 class LocalBuilder:
@@ -80,7 +80,7 @@ class LocalBuilder:
         options = [f"--file={dockerfile}", f"--platform={plan.platform}"]
         options += [f"--tag={name}", f"--tag={plan.image}:latest"]
         options += [f"--label={key}={value}" for key, value in plan.labels.items()]
-        options += [f"--build-arg={key}={value}" for key, value in plan.build_args.items()]
+        options += [f"--build-arg={key}={value}" for key, value in plan.all_build_args.items()]
         options += [f"--target={plan.target}"] if plan.target else []
         lines: list[str] = []
 

@@ -13,11 +13,14 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.build_context import BuildContext, content_tag
-from trainyard.image.context.dockerfile import Dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, locks_of
 from trainyard.image.context.image_names import repository_from, require_repository
 
 CONTENT_LABEL = "dev.trainyard.content"
+LOCKS_LABEL = "dev.trainyard.locks"
 BASES_LABEL = "dev.trainyard.bases"
+COMMIT_ARGUMENT = "GIT_COMMIT"
+"""A build argument that is given by itself where a Dockerfile declares it. It is not part of the content."""
 COMMIT_LABEL = "org.opencontainers.image.revision"
 PLATFORM = "linux/amd64"
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -39,6 +42,9 @@ class BuildRequest:
     platform: str
     target: str
     build_args: Mapping[str, str]
+    """Those that were given, which are part of the content."""
+    takes_commit: bool
+    """Whether the Dockerfile declares GIT_COMMIT."""
     commit: str
     """Empty outside git."""
     dirty: bool
@@ -51,6 +57,8 @@ class BuildRequest:
     total_bytes: int
     bases: tuple[str, ...]
     """All base images, as they are named."""
+    locks: tuple[str, ...]
+    """The locks that the Dockerfile copies into the image."""
     unpinned: tuple[str, ...]
     """Base images that are named by a tag, which may move: then nothing may be skipped."""
 
@@ -62,7 +70,14 @@ class BuildRequest:
     def labels(self) -> dict[str, str]:
         """What is written into the image. A time is not: the same content gives the same labels."""
         labels = {CONTENT_LABEL: self.digest, BASES_LABEL: " ".join(self.bases)}
+        labels |= {LOCKS_LABEL: " ".join(self.locks)} if self.locks else {}
         return labels | ({COMMIT_LABEL: self.commit} if self.commit and not self.dirty else {})
+
+    @property
+    def all_build_args(self) -> dict[str, str]:
+        """Those that were given, and the commit where the Dockerfile asks for it and it is known."""
+        own = {COMMIT_ARGUMENT: self.commit} if self.takes_commit and self.commit and not self.dirty else {}
+        return own | dict(self.build_args)
 
     def record(self) -> dict[str, Any]:
         """It as plain data."""
@@ -115,6 +130,7 @@ def request_of(
         platform=options["platform"],
         target=target,
         build_args=dict(options["build_args"]),
+        takes_commit=COMMIT_ARGUMENT in parsed.arguments,
         commit=str(git.get("commit", "")),
         dirty=bool(git.get("dirty", False)),
         digest=context.digest,
@@ -122,6 +138,7 @@ def request_of(
         ignore_files=tuple(options["ignore_files"]),
         total_bytes=context.total_bytes,
         bases=tuple(stage.image for stage in parsed.bases),
+        locks=locks_of(parsed),
         unpinned=tuple(stage.image for stage in parsed.unpinned),
     )
 

@@ -46,6 +46,10 @@ def choose_base(declared: Declared, *, efa: bool) -> BaseChoice:
             f"{', '.join(compiled)} may be compiled, which wants nvcc of torch's own CUDA; the last stage "
             "does not",
         )
+    if not declared.base.cuda and not declared.base.torch:
+        return BaseChoice(
+            declared.base.image, "torch of the lock brings its own CUDA, and this adds no second one"
+        )
     return BaseChoice(
         "python:3.11-slim-bookworm",
         f"torch {declared.torch.text} of the lock brings its own CUDA, cuDNN and NCCL; a base with CUDA "

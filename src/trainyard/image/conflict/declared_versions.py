@@ -104,12 +104,12 @@ class Declared:
         return self.torch is None and bool(self.base.torch)
 
 
-def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int]], lock: str) -> Declared:
+def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, str]]) -> Declared:
     """What the last stage of a Dockerfile called `name` declares.
 
-    `locked` is the lock, of the file `lock`: name -> version and line.
+    `locked` is what its locks hold: name -> version, line and file.
     """
-    packages = {package: Package(package, text, lock, line) for package, (text, line) in locked.items()}
+    packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     index, variables, known = "", [], dict(parsed.arguments)
     facts: dict[str, Version] = {"efa": (), "plugin": (), "nccl": ()}
     for instruction in parsed.instructions:

@@ -104,6 +104,7 @@ OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (
 """For p5 and later."""
 OLDEST_MODERN_PLUGIN = (1, 7)
 """From here the plugin finds RDMA by itself, and variables that ask for it do harm."""
+_DIGITS = 9
 OLDEST_PYTHON = (3, 11)
 """Of this package."""
 
@@ -117,7 +118,7 @@ def version(text: str) -> Version:
             if not letter.isdigit():
                 break
             digits += letter
-        if not digits:
+        if not 0 < len(digits) <= _DIGITS:
             break
         found.append(int(digits))
         if digits != part:

@@ -15,6 +15,7 @@ _HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
+_LOCK = re.compile(r"(?<![\w./-])requirements-[\w-]+\.txt")
 _KNOWN = frozenset(
     (
         *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
@@ -107,8 +108,9 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
         if word == "FROM":
             stages.append(_stage(rest, len(stages), {**arguments}, name=name, line=number))
         elif word == "ARG":
-            for key, value in _arguments(rest):
-                arguments[key] = given.get(key, expand(value, arguments))
+            for key, value in _arguments(rest):  # without a default it keeps that of an earlier ARG
+                default = arguments.get(key, "") if value is None else expand(value, arguments)
+                arguments[key] = given.get(key, default)
         instructions.append(Instruction(word, rest, number, last, len(stages) - 1))
     if not stages:
         raise ConfigError(f"{name}: no FROM, so this is no Dockerfile")
@@ -121,6 +123,13 @@ def pairs_of(instruction: Instruction) -> dict[str, str]:
     if not found and (words := instruction.text.split(None, 1)) and len(words) > 1:
         return {words[0]: words[1]}
     return found
+
+
+def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
+    """The names of the locks that it copies into the image, but for the lock of uv, which installs them."""
+    text = " ".join(i.text for i in parsed.instructions if i.name in ("COPY", "ADD"))
+    names = dict.fromkeys(_LOCK.findall(text))
+    return tuple(name for name in names if name != "requirements-uv.txt")
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -147,11 +156,11 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
     return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), match["image"], line)
 
 
-def _arguments(rest: str) -> list[tuple[str, str]]:
-    found = []
+def _arguments(rest: str) -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
     for word in rest.split():
-        key, _, value = word.partition("=")
-        found.append((key, value.strip("\"'")))
+        key, equals, value = word.partition("=")
+        found.append((key, value.strip("\"'") if equals else None))
     return found
 
 
