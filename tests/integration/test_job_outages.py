@@ -30,7 +30,8 @@ from tests.integration.test_job_scenarios import set_ray
 
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.following import follow_job
-from trainyard.jobs.state.job_state import FailureClass, JobState, State
+from trainyard.jobs.state.job_state import JobState, State
+from trainyard.run.failure_classes import FailureClass
 
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]

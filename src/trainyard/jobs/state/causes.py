@@ -2,12 +2,13 @@
 
 import re
 
-from trainyard.jobs.state.job_state import FailureClass, JobFailure
+from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.log_lines import class_of_lines, first_failure
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import LAST_LINES
 from trainyard.jobs.state.pod_failures import Suspect, suspects
 from trainyard.jobs.state.reading import Reading
+from trainyard.run.failure_classes import FailureClass
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.errors import ExitCode
+from trainyard.run.failure_classes import FailureClass
 
 
 class State(StrEnum):
@@ -23,34 +24,6 @@ class State(StrEnum):
     FAILED = "Failed"
     UNKNOWN = "Unknown"
     """The job is gone, and how it ended was not seen."""
-
-
-class FailureClass(StrEnum):
-    """Why a job failed."""
-
-    GPU_MEMORY = "oom-gpu"
-    HOST_MEMORY = "oom-host"
-    NCCL_TIMEOUT = "nccl-timeout"
-    NCCL_ERROR = "nccl-error"
-    HARDWARE = "hardware"
-    IMAGE_PULL = "image-pull"
-    PREEMPTED = "preempted"
-    NODE_LOST = "node-lost"
-    DISK_FULL = "disk-full"
-    QUOTA = "quota"
-    UNSCHEDULABLE = "unschedulable"
-    CONFIGURATION = "configuration"
-    USER_CODE = "user-code"
-    NOT_FINITE = "nan"
-    DATA_LOADER = "data-loader"
-    CUDA_MISMATCH = "cuda-mismatch"
-    AUTH = "auth"
-    HANG = "hang"
-    TIME_LIMIT = "time-limit"
-    """The time that the job was given is over."""
-    CANCELLED = "cancelled"
-    """Somebody ended it: cancelled, stopped or deleted."""
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.jobs.state.job_state import FailureClass, Waiting
+from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import conditions, field_of, said, true_conditions
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainyard.jobs.state.job_state import FailureClass
+from trainyard.run.failure_classes import FailureClass
 
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
 _RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,9})\b")

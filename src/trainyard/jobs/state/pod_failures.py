@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.jobs.state.job_state import FailureClass
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 _DISK = re.compile(

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.jobs.state.job_state import FailureClass, Waiting
+from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0

@@ -8,10 +8,10 @@ command does.
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.jobs.state.job_state import FailureClass
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import time_of
 from trainyard.jobs.state.reading import Phase, Reading, conditions, count, field_of, said, true_conditions
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 RAY_COMMAND = "RayCommand"

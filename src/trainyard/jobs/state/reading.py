@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from trainyard.jobs.state.job_state import FailureClass
 from trainyard.jobs.state.pod_facts import time_of
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 

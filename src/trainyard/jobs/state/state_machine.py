@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from trainyard.jobs.state.causes import failure_of_job, replaced_uids
 from trainyard.jobs.state.job_kinds import CANCELLED, RETRIES, annotations_of
-from trainyard.jobs.state.job_state import FailureClass, JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
@@ -24,6 +24,7 @@ from trainyard.jobs.state.pytorch_reading import read_pytorchjob
 from trainyard.jobs.state.ray_reading import read_raycluster, read_rayjob
 from trainyard.jobs.state.reading import Phase, Reading, count
 from trainyard.jobs.state.trainjob_reading import read_trainjob
+from trainyard.run.failure_classes import FailureClass
 
 _READERS: Mapping[str, Callable[[Observed], Reading]] = {
     "pytorchjob": read_pytorchjob,

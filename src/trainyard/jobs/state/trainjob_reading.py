@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.jobs.state.job_kinds import labels_of
-from trainyard.jobs.state.job_state import FailureClass
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import TRAINER
 from trainyard.jobs.state.reading import Phase, Reading, count, field_of, said, since, true_conditions
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 _TOO_LONG = "DeadlineExceeded"

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from trainyard.watch.failure_class.failure_classes import LogClass
+from trainyard.run.failure_classes import FailureClass
 
 
 class Nearness(IntEnum):
@@ -35,19 +35,19 @@ class Nearness(IntEnum):
 class Rule:
     """One kind of evidence."""
 
-    klass: LogClass
+    klass: FailureClass
     nearness: Nearness
     pattern: re.Pattern[str]
     heals: bool | None = None
     """Whether a retry can heal it, where that differs from its class."""
 
 
-def _rule(klass: LogClass, nearness: Nearness, pattern: str, heals: bool | None = None) -> Rule:
+def _rule(klass: FailureClass, nearness: Nearness, pattern: str, heals: bool | None = None) -> Rule:
     return Rule(klass, nearness, re.compile(pattern), heals)
 
 
 _P, _C, _R, _N, _W, _B, _A = Nearness
-_K = LogClass
+_K = FailureClass
 _XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
 _HARDWARE_XIDS = "(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150)"
 _APPLICATION_XIDS = "(?:13|31|43|68|69)"
@@ -258,13 +258,13 @@ WARNING = re.compile(r"\bWARN(?:ING)?\b|Warning:")
 """A program that only warns goes on; NCCL's and Kubernetes' warnings are told apart from it."""
 
 RESOLVED_BY = {
-    LogClass.IMAGE_PULL: re.compile(
+    FailureClass.IMAGE_PULL: re.compile(
         r"Successfully pulled image|Started container|Container image .* already present"
     ),
-    LogClass.UNSCHEDULABLE: re.compile(
+    FailureClass.UNSCHEDULABLE: re.compile(
         r"Successfully assigned|Started container|pod triggered scale-up[^\n]*ready"
     ),
-    LogClass.QUOTA: re.compile(r"Successfully assigned|Quota reserved|Started container"),
+    FailureClass.QUOTA: re.compile(r"Successfully assigned|Quota reserved|Started container"),
 }
 """What takes an earlier line of a class back: it waited, and went on."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.run.failure_classes import HEALS, FailureClass
 from trainyard.watch.failure_class.evidence_rules import (
     EXCEPTION,
     HARMLESS,
@@ -25,7 +26,6 @@ from trainyard.watch.failure_class.evidence_rules import (
     Nearness,
     Rule,
 )
-from trainyard.watch.failure_class.failure_classes import HEALS, LogClass
 
 _STEPS_THAT_SHOW_LIFE = 3
 """Later steps after which a line did not end the training; ranks that are slower may still log one or two."""
@@ -42,7 +42,7 @@ _NEXT_FIELD = re.compile(
 )
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
 _INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
-_RAISED = Rule(LogClass.USER_CODE, Nearness.RAISED, EXCEPTION)
+_RAISED = Rule(FailureClass.USER_CODE, Nearness.RAISED, EXCEPTION)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Evidence:
 class LogExplanation:
     """Why it ended."""
 
-    klass: LogClass
+    klass: FailureClass
     evidence: tuple[str, ...]
     """The deciding line first, then others; sentences where there is no line."""
     retryable: bool
@@ -117,7 +117,7 @@ def _event_line(event: Mapping[str, Any]) -> str:
 def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplanation:
     """The class of the failure that the logs tell of, with the lines that show it."""
     if exit_code == 0:
-        return LogExplanation(LogClass.FINISHED, ("it ended with exit code 0",), False)
+        return LogExplanation(FailureClass.FINISHED, ("it ended with exit code 0",), False)
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     nearest = min((each.rule.nearness for each in found), default=None)
     if nearest is None or (nearest is Nearness.AFTERMATH and exit_code == _STOPPED):
@@ -130,7 +130,7 @@ def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplana
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
     if len(classes) > 1:
         names = " and ".join(sorted(classes))
-        return LogExplanation(LogClass.UNKNOWN, (f"the logs name several causes: {names}", *shown), False)
+        return LogExplanation(FailureClass.UNKNOWN, (f"the logs name several causes: {names}", *shown), False)
     rule = first[0].rule
     heals = rule.klass in HEALS if rule.heals is None else rule.heals
     return LogExplanation(rule.klass, shown, heals)
@@ -140,15 +140,17 @@ def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanat
     """What an exit code alone says, which is little: 137 is a lack of memory, an eviction or a person."""
     if exit_code == _STOPPED:
         said = "exit code 75: it stopped early with a good checkpoint"
-        return LogExplanation(LogClass.STOPPED, (said,), True)
+        return LogExplanation(FailureClass.STOPPED, (said,), True)
     if exit_code == _INTERRUPTED or exit_code == -2:
-        return LogExplanation(LogClass.CANCELLED, ("it was interrupted from the keyboard (SIGINT)",), False)
+        return LogExplanation(
+            FailureClass.CANCELLED, ("it was interrupted from the keyboard (SIGINT)",), False
+        )
     said = "no line of the logs says why it ended"
     if exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
         by = f", which is signal {signal}" if 0 < signal < 65 else ""
         said += f"; exit code {exit_code}{by} alone does not either"
-    return LogExplanation(LogClass.UNKNOWN, (said, *_last_lines(logs)), False)
+    return LogExplanation(FailureClass.UNKNOWN, (said, *_last_lines(logs)), False)
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
@@ -205,7 +207,7 @@ def _only_warns(rule: Rule, line: str) -> bool:
     return rule.nearness is Nearness.CAUSE and "NCCL WARN" not in line and bool(WARNING.search(line))
 
 
-def _is_resolved(klass: LogClass, later: Sequence[str]) -> bool:
+def _is_resolved(klass: FailureClass, later: Sequence[str]) -> bool:
     ends = RESOLVED_BY.get(klass)
     return ends is not None and any(ends.search(line) for line in later)
 

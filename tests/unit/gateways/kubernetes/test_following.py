@@ -12,7 +12,8 @@ from tests.unit.jobs.state.shapes import condition, ended, job, pod, running
 from trainyard.errors import ConfigError, ExitCode, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes import following
 from trainyard.gateways.kubernetes.following import follow_job
-from trainyard.jobs.state.job_state import FailureClass, JobState, State
+from trainyard.jobs.state.job_state import JobState, State
+from trainyard.run.failure_classes import FailureClass
 
 Json = dict[str, Any]
 PODS = 1000

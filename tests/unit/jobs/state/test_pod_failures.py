@@ -18,12 +18,13 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
-from trainyard.jobs.state.job_state import FailureClass, JobFailure, State
+from trainyard.jobs.state.job_state import JobFailure, State
 from trainyard.jobs.state.log_lines import class_of_lines, first_failure
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts, time_of
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.state_machine import judge
+from trainyard.run.failure_classes import FailureClass
 
 Json = dict[str, Any]
 KINDS = ("pytorchjob", "hyperpod", "trainjob")

@@ -21,9 +21,10 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
-from trainyard.jobs.state.job_state import FailureClass, State
+from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.state_machine import after, judge
+from trainyard.run.failure_classes import FailureClass
 
 Json = dict[str, Any]
 SAYS: dict[str, dict[str, Json]] = {

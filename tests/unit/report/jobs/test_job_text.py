@@ -6,7 +6,7 @@ import pytest
 from tests.unit.jobs.state.shapes import ended, job, running, seen
 
 from trainyard.jobs.state.job_records import event_records, listed_record
-from trainyard.jobs.state.job_state import FailureClass, JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.state_machine import judge
 from trainyard.report.jobs.job_text import (
     age_text,
@@ -16,6 +16,7 @@ from trainyard.report.jobs.job_text import (
     status_lines,
     told_line,
 )
+from trainyard.run.failure_classes import FailureClass
 
 FAILURE = JobFailure(
     FailureClass.HOST_MEMORY,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.run.failure_classes import HEALS, FailureClass
 from trainyard.watch.failure_class.evidence_rules import RULES
-from trainyard.watch.failure_class.failure_classes import HEALS, LogClass
 from trainyard.watch.failure_class.log_explanation import LogExplanation, events_of, explain, log_of
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -227,9 +227,11 @@ def test_aftermath_of_others_does_not_hide_the_cause(klass: str, text: str) -> N
     assert str(explain([*others, log_of("rank9.log", text)]).klass) == klass
 
 
-@pytest.mark.parametrize("klass", [k for k in LogClass if k not in (LogClass.FINISHED, LogClass.STOPPED)])
-def test_every_class_has_a_case(klass: LogClass) -> None:
-    assert klass in {LogClass(name) for name, _ in CASES.values()}
+@pytest.mark.parametrize(
+    "klass", [k for k in FailureClass if k not in (FailureClass.FINISHED, FailureClass.STOPPED)]
+)
+def test_every_class_has_a_case(klass: FailureClass) -> None:
+    assert klass in {FailureClass(name) for name, _ in CASES.values()}
 
 
 def test_every_class_of_the_contract_is_known() -> None:
@@ -237,7 +239,7 @@ def test_every_class_of_the_contract_is_known() -> None:
         "oom-gpu oom-host nccl-timeout nccl-error hardware image-pull preempted node-lost disk-full quota "
         "unschedulable configuration user-code nan data-loader cuda-mismatch auth hang unknown"
     )
-    assert set(contract.split()) <= {str(klass) for klass in LogClass}
+    assert set(contract.split()) <= {str(klass) for klass in FailureClass}
 
 
 def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
@@ -253,7 +255,12 @@ def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
         "cancelled",
     }
     assert not {str(klass) for klass in HEALS} & never
-    assert {LogClass.PREEMPTED, LogClass.NODE_LOST, LogClass.HARDWARE, LogClass.NCCL_TIMEOUT} <= HEALS
+    assert {
+        FailureClass.PREEMPTED,
+        FailureClass.NODE_LOST,
+        FailureClass.HARDWARE,
+        FailureClass.NCCL_TIMEOUT,
+    } <= HEALS
     assert explained(CASES["no room"][1]).retryable, "room may come"
     assert not explained(
         "FailedScheduling 0/8 nodes are available: 8 node(s) didn't match selector"
@@ -264,13 +271,13 @@ def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
 
 def test_logs_that_name_different_causes_are_not_guessed_from() -> None:
     found = explain([log_of("a", OOM), log_of("b", "OSError: [Errno 28] No space left on device")])
-    assert found.klass is LogClass.UNKNOWN and not found.retryable
+    assert found.klass is FailureClass.UNKNOWN and not found.retryable
     assert "disk-full and oom-gpu" in found.evidence[0] and len(found.evidence) == 3
 
 
 def test_in_one_log_the_first_cause_decides() -> None:
-    assert explained(f"OSError: [Errno 28] No space left on device\n{OOM}").klass is LogClass.DISK_FULL
-    assert explained(f"{OOM}\nOSError: [Errno 28] No space left on device").klass is LogClass.GPU_MEMORY
+    assert explained(f"OSError: [Errno 28] No space left on device\n{OOM}").klass is FailureClass.DISK_FULL
+    assert explained(f"{OOM}\nOSError: [Errno 28] No space left on device").klass is FailureClass.GPU_MEMORY
 
 
 @pytest.mark.parametrize(
@@ -290,14 +297,14 @@ def test_unknown_shows_where_the_log_ends() -> None:
 
 def test_an_exit_code_does_not_hide_the_cause() -> None:
     for code in (1, 137, -9, 75):
-        assert explained(OOM, code).klass is LogClass.GPU_MEMORY
+        assert explained(OOM, code).klass is FailureClass.GPU_MEMORY
 
 
 def test_an_exception_did_not_end_a_process_that_a_signal_ended() -> None:
     text = trace("ValueError: metrics could not be sent")
-    assert explained(text, 1).klass is LogClass.USER_CODE
-    assert explained(text, 137).klass is LogClass.UNKNOWN
-    assert explained(f"{text}\n{steps(1, 9)}", 1).klass is LogClass.UNKNOWN
+    assert explained(text, 1).klass is FailureClass.USER_CODE
+    assert explained(text, 137).klass is FailureClass.UNKNOWN
+    assert explained(f"{text}\n{steps(1, 9)}", 1).klass is FailureClass.UNKNOWN
 
 
 def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
@@ -309,12 +316,12 @@ def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
         }
     ]
     for text in (json.dumps({"kind": "List", "items": items}), json.dumps(items), json.dumps(items[0])):
-        assert explain([events_of("events", text)]).klass is LogClass.DISK_FULL
+        assert explain([events_of("events", text)]).klass is FailureClass.DISK_FULL
     lines = '{"event": "started"}\n{"event": "hang_suspected", "step": 3}\n'
-    assert explain([events_of("events.jsonl", lines)]).klass is LogClass.HANG
+    assert explain([events_of("events.jsonl", lines)]).klass is FailureClass.HANG
     assert (
         explain([events_of("e", "Warning  Evicted  The node was low on resource: memory.")]).klass
-        is LogClass.HOST_MEMORY
+        is FailureClass.HOST_MEMORY
     )
 
 
@@ -322,7 +329,7 @@ def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
     "text", ["{", "[" * 5000, "null", "3", '"x"', "[]", "[1, null]", "\x00\xff" * 50, "\r\n\r\n"]
 )
 def test_any_text_has_an_answer(text: str) -> None:
-    assert explain([events_of("e", text), log_of("l", text)]).klass is LogClass.UNKNOWN
+    assert explain([events_of("e", text), log_of("l", text)]).klass is FailureClass.UNKNOWN
 
 
 def test_a_line_of_a_megabyte_is_read_in_a_moment() -> None:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class LogClass(StrEnum):
+class FailureClass(StrEnum):
     """Why it ended. The values are those of every report and of `scripts/explain_failure.py`."""
 
     GPU_MEMORY = "oom-gpu"
@@ -42,16 +42,16 @@ class LogClass(StrEnum):
 
 HEALS = frozenset(
     {
-        LogClass.NCCL_TIMEOUT,
-        LogClass.NCCL_ERROR,
-        LogClass.HARDWARE,
-        LogClass.PREEMPTED,
-        LogClass.NODE_LOST,
-        LogClass.HANG,
-        LogClass.RENDEZVOUS_TIMEOUT,
-        LogClass.PORT_IN_USE,
-        LogClass.TIME_LIMIT,
-        LogClass.STOPPED,
+        FailureClass.NCCL_TIMEOUT,
+        FailureClass.NCCL_ERROR,
+        FailureClass.HARDWARE,
+        FailureClass.PREEMPTED,
+        FailureClass.NODE_LOST,
+        FailureClass.HANG,
+        FailureClass.RENDEZVOUS_TIMEOUT,
+        FailureClass.PORT_IN_USE,
+        FailureClass.TIME_LIMIT,
+        FailureClass.STOPPED,
     }
 )
 """A retry from the newest good checkpoint can succeed, on another node where the node was at fault. The
