@@ -63,7 +63,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def start(aws: ScriptedAws, machine: Path, repository: str) -> Start:
     def run(**variables: str) -> Built:
-        given = {"TASK": "image", "IMAGE": repository, "CONTEXT": "project", "COMMIT": "a" * 40}
+        given = {
+            "TASK": "image",
+            "IMAGE": repository,
+            "CONTEXT": "project",
+            "COMMIT": "a" * 40,
+            "DOCKERFILE": "Dockerfile",
+        }
         given |= {"CODEBUILD_BUILD_NUMBER": "7", "TAGS": "git-sha", "LEVEL": "standard"}
         return build(machine, **aws.environment(), **given | variables)
 
