@@ -18,7 +18,7 @@ import pytest
 from tests.integration.control_plane import kit, operator
 from tests.integration.job_world import NAMESPACE, World, eventually, labels_of, metadata_of
 
-from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.job_state import State
 
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]
@@ -257,30 +257,3 @@ def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nod
     assert state.waiting is not None
     assert state.waiting.failure_class == "image-pull"
     manage(nodes, "delete", "pulls", "--no-logs")
-
-
-def test_a_node_that_is_lost_is_told_and_the_job_goes_on_without_it(nodes: World) -> None:
-    """Last, since it ends a node: its pod stays Terminating until the Node is deleted."""
-    spare = nodes.plane.nodes["real-1"]
-    nodes.plane.kubectl("label", "node", spare.name, "pool=spare")
-    body = job("loses", "[ $RANK = 0 ] && sleep 150 && exit 0; sleep 600", workers=1)
-    replicas = body["spec"]["pytorchReplicaSpecs"]
-    replicas["Master"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "real-0"}
-    replicas["Worker"]["template"]["spec"]["nodeSelector"] = {"pool": "spare"}
-    nodes.create("pytorchjob", body)
-    nodes.running("loses", 2)
-    seen: list[JobState] = []
-    with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(nodes.follow, "pytorchjob", "loses", 300.0, seen)
-
-        def lost() -> bool:
-            return any(s.waiting is not None and s.waiting.failure_class == "node-lost" for s in seen)
-
-        eventually(lambda: any(s.state is State.RUNNING for s in seen), "the job to be seen running")
-        spare.crash()
-        eventually(lost, "the lost node to be told")
-        assert {s.state for s in seen if s.waiting} == {State.RESTARTING}
-        nodes.plane.kubectl("label", "node", "real-0", "pool=spare")
-        nodes.plane.kubectl("delete", "node", spare.name, "--wait=false")
-        state = told.result()
-    assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
