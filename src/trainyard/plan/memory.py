@@ -157,7 +157,7 @@ def _at_feed_forward(work: Workload, *, left: int) -> MemoryParts:
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block),
         activations=work.tokens * (_kept_in(work, left) + _computed_again(work)),
-        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work, count.feed_forward),
     )
 
 
@@ -176,7 +176,7 @@ def _at_attention(work: Workload, *, left: int) -> MemoryParts:
         gradients=_gradients(work, so_far=done + count.feed_forward),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block - count.feed_forward),
         activations=work.tokens * kept,
-        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work),
+        workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work, count.block),
     )
 
 
@@ -257,14 +257,13 @@ def _tables(work: Workload) -> int:
     return (count.embedding + count.output) // work.layout.tensor + work.architecture.hidden_size
 
 
-def _gathered_block(work: Workload) -> int:
-    """Bytes of two gathered blocks, one prefetched, the gradients of one, and its reduce-scatter buffer."""
+def _gathered_block(work: Workload, computed: int) -> int:
+    """Bytes of two gathered blocks, one prefetched, the gradients of `computed` parameters of one, and the
+    reduce-scatter buffer of another."""
     if not work.layout.sharded:
         return 0
-    gradients = work.compute_bytes + _FLOAT
-    return (
-        (2 * work.compute_bytes + gradients) * count_parameters(work.architecture).block // work.layout.tensor
-    )
+    block = count_parameters(work.architecture).block
+    return (work.compute_bytes * (2 * block + computed) + _FLOAT * block) // work.layout.tensor
 
 
 def _table_gradients(work: Workload) -> int:

@@ -204,6 +204,12 @@ def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> 
                 0.0, residual if into_residual else architecture.initializer_range, generator=generator
             )
         place(parameter, values)
+    fill_tables(model, architecture)
+
+
+@torch.no_grad()
+def fill_tables(model: Llama, architecture: ArchitectureConfig) -> None:
+    """Fill the constant tables of a model that was created empty."""
     for name, table in fixed_tables(architecture).items():
         model.model.get_buffer(name).copy_(table)
 

@@ -28,9 +28,9 @@ from torch.utils.checkpoint import (
 )
 
 from trainyard.config.mesh import MeshShape, mesh_shape
-from trainyard.config.schema import ComputeConfig, Config
+from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
 from trainyard.training.model.gradient_compression import CompressedExchange
-from trainyard.training.model.model import Block, Llama, build_model, initialize
+from trainyard.training.model.model import Block, Llama, build_model, fill_tables, initialize
 from trainyard.training.model.tensor_parallel import cut_over_group
 from trainyard.training.runtime.world import DataShare, World
 
@@ -84,15 +84,22 @@ class Parallel:
         return nullcontext()
 
 
-def put_on_devices(config: Config, world: World, device: torch.device) -> Parallel:
-    """Build the model of `config` with its initial weights and distribute it over the world."""
+def put_on_devices(config: Config, world: World, device: torch.device, *, draw: bool = True) -> Parallel:
+    """Build the model of `config` with its initial weights and distribute it over the world.
+
+    Without `draw` its weights hold no values yet, because a checkpoint is loaded into them.
+    """
     compute, shape = config.compute, config.model.architecture
     if compute.strategy in ("fsdp", "hsdp"):
-        return _sharded(config, world, device)
-    model = build_model(shape, seed=config.training.seed).to(device)
+        return _sharded(config, world, device, draw=draw)
+    model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty(shape, device)
     _recompute(model, compute)
     forward: nn.Module = model
-    if compute.compile:
+    if compute.compile and compute.strategy == "ddp" and world.size > 1 and device.type == "cuda":
+        # One graph returns all gradients at its end; those of blocks are exchanged while others are computed.
+        for layer in model.model.layers:
+            layer.compile()
+    elif compute.compile:
         forward = torch.compile(model)  # type: ignore[assignment]
     compressed = None
     if compute.gradient_compression == "powersgd" and world.size > 1:
@@ -113,7 +120,17 @@ def put_on_devices(config: Config, world: World, device: torch.device) -> Parall
     return Parallel(model, forward, DataShare(world), scale, autocast=True, compressed=compressed)
 
 
-def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
+def _empty(shape: ArchitectureConfig, device: torch.device) -> Llama:
+    with torch.device("meta"):
+        model = Llama(shape)
+    model.to_empty(device=device)
+    if shape.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    fill_tables(model, shape)
+    return model
+
+
+def _sharded(config: Config, world: World, device: torch.device, *, draw: bool) -> Parallel:
     """Apply FSDP2 to each layer, then to the rest.
 
     The model is created empty, sharded, and then filled, so that no process holds all of it.
@@ -143,7 +160,10 @@ def _sharded(config: Config, world: World, device: torch.device) -> Parallel:
     shard(model)
     model.to_empty(device="cpu" if compute.cpu_offload else device)
     _tables_to(model, device)
-    initialize(model, config.model.architecture, seed=config.training.seed)
+    if draw:
+        initialize(model, config.model.architecture, seed=config.training.seed)
+    else:
+        fill_tables(model, config.model.architecture)
     share = DataShare(world, processes=shape.tensor)
     return Parallel(model, model, share, loss_scale=float(shape.data), autocast=False)
 

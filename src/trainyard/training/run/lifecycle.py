@@ -93,7 +93,7 @@ class _Session:
         )
         show_work(listener, "building the model")
         weights = None if point else _starting_weights(config)
-        parallel, state = self._new_state(weights)
+        parallel, state = self._new_state(weights, resumes=point is not None)
         run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
         parts = self._parts(run_id, parallel, state, watchers=(stop, listener))
         tell = request.on_outcome
@@ -162,8 +162,8 @@ class _Session:
         finally:
             close_trackers(trackers)
 
-    def _new_state(self, weights: WeightSource | None) -> tuple[Parallel, TrainingState]:
-        parallel = put_on_devices(self._request.config, self._world, self._device)
+    def _new_state(self, weights: WeightSource | None, *, resumes: bool) -> tuple[Parallel, TrainingState]:
+        parallel = put_on_devices(self._request.config, self._world, self._device, draw=not resumes)
         parallel.model.model.separates_documents = self._request.config.data.packing == "separate"
         if weights:
             load_weights(parallel.model, weights)

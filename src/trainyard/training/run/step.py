@@ -7,6 +7,7 @@ It writes nothing. The loop completes and records the row that it returns.
 
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,6 +26,17 @@ from trainyard.training.runtime.timing import step_clock
 from trainyard.training.runtime.world import peers_expected
 
 
+@dataclass(frozen=True)
+class _OwnBatch:
+    """This process's part of a step's batch."""
+
+    step: int
+    tokens: int
+    """Targets that count in the loss, over all processes."""
+    sequences: list[Tensor]
+    """`[batch, seq + 1]` tokens on the device, one per forward pass."""
+
+
 class TrainStep:
     """The step from `state.step` to the next."""
 
@@ -34,6 +46,7 @@ class TrainStep:
         self._state = parts.state
         self._device = parts.device
         self._clock = step_clock(parts.device)
+        self._next: _OwnBatch | None = None
         bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
@@ -62,8 +75,9 @@ class TrainStep:
         """
         self._clock.begin()
         with self._shield(), peers_expected():
-            loss = self._forward_backward()
-            grad_norm = self._clip()
+            own_loss = self._forward_backward()
+            loss, grad_norm = self._read(own_loss, self._clip())
+        self._clock.lap("backward")
         self._require_finite(loss, grad_norm)
         config, optimizer = self._parts.config.training, self._state.optimizer
         rate = learning_rate(self._state.step, self._parts.length.steps, config)
@@ -93,21 +107,18 @@ class TrainStep:
             logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
         return logits
 
-    def _forward_backward(self) -> float:
-        """Compute the gradients of the mean loss over all targets of the step.
+    def _forward_backward(self) -> Tensor:
+        """Compute the gradients of the mean loss over all targets of the step; return this process's part.
 
-        They do not depend on the number of forward passes that the step is divided into.
+        The gradients do not depend on the number of forward passes that the step is divided into.
         """
-        parallel, groups = self._parts.parallel, self._parts.parallel.share
-        batch = self._batch()
-        tokens = max(1, counted(batch))
-        size = self._parts.config.training.batch_size
-        own = share(batch, size=size, rank=groups.rank, of=groups.size)
+        parallel = self._parts.parallel
+        batch = self._own_batch(self._state.step)
         total = torch.zeros((), device=self._device)
         self._clock.lap("data")
-        for number, sequences in enumerate(own, start=1):
-            with parallel.accumulating(last=number == len(own)):
-                loss = self._loss(torch.from_numpy(sequences).to(self._device)) / tokens
+        for number, sequences in enumerate(batch.sequences, start=1):
+            with parallel.accumulating(last=number == len(batch.sequences)):
+                loss = self._loss(sequences) / batch.tokens
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -115,15 +126,47 @@ class TrainStep:
             self._clock.lap("backward")
         if parallel.compressed:
             parallel.compressed.exchange()
-        mean = groups.total(total.item())
-        self._clock.lap("backward")
-        return mean
+        return total
 
-    def _batch(self) -> np.ndarray:
-        """The global batch of the step. A stream may wait for the network, so it counts as slow work."""
+    def _read(self, own_loss: Tensor, grad_norm: Tensor) -> tuple[float, float]:
+        """Read the step's loss and gradient norm: the only time in a step that the host waits for a GPU.
+
+        While the GPU computes, the batch of the next step is put on it.
+        """
+        if self._device.type == "cuda":
+            self._prefetch()
+        loss, norm = torch.stack((own_loss, grad_norm.to(own_loss.device))).tolist()
+        return self._parts.parallel.share.total(loss), norm
+
+    def _prefetch(self) -> None:
+        """Prepare the next batch, if there is one. A stream is left out, because it reads ahead itself."""
+        step = self._state.step + 1
+        if self._parts.batches.steps_per_epoch is not None and step < self._parts.length.steps:
+            self._next = self._drawn(step)
+
+    def _own_batch(self, step: int) -> "_OwnBatch":
+        ready, self._next = self._next, None
+        return ready if ready is not None and ready.step == step else self._drawn(step)
+
+    def _drawn(self, step: int) -> "_OwnBatch":
+        """This process's part of the global batch of `step`, on its device."""
+        batch, groups = self._batch(step), self._parts.parallel.share
+        size = self._parts.config.training.batch_size
+        own = share(batch, size=size, rank=groups.rank, of=groups.size)
+        return _OwnBatch(step, max(1, counted(batch)), [self._on_device(part) for part in own])
+
+    def _on_device(self, sequences: np.ndarray) -> Tensor:
+        tokens = torch.from_numpy(sequences)
+        if self._device.type != "cuda":
+            return tokens.to(self._device)
+        # From memory that is not pinned, the host would wait for the copy.
+        return tokens.pin_memory().to(self._device, non_blocking=True)
+
+    def _batch(self, step: int) -> np.ndarray:
+        """The global batch of `step`. A stream may wait for the network, so it counts as slow work."""
         batches = self._parts.batches
         with self._parts.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
-            return batches.batch(self._state.step)
+            return batches.batch(step)
 
     def _loss(self, sequences: Tensor) -> Tensor:
         """The summed loss of `[batch, seq + 1]` tokens.
@@ -134,9 +177,9 @@ class TrainStep:
             logits = self._parts.parallel.forward(sequences[:, :-1])
         return summed_loss(logits, sequences[:, 1:])
 
-    def _clip(self) -> float:
+    def _clip(self) -> Tensor:
         limit = self._parts.config.training.max_grad_norm or math.inf
-        return clip_gradients(self._state.model, limit).item()
+        return clip_gradients(self._state.model, limit)
 
     def _require_finite(self, loss: float, grad_norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(grad_norm):

@@ -1,0 +1,132 @@
+"""One step among 32 processes, of which torch's fake process group lets one exist: where every shard lies.
+
+The fake group sends nothing, so that the values mean nothing. Placements, shapes and the order of calls are
+those of a real run.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, cast
+
+import pytest
+import torch
+from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainyard.config.schema import Config
+from trainyard.training.model.loss import summed_loss
+from trainyard.training.model.model import build_model
+from trainyard.training.model.optimizer import build_optimizer
+from trainyard.training.model.parallel import put_on_devices
+from trainyard.training.model.shard_assignment import own_part, own_slices
+from trainyard.training.model.tensor_parallel import clip_gradients
+from trainyard.training.runtime.world import World
+
+SIZE, RANK = 32, 21
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+CUT_ALONG = {"o_proj": 1, "down_proj": 1}
+"""The dimension in which tensor parallelism cuts a matrix; 0 for the others."""
+REPLICAS, TENSOR = (1, 2, 32), (1, 2, 4)
+
+
+@pytest.fixture(autouse=True)
+def thirty_two() -> Iterator[None]:
+    init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
+    try:
+        yield
+    finally:
+        destroy_process_group()
+        # An equal mesh of the next test would otherwise be taken for this one, whose groups are gone.
+        _clear_sharding_prop_cache()
+
+
+def config(*, dtype: str = "float32", **compute: Any) -> Config:
+    return Config.model_validate(
+        {
+            "model": {"name": "x", "dtype": dtype, "device": "cpu", "architecture": SHAPE},
+            "training": {"max_steps": 1, "gradient_accumulation_steps": 2},
+            "compute": compute,
+        }
+    )
+
+
+def meshes() -> list[dict[str, Any]]:
+    """Every product of replicas, shards and cuts over 32 processes."""
+    fits = [(r, t) for r, t in product(REPLICAS, TENSOR) if SIZE % (r * t) == 0]
+    return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
+
+
+def named(mesh: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in mesh.values())
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")  # nothing writes to it
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mesh", meshes(), ids=named)
+def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, Any], dtype: str) -> None:
+    wanted = config(dtype=dtype, **mesh)
+    parallel = put_on_devices(wanted, World(RANK, SIZE, RANK % 8, None), torch.device("cpu"))
+    tensor, replicas = mesh["tensor_parallel"], mesh["replicas"]
+    assert (parallel.share.size, parallel.share.rank) == (SIZE // tensor, RANK // tensor)
+    optimizer = build_optimizer(parallel.model, wanted.training)
+    plain = dict(build_model(wanted.model.architecture, seed=42).named_parameters())
+    for name, parameter in parallel.model.named_parameters():
+        require_place(name, parameter, shards=SIZE // tensor // replicas, tensor=tensor, replicas=replicas)
+        assert isinstance(parameter, DTensor)
+        assert torch.equal(own_part(parameter), plain[name][own_slices(parameter)])
+
+    before = [(tuple(p.shape), p.placements) for p in parallel.model.parameters() if isinstance(p, DTensor)]
+    tokens = torch.arange(2 * 17).reshape(2, 17)
+    for last in (False, True):
+        with parallel.accumulating(last=last):
+            loss = summed_loss(parallel.forward(tokens[:, :-1]), tokens[:, 1:])
+            loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad for p in parallel.model.parameters()]
+        # Replicas add their shards up at the end; all others hold shards of the gradients after each pass.
+        assert all(g is None for g in gradients) == (replicas > 1 and not last)
+        require_no_whole_gradient(parallel.model)
+    clip_gradients(parallel.model, 1.0)
+    optimizer.step()
+    after = [(tuple(p.shape), p.placements) for p in parallel.model.parameters() if isinstance(p, DTensor)]
+    assert after == before
+    for parameter in parallel.model.parameters():
+        assert isinstance(parameter, DTensor)
+        assert isinstance(parameter.grad, DTensor)
+        held = (parameter.grad, optimizer.state[parameter]["exp_avg"])
+        assert all(isinstance(its, DTensor) and its.placements == parameter.placements for its in held)
+        assert {its.dtype for its in held} == {torch.float32}
+
+
+def require_place(name: str, parameter: torch.Tensor, *, shards: int, tensor: int, replicas: int) -> None:
+    assert isinstance(parameter, DTensor)
+    cut = tensor > 1 and parameter.ndim == 2
+    sizes = (*((replicas,) if replicas > 1 else ()), shards, *((tensor,) if cut else ()))
+    assert parameter.device_mesh.shape == sizes
+    along = next((at for part, at in CUT_ALONG.items() if part in name), 0)
+    # Where both divide rows, FSDP's shards are those of a cut, which it says by a stride.
+    rows = _StridedShard(0, split_factor=tensor) if cut and along == 0 else Shard(0)
+    wanted = (*((Replicate(),) if replicas > 1 else ()), rows, *((Shard(along),) if cut else ()))
+    assert parameter.placements == wanted
+    share = shards * (tensor if cut else 1)
+    assert own_part(parameter).numel() == pytest.approx(parameter.numel() / share, rel=0.51)
+
+
+def require_no_whole_gradient(model: torch.nn.Module) -> None:
+    """FSDP keeps the gradients of a pass that it did not reduce beside the parameter, whole."""
+    groups = [
+        group
+        for module in model.modules()
+        if hasattr(module, "_get_fsdp_state")
+        for group in cast(Any, module)._get_fsdp_state()._fsdp_param_groups
+    ]
+    assert groups
+    assert all(p.unsharded_accumulated_grad is None for group in groups for p in group.fsdp_params)
