@@ -47,6 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--earliest", type=float, default=2.0, help="seconds from start to kill at least")
     parser.add_argument("--latest", type=float, default=12.0, help="seconds from start to kill at most")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of --cases")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
 
@@ -109,7 +110,7 @@ MODES = ("sync", "async")
 CONFIG = """
 extends: {house}/configs/smoke.yaml
 model:
-  device: cpu
+  device: {device}
   architecture: {{hidden_size: 64, intermediate_size: 96, num_layers: 2, max_position_embeddings: 32}}
 training: {{max_steps: 60, warmup_steps: 3, validation_steps: 11, validation_batches: 2}}
 compute: {{threads: 1}}
@@ -166,7 +167,7 @@ def matrix(args: argparse.Namespace) -> int:
         words = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
         (folder / "train.txt").write_text(words)
         (folder / "validation.txt").write_text(words[:3000])
-        (folder / "config.yaml").write_text(CONFIG.format(house=HOUSE, folder=folder))
+        (folder / "config.yaml").write_text(CONFIG.format(house=HOUSE, folder=folder, device=args.device))
         for case in chosen:
             same = is_equal(folder, case, args, moments)
             equal, kills = equal + same, kills + case.killed
