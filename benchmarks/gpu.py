@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure everything of `docs/benchmarks.md` that needs a GPU, and write its table.
 
-Each case runs in processes of its own, one after another; one that fails becomes a row that says so. The model
-is Llama 3.2 1B in bfloat16, compiled, with sequences of 4,096 tokens of random ids.
+Each case runs in processes of its own, one after another; one that fails becomes a row that says so. The
+model is Llama 3.2 1B in bfloat16, compiled, with sequences of 4,096 tokens of random ids.
 
 Reads:      --case (may be repeated; default all), --steps, --timeout per case in seconds
 Writes:     a table, or JSON, on stdout; with --write the table in docs/benchmarks.md; temporary folders
@@ -114,7 +114,7 @@ def write_tokens(path: Path) -> None:
 
 def speed(rows: Sequence[dict[str, Any]]) -> float:
     """The median of tokens per second."""
-    return statistics.median(row["tokens_per_second"] for row in rows)
+    return float(statistics.median(row["tokens_per_second"] for row in rows))
 
 
 def step(bench: Bench) -> list[Row]:
@@ -164,7 +164,13 @@ def planned_peak(run: Path) -> int:
 
 
 def memory(bench: Bench) -> list[Row]:
-    said = finished(bench, [*here("memory_fit.py"), "--device", "cuda", "--json"], codes=(0, 1))
+    import torch
+
+    from memory_shapes import SHAPES
+
+    fit = [name for name, shape in SHAPES.items() if shape.processes <= torch.cuda.device_count()]
+    options = ["--device", "cuda", "--json", *(word for name in fit for word in ("--shape", name))]
+    said = finished(bench, [*here("memory_fit.py"), *options], codes=(0, 1))
     ratios = [found["ratios"]["peak"] for found in json.loads(said)]
     result = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), {len(ratios)} shapes"
     met = all(abs(ratio - 1) <= 0.1 for ratio in ratios)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -81,7 +82,7 @@ def test_the_trainer_takes_the_settings_of_a_case(
 
     def written(_bench: object, command: list[str]) -> str:
         commands.append(command)
-        settings = [word for flag, word in zip(command, command[1:], strict=False) if flag == "--set"]
+        settings = [word for flag, word in pairwise(command) if flag == "--set"]
         config = load_config(Path(command[command.index("--config") + 1]), settings).config
         assert config.model.architecture.vocab_size == 128_256
         assert config.compute.cpu_offload

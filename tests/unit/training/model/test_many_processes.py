@@ -46,7 +46,7 @@ def thirty_two() -> Iterator[None]:
     finally:
         destroy_process_group()
         # An equal mesh of the next test would otherwise be taken for this one, whose groups are gone.
-        _clear_sharding_prop_cache()
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
 def config(*, dtype: str = "float32", **compute: Any) -> Config:
