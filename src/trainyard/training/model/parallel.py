@@ -95,11 +95,9 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty(shape, device)
     _recompute(model, compute)
     forward: nn.Module = model
-    if compute.compile and compute.strategy == "ddp" and world.size > 1 and device.type == "cuda":
-        # One graph returns all gradients at its end; those of blocks are exchanged while others are computed.
-        for layer in model.model.layers:
-            layer.compile()
-    elif compute.compile:
+    if compute.compile:
+        # Within DDP, torch splits the graph at the borders of DDP's buckets, so that they are exchanged while
+        # other gradients are computed.
         forward = torch.compile(model)  # type: ignore[assignment]
     compressed = None
     if compute.gradient_compression == "powersgd" and world.size > 1:

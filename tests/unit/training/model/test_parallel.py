@@ -1,6 +1,7 @@
 """What a configuration decides of how a model is put on devices."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import Config
 from trainyard.training.model import parallel
-from trainyard.training.runtime.world import ALONE
+from trainyard.training.runtime.world import ALONE, World
 
 
 @pytest.fixture
@@ -57,3 +59,34 @@ def test_shards_are_cast_and_summed_up_as_configured(
     assert logits.dtype == (computed or torch.float32)
     torch.autograd.backward(logits.float().sum())
     assert {p.grad.dtype for p in model.model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_a_compiled_model_is_split_at_the_buckets_of_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its one graph returns all gradients at its end, and no bucket is exchanged before."""
+    graphs: list[Any] = []
+
+    def counted(graph: Any, _examples: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
+    # What the other process holds is verified over the network, which is not there.
+    verified = "torch.nn.parallel.distributed._verify_param_shape_across_processes"
+    monkeypatch.setattr(verified, lambda *_: None)
+    torch.compiler.reset()
+    config = Config.model_validate(
+        {
+            "model": {"name": "x", "architecture": {"hidden_size": 1024, "num_layers": 4}},
+            "training": {"max_steps": 1},
+            "compute": {"strategy": "ddp", "compile": True},
+        }
+    )
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = parallel.put_on_devices(config, World(0, 2, 0, None), torch.device("cpu"))
+        model.forward(torch.zeros(1, 4, dtype=torch.int64))
+    finally:
+        destroy_process_group()
+        torch.compiler.reset()
+    size = 4 * sum(parameter.numel() for parameter in model.model.parameters())
+    assert len(graphs) >= size // (25 << 20) > 1
