@@ -117,15 +117,22 @@ def sent(deploy: Deploy, plane: Any) -> Iterator[dict[str, list[dict[str, Any]]]
     for kind in KINDS:
         done = send(deploy, kind)
         assert done.returncode == 0, done.stderr
-    found = {
-        kind: until(lambda kind=kind: working(plane, f"{kind}-a"), f"the pods of {kind}") for kind in KINDS
-    }
+    found = {kind: placed(plane, f"{kind}-a") for kind in KINDS}
     yield found
     for kind in KINDS:
         followed = JOBS["rayjob" if kind == "raycluster" else kind]
         plane.request("DELETE", f"{followed}/{kind}-a", {"propagationPolicy": "Background"})
     for kind in KINDS:
-        until(lambda kind=kind: not left(plane, f"{kind}-a"), f"everything of {kind} to go", 120)
+        gone(plane, f"{kind}-a")
+
+
+def placed(plane: Any, job: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = until(lambda: working(plane, job), f"the pods of {job}")
+    return found
+
+
+def gone(plane: Any, job: str) -> None:
+    until(lambda: not left(plane, job), f"everything of {job} to go", 120)
 
 
 def working(plane: Any, job: str) -> list[dict[str, Any]]:

@@ -27,8 +27,8 @@ def entrypoint_problems(plan: JobPlan) -> Iterator[str]:
     for word in _words(plan):
         if not _PLAIN.fullmatch(word):
             yield (
-                f"{word[:60]!r}: Ray hands a command through two shells, so its words may have only letters, digits "
-                "and _@%+=:,./-; put what you want to run into a script in the image"
+                f"{word[:60]!r}: Ray hands a command through two shells, so its words may have only letters, "
+                "digits and _@%+=:,./-; put what you want to run into a script in the image"
             )
 
 
