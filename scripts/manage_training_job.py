@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """See and change training jobs on a cluster: where they stand, why they failed, their logs and events.
 
-`list` shows the jobs that were sent from here. `status` says where a job stands; --follow waits for its end
-and may be started again at any time. `logs` prints the logs of all pods or saves them. `events` shows what the
-cluster did. `cancel` stops the pods, which may save, and keeps the job. `delete` saves the logs and removes the
-job with all that belongs to it. `resubmit` sends it again under the next name. See docs/runbooks/jobs.md.
+`list` shows the jobs sent from here. `status` says where a job stands; --follow waits for its end and may be
+started again at any time. `logs` prints or saves the logs of all pods. `events` shows what the cluster did.
+`cancel` stops the pods, which may save, and keeps the job. `delete` saves the logs and removes all of it.
+`resubmit` sends it again under the next name. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     with logs --save and with delete, files of logs; cancel, delete and resubmit change the cluster

@@ -83,6 +83,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "exit_code": lambda _: "75",
     "files": lambda grounds: str(grounds.path / "config.yaml"),
     "head": lambda grounds: str(grounds.path / "side"),
+    "job": lambda _: "llama",
     "kubeconfig": lambda grounds: str(grounds.path / "kubeconfig.json"),
     "lock": lambda grounds: str(grounds.path / "lock.txt"),
     "manifest": lambda _: "manifests/run-1-manifest.json",
@@ -112,6 +113,8 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "to": lambda grounds: str(grounds.new()),
 }
 """The name of an option -> what can be given for it."""
+FOR_ONE = {("manage_training_job", "command"): "status"}
+"""A script and an option -> what can be given for it there."""
 BESIDE = {
     "check_configs": ("files",),
     "check_environment": ("lock", "run_dir"),
@@ -124,6 +127,7 @@ BESIDE = {
     "draw_pictures": ("to", "runs"),
     "manage_cluster": ("kubeconfig",),
     "deploy_training_job": ("kubeconfig",),
+    "manage_training_job": ("kubeconfig", "job"),
     "promote_artifact": ("run_number", "step"),
     "prove_run": ("store",),
     "prune_artifacts": ("keep_last",),
@@ -154,7 +158,7 @@ def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str
             continue
         taken |= {option.name, *option.rivals}
         assert option.name in GOOD, f"say in GOOD of {__file__} what can be given for {option.shown}"
-        words_of = option.words(GOOD[option.name](grounds))
+        words_of = option.words(FOR_ONE.get((name, option.name)) or GOOD[option.name](grounds))
         if option.flag:
             words += words_of
         else:

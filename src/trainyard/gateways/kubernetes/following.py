@@ -19,7 +19,7 @@ from urllib.parse import quote
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.watching import News, Report, Watch
 from trainyard.jobs.state.job_kinds import kind_of_job, uid_of
 from trainyard.jobs.state.job_state import JobState, State
@@ -135,7 +135,9 @@ class Following:
 
     def _take_in(self, report: Report) -> None:
         if report.news is News.BROKEN:
-            _logger.warning("%s; the job goes on without us, trying again", report.error)
+            _logger.warning("%s; trying again, the job does not need us", report.error)
+        elif report.news is News.BACK:
+            _logger.info("the API server answers again")
         elif report.news is News.REFUSED:
             self._take_refusal(report)
         elif report.source == _JOB:
@@ -150,9 +152,6 @@ class Following:
         self._pods_seen = True
 
     def _take_job(self, report: Report) -> None:
-        if report.news is News.CHANGED and not report.objects:
-            _logger.info("the API server answers again")
-            return
         self._seen = True
         found = report.objects[0] if report.objects else None
         if found is not None and self._uid and uid_of(found) != self._uid:
@@ -224,6 +223,10 @@ class Following:
         until = time.monotonic() + _LAST_SECONDS
         while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
             self._take(left)
+        if self._known.job is not None and not self._known.deleted:
+            job = FoundJob(self._known.kind, self._known.namespace, self._known.name, self._known.job)
+            if listed := self._look.pods(job):  # the watch of the pods may have been broken
+                self._pods = {pod.uid: pod for pod in listed}
         self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
         self._look_around()
         again = judge(self._known, after(self._known, self._history))

@@ -45,6 +45,9 @@ _LABELLED = (
 _OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
 """What the operators make, and the garbage collector deletes after the job."""
 _PAUSE = 0.5
+_SEEN_SECONDS = 15.0
+_NOT_SEEN_YET = "must be created before the TrainJob"
+"""The webhook of Trainer does not see at once a runtime that was created a moment ago."""
 _DONE = (200, 201, 202)
 
 
@@ -196,8 +199,11 @@ class JobChanging:
             raise _refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
 
     def _created(self, path: str, body: dict[str, Any]) -> Json:
+        name, deadline = f"{body['kind']}/{name_of(body)}", time.monotonic() + _SEEN_SECONDS
         status, answer = self._api.create(path, body)
-        name = f"{body['kind']}/{name_of(body)}"
+        while status == 403 and _NOT_SEEN_YET in str(answer.get("message")) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            status, answer = self._api.create(path, body)
         if status == 409:
             raise RunConflictError(f"{name} is there already; run resubmit again")
         if status not in _DONE:

@@ -43,6 +43,8 @@ class News(Enum):
     """The object as it was when it was deleted."""
     BROKEN = auto()
     """The API server does not answer, or no longer knows us; it is tried again."""
+    BACK = auto()
+    """It answers again, and nothing was missed."""
     REFUSED = auto()
     """We may not see these objects. The watch has ended."""
 
@@ -145,7 +147,7 @@ class Watch:
             stream.end()
         if self._is_broken:
             self._is_broken = False
-            self._tell(Report(self._source, News.CHANGED))
+            self._tell(Report(self._source, News.BACK))
         for line in stream.lines():
             version = self._event(line) or version
         return version

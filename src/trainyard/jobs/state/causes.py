@@ -31,7 +31,7 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
 
 def replaced_uids(past: History) -> frozenset[str]:
     """The pods that were made anew under the same name."""
-    return frozenset(uid for place, uids in past.pods.items() if place for uid in uids[:-1])
+    return frozenset(uid for place, pods in past.pods.items() if place for _, uid in pods[:-1])
 
 
 def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:

@@ -45,8 +45,8 @@ class History:
 
     ran: bool = False
     """All of its pods ran at once at some time."""
-    pods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Place of a pod -> the uids that stood there, in order."""
+    pods: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
+    """Place of a pod -> when pods were created there, and their uids, in this order."""
     container_restarts: Mapping[str, int] = field(default_factory=dict)
     """Uid -> how often its containers were started again in place."""
     ended: Mapping[str, PodFacts] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class History:
         """This history, and these pods."""
         places, restarts, ended = dict(self.pods), dict(self.container_restarts), dict(self.ended)
         for pod in pods:
-            known = places.get(pod.place, ())
-            if pod.uid not in known:
-                places[pod.place] = (*known, pod.uid)
+            known, this = places.get(pod.place, ()), (pod.created, pod.uid)
+            if not pod.helps and this not in known:
+                places[pod.place] = tuple(sorted((*known, this)))
             if pod.restarts:
                 restarts[pod.uid] = max(pod.restarts, restarts.get(pod.uid, 0))
             if pod.uid in ended or pod.phase == "Failed" or any(end.failed for end in pod.ends):

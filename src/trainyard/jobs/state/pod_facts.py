@@ -16,6 +16,8 @@ from trainyard.jobs.state.job_kinds import annotations_of, labels_of
 Json = Mapping[str, Any]
 LAST_LINES = 20
 _MOST_LETTERS = 4000
+TRAINER = "node"
+"""The replicated Job of a TrainJob that trains; others prepare data and models."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """The reason of a container that the kubelet no longer finds: its exit code 137 is made up."""
@@ -65,7 +67,7 @@ class PodFacts:
     message: str
     created: float
     changed: float
-    """When it was scheduled, else created."""
+    """When it was last seen to get on: a container of it ended, it was scheduled, or created."""
     ready: bool
     deleting: bool
     restarts: int
@@ -76,6 +78,8 @@ class PodFacts:
     unschedulable: str
     """Why no node fits, in the scheduler's words; empty where one does."""
     disrupted_at: float | None = None
+    helps: bool = False
+    """It does not train: it submits a command to Ray, or prepares data."""
 
     @property
     def live(self) -> bool:
@@ -99,6 +103,7 @@ def pod_facts(raw: Json) -> PodFacts:
     disrupted = disruption.get("status") == "True"
     scheduled = conditions.get("PodScheduled") or {}
     containers = list(_containers(status))
+    ends = tuple(e for c in containers for e in _ends_of(c))
     created = time_of(meta.get("creationTimestamp")) or 0.0
     return PodFacts(
         name=str(meta.get("name", "")),
@@ -109,15 +114,18 @@ def pod_facts(raw: Json) -> PodFacts:
         reason=str(status.get("reason") or ""),
         message=_short(status.get("message")),
         created=created,
-        changed=time_of(scheduled.get("lastTransitionTime")) or created,
+        changed=max(
+            time_of(scheduled.get("lastTransitionTime")) or created, *(e.finished or 0.0 for e in ends), 0.0
+        ),
         ready=_is_true(conditions.get("Ready")) if "Ready" in conditions else True,
         deleting=bool(meta.get("deletionTimestamp")),
         restarts=sum(int(c.get("restartCount") or 0) for c in containers),
         waiting=tuple(w for c in containers for w in _waiting_of(c)),
-        ends=tuple(e for c in containers for e in _ends_of(c)),
+        ends=ends,
         disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
         unschedulable=_unschedulable(scheduled),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
+        helps=_helps(labels_of(raw)),
     )
 
 
@@ -174,8 +182,17 @@ def _is_true(condition: Json | None) -> bool:
     return (condition or {}).get("status") == "True"
 
 
+def _helps(labels: Json) -> bool:
+    part = labels.get("jobset.sigs.k8s.io/replicatedjob-name")
+    if part is not None:
+        return str(part) != TRAINER
+    return "batch.kubernetes.io/job-name" in labels and _INDEX not in labels
+
+
 def _rank_of(raw: Json) -> int | None:
     labels = labels_of(raw)
+    if _helps(labels):
+        return None
     index = labels.get("training.kubeflow.org/replica-index")
     if _is_number(index):
         role = labels.get("training.kubeflow.org/replica-type")

@@ -17,6 +17,7 @@ from trainyard.jobs.state.job_kinds import CANCELLED, RETRIES, annotations_of
 from trainyard.jobs.state.job_state import FailureClass, JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
+from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.pod_failures import suspects
 from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
 from trainyard.jobs.state.pytorch_reading import read_pytorchjob
@@ -76,21 +77,26 @@ def _finished(observed: Observed, past: History, reading: Reading) -> JobState |
 
 
 def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
-    """The status says that the job has succeeded; a pod that had failed before and was not healed says no."""
-    if observed.kind.name not in _BY_RAY:
+    """The status says that the job has succeeded; a worker that had died before its master says no."""
+    end = _end_of_master(observed)
+    if end is not None:
         found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
-        against = [
-            s for s in found if not s.healed and not s.consequence and _before(s.finished, reading.ended_at)
-        ]
-        if against:
-            failure = failure_of_job(observed, past, reading)
-            return _failed(observed, past, reading, failure)
+        for suspect in found:
+            alone = not suspect.healed and not suspect.consequence and suspect.pod.rank is not None
+            if alone and suspect.finished is not None and suspect.finished < end:
+                return _failed(observed, past, reading, failure_of_job(observed, past, reading))
     return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))
 
 
-def _before(moment: float | None, end: float | None) -> bool:
-    """Whether a pod failed before the job had succeeded; a crash while it is taken down harms nothing."""
-    return end is not None and moment is not None and moment < end
+def _end_of_master(observed: Observed) -> float | None:
+    """When the pod ended that alone decides on success; workers that crash after it harm nothing.
+
+    Only PyTorchJobs have one. The operator writes its own time later than that.
+    """
+    if observed.kind.name != "pytorchjob":
+        return None
+    ends = (end for pod in observed.pods if pod.rank == 0 and pod.phase == "Succeeded" for end in pod.ends)
+    return max((end.finished for end in ends if end.finished is not None), default=None)
 
 
 def _interrupted(observed: Observed, past: History, reading: Reading) -> JobState | None:
@@ -131,6 +137,8 @@ def _going(observed: Observed, past: History, reading: Reading) -> JobState:
     if _all_run(observed, reading, counts):
         reason = reading.reason if reading.phase is Phase.RUNNING else "all of its pods run"
         return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason))
+    if observed.kind.name not in _BY_RAY and _all_end(observed):
+        return _base(observed, past, reading, state=State.RUNNING, reason="Its pods end")
     waiting = _waiting(observed, queue)
     state = _not_running(observed, past, reading)
     reason = waiting.evidence if waiting else _progress(reading, counts)
@@ -139,7 +147,7 @@ def _going(observed: Observed, past: History, reading: Reading) -> JobState:
 
 def _not_running(observed: Observed, past: History, reading: Reading) -> State:
     live = [pod for pod in observed.pods if pod.live and not pod.deleting]
-    broken = any(pod.phase == "Failed" or pod.restarts or pod.deleting for pod in observed.pods)
+    broken = any(pod.phase == "Failed" or pod.restarts or pod.deleting for pod in _trainers(observed))
     if past.ran or broken or past.restarts(reading.wanted) or reading.phase is Phase.RESTARTING:
         return State.RESTARTING
     if not live and not observed.pods:
@@ -158,8 +166,22 @@ def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
     return busy == counts.present and counts.running > 0 and busy >= (counts.wanted or 1)
 
 
+def _all_end(observed: Observed) -> bool:
+    """A pod has succeeded, and the others run or are taken down: the status will say the end in a moment."""
+    pods = _trainers(observed)
+    over = [pod.phase == "Succeeded" for pod in pods]
+    lost = any(pod.disruption for pod in pods)
+    return (
+        any(over) and not lost and all(o or p.running or p.deleting for o, p in zip(over, pods, strict=True))
+    )
+
+
+def _trainers(observed: Observed) -> tuple[PodFacts, ...]:
+    return tuple(pod for pod in observed.pods if not pod.helps)
+
+
 def _counts(observed: Observed, reading: Reading) -> PodCounts:
-    pods = observed.pods
+    pods = _trainers(observed)
     return PodCounts(
         wanted=reading.wanted,
         present=len(pods),

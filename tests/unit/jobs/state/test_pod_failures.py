@@ -390,3 +390,18 @@ def test_the_rank_of_a_pod_is_read_from_its_labels(
 )
 def test_a_pod_of_any_shape_is_read(raw: Json) -> None:
     assert pod_facts(raw).phase == "Pending"
+
+
+def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
+    """The pod was scheduled days ago; its image is pulled anew because its container was started again."""
+    again = pod(
+        "job-1",
+        rank=1,
+        ready=False,
+        restarts=1,
+        age=9 * PATIENCE,
+        state=waiting("ImagePullBackOff", "Back-off: 503 Service Unavailable"),
+        last=terminated(137, at=NOW - 20),
+    )
+    state = judge(seen("pytorchjob", job("pytorchjob"), [pod("job-0"), again]))
+    assert (state.state, state.failure) == (State.RESTARTING, None)

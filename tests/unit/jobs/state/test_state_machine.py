@@ -93,6 +93,8 @@ def expected(kind: str, says: str, pods: str) -> State:
         on_ray = kind in ("rayjob", "raycluster")
         if not on_ray or says == "running":
             return State.RUNNING
+    if pods == "ended well" and kind not in ("rayjob", "raycluster"):
+        return State.RUNNING
     if says == "restarting" or pods in ("one failed", "one loops", "one is lost", "one runs after a restart"):
         return State.RESTARTING
     if pods in ("none", "one waits for a node", "all wait for a node"):
@@ -322,3 +324,47 @@ def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:
     assert judge(seen("pytorchjob", raw, running(2))).state is State.STARTING
     elastic = {"elasticPolicy": {"minReplicas": 2}, "pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}
     assert judge(seen("pytorchjob", {**raw, "spec": elastic}, running(2))).state is State.RUNNING
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_dead_pod_that_a_job_replaced_under_another_name_is_no_reason_for_red(order: int) -> None:
+    """A Job keeps its failed pods, and lists come in the order of random names."""
+    dead = ended(1, name="job-b", rank=1, at=1_794_999_000, age=900)
+    pods = [dead, ended(0, name="job-a", rank=1, age=300), ended(0, name="job-0", rank=0, age=900)][::order]
+    state = judge(seen("trainjob", job("trainjob", **SAYS["trainjob"]["succeeded"]), pods))
+    assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
+    failed = judge(seen("trainjob", job("trainjob", **SAYS["trainjob"]["failed"]), [*pods, ended(3, rank=2)]))
+    assert failed.failure is not None
+    assert failed.failure.exit_code == 3
+
+
+def test_pods_without_an_order_do_not_speak_against_a_success() -> None:
+    pods = [ended(0, name="a", rank=None), ended(137, name="b", rank=None, at=1_794_999_000)]
+    state = judge(seen("hyperpod", job("hyperpod", **SAYS["hyperpod"]["succeeded"]), pods))
+    assert state.state is State.SUCCEEDED
+
+
+def test_workers_that_are_taken_down_after_their_master_are_no_restart() -> None:
+    raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
+    pods = [ended(0, name="job-master-0"), pod("job-worker-0", rank=1, deleting=True)]
+    state = judge(seen("pytorchjob", raw, pods), History(ran=True))
+    assert (state.state, state.reason) == (State.RUNNING, "Its pods end")
+
+
+def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
+    labels = {"batch.kubernetes.io/job-name": "job"}
+    head = pod("job-head", rank=None, labels={"ray.io/node-type": "head"})
+    worker = pod("job-worker", rank=None, labels={"ray.io/node-type": "worker"})
+    tries = [ended(1, name=f"job-{n}", rank=None, labels=labels) for n in range(2)]
+    raw = job("rayjob", **SAYS["rayjob"]["running"])
+    state = judge(
+        seen("rayjob", raw, [head, worker, *tries, pod("job-2", "Pending", rank=None, labels=labels)])
+    )
+    assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)
+
+
+def test_pods_that_prepare_data_have_no_rank() -> None:
+    labels = {"jobset.sigs.k8s.io/replicatedjob-name": "dataset-initializer"}
+    done = ended(0, name="job-data", rank=0, labels=labels)
+    state = judge(seen("trainjob", job("trainjob", **SAYS["trainjob"]["running"]), [*running(), done]))
+    assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)

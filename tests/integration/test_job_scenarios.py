@@ -1,0 +1,411 @@
+"""Planted ends of jobs of all kinds, with the released operators: each must be told as what it is.
+
+No false green, no false red. The scenarios are generated: kind x which pod x how it ends; the expected
+state comes from the rule that the kind's restart policy states, not from the code. All of them run at the
+same time.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.integration.job_world import (
+    NAMESPACE,
+    NODES,
+    World,
+    eventually,
+    pytorchjob,
+    rayjob,
+    training_runtime,
+    trainjob,
+    world,
+)
+
+from trainyard.errors import ExitCode
+from trainyard.jobs.state.job_state import JobState, State
+
+pytestmark = pytest.mark.slow
+AT_ONCE = 12
+Json = dict[str, Any]
+Plant = Callable[[World, str], object]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A job, what happens to it, and what must be told of it."""
+
+    name: str
+    kind: str
+    body: Callable[[str], Json]
+    plant: Plant
+    state: State
+    failure_class: str | None = None
+    rank: int | None = None
+    exit_code: int | None = None
+    restarts: int | None = None
+    waits_for: str | None = None
+    runtime: Callable[[str], tuple[str, Json]] | None = None
+    seconds: float = 120.0
+
+    @property
+    def job(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+CLASS_OF_CODE = {
+    1: "user-code", 2: "configuration", 75: "preempted", 127: "configuration", 134: "unknown", 137: "unknown",
+    139: "user-code", 143: "preempted",
+}  # fmt: skip
+FINAL, HEALING = (1, 2, 75, 127), (134, 137, 139, 143)
+"""Exit codes that the policy ExitCode takes as final, and that it answers with a new pod."""
+
+
+def ends(code: int, rank: int, world_: World, name: str, *, reason: str = "", message: str = "") -> None:
+    world_.end(world_.pod(name, rank), code, reason=reason, message=message)
+
+
+def ends_and_heals(code: int, rank: int, world_: World, name: str, *, reason: str = "") -> None:
+    pod = world_.pod(name, rank)
+    uid = world_.uid(pod)
+    world_.end(pod, code, reason=reason)
+    world_.replaced(name, pod, uid)
+    world_.end_all(name)
+
+
+def succeeds(world_: World, name: str) -> None:
+    world_.end_all(name)
+
+
+def writes(status: Json, rank: int, world_: World, name: str) -> None:
+    """A status of a running pod as a kubelet would write it."""
+    world_.write_status(world_.pod(name, rank), status)
+
+
+def stuck(reason: str, message: str, world_: World, name: str, *, then: str = "") -> None:
+    """All pods wait on a node; `then` they run."""
+
+    def placed() -> Json:
+        pods = {n: p for n, p in world_.pods(name).items() if p["spec"].get("nodeName")}
+        return pods if len(pods) == NODES else {}
+
+    container = {"name": "c", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    for pod, raw in eventually(placed, f"pods of {name} to have nodes").items():
+        entry = {**container, "name": raw["spec"]["containers"][0]["name"]}
+        waiting = {"waiting": {"reason": reason, "message": message}}
+        world_.write_status(pod, {"phase": "Pending", "containerStatuses": [{**entry, "state": waiting}]})
+        if then:
+            time.sleep(1.0)
+            entry |= {"ready": True, "state": {"running": {"startedAt": "2026-11-20T00:00:00Z"}}}
+            ready = {"type": "Ready", "status": "True"}
+            world_.write_status(
+                pod, {"phase": "Running", "conditions": [ready], "containerStatuses": [entry]}
+            )
+    if then:
+        time.sleep(2.0)
+        for pod, raw in world_.pods(name).items():
+            entry = {**container, "name": raw["spec"]["containers"][0]["name"]}
+            done = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-20T00:00:01Z"}
+            world_.write_status(
+                pod, {"phase": "Succeeded", "containerStatuses": [{**entry, "state": {"terminated": done}}]}
+            )
+
+
+def set_ray(status: str, message: str, world_: World, name: str, *, past: str = "") -> str:
+    """Let Ray say this of the command, once it is known to it; the id of the command."""
+
+    def known() -> str:
+        found = world_.job("rayjob", name).get("status") or {}
+        command = str(found.get("jobId") or "")
+        return command if found.get("jobStatus") == "PENDING" and command != past else ""
+
+    command = eventually(known, f"Ray to know the command of {name}")
+    world_.ray.set_job(command, "RUNNING")
+    eventually(lambda: world_.job("rayjob", name)["status"].get("jobStatus") == "RUNNING", f"{name} to run")
+    if status != "RUNNING":
+        world_.ray.set_job(command, status, message)
+    return str(command)
+
+
+def ray_retries(world_: World, name: str) -> None:
+    first = set_ray("FAILED", "lost", world_, name)
+    set_ray("SUCCEEDED", "", world_, name, past=first)
+
+
+def ray_worker_dies(world_: World, name: str) -> None:
+    command = set_ray("RUNNING", "", world_, name)
+    pods = world_.running(name)
+    worker = next(n for n, p in pods.items() if p["metadata"]["labels"].get("ray.io/node-type") == "worker")
+    uid = world_.uid(worker)
+    world_.end(worker, 137, reason="OOMKilled")
+    world_.replaced(name, worker, uid)
+    world_.ray.set_job(command, "SUCCEEDED")
+
+
+def is_deleted(kind: str, world_: World, name: str) -> None:
+    world_.running(name)
+    time.sleep(2.0)
+    world_.delete(kind, name)
+
+
+def is_made_anew(kind: str, world_: World, name: str) -> None:
+    is_deleted(kind, world_, name)
+
+    def again() -> bool:
+        with contextlib.suppress(RuntimeError):
+            world_.create(kind, pytorchjob(name))
+            return True
+        return False
+
+    eventually(again, f"{name} to be created again")
+
+
+def is_suspended(kind: str, path: tuple[str, ...], world_: World, name: str, *, resumed: bool) -> None:
+    def patch(value: bool) -> Json:
+        body: Any = value
+        for part in reversed(path):
+            body = {part: body}
+        found: Json = body
+        return found
+
+    world_.running(name)
+    world_.change(kind, name, patch(True))
+    eventually(lambda: not world_.pods(name), f"the pods of {name} to go")
+    if resumed:
+        time.sleep(1.0)
+        world_.change(kind, name, patch(False))
+        world_.end_all(name)
+
+
+def too_long(world_: World, name: str) -> None:
+    world_.running(name)
+    time.sleep(3.0)
+    world_.change("pytorchjob", name, {"metadata": {"annotations": {"poked": "yes"}}})
+
+
+def loses_its_node(rank: int, world_: World, name: str) -> None:
+    pod = world_.pod(name, rank)
+    raw = world_.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}")
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    world_.write_status(pod, {"conditions": [*raw["status"]["conditions"], disrupted]})
+    world_.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}")
+    world_.replaced(name, pod, raw["metadata"]["uid"])
+    world_.end_all(name)
+
+
+def does_nothing(_world: World, _name: str) -> None:
+    """The job is left alone."""
+
+
+def scenarios() -> Iterator[Scenario]:
+    yield from of_pytorchjobs()
+    yield from of_trainjobs()
+    yield from of_rayjobs()
+    yield from of_pods()
+    yield from of_people()
+
+
+def of_pytorchjobs() -> Iterator[Scenario]:
+    never = partial(pytorchjob, restart="Never")
+    yield Scenario("pt succeeds", "pytorchjob", pytorchjob, succeeds, State.SUCCEEDED, restarts=0)
+    for rank in (0, 2):
+        for code in FINAL:
+            plant, name = partial(ends, code, rank), f"pt rank {rank} exit {code}"
+            yield Scenario(
+                name, "pytorchjob", pytorchjob, plant, State.FAILED, CLASS_OF_CODE[code], rank, code
+            )
+        for code in HEALING:
+            plant, name = partial(ends_and_heals, code, rank), f"pt rank {rank} heals {code}"
+            yield Scenario(name, "pytorchjob", pytorchjob, plant, State.SUCCEEDED, restarts=1)
+        for code in (1, *HEALING):
+            plant, name = partial(ends, code, rank), f"pt never rank {rank} exit {code}"
+            yield Scenario(name, "pytorchjob", never, plant, State.FAILED, CLASS_OF_CODE[code], rank, code)
+    oom = partial(ends, 137, 1, reason="OOMKilled")
+    yield Scenario("pt oom", "pytorchjob", never, oom, State.FAILED, "oom-host", 1, 137)
+    heals = partial(ends_and_heals, 137, 1, reason="OOMKilled")
+    yield Scenario("pt oom heals", "pytorchjob", pytorchjob, heals, State.SUCCEEDED, restarts=1)
+    on_failure = partial(pytorchjob, restart="OnFailure")
+    yield Scenario(
+        "pt anew", "pytorchjob", on_failure, partial(ends_and_heals, 1, 1), State.SUCCEEDED, restarts=1
+    )
+    limited = partial(pytorchjob, policy={"activeDeadlineSeconds": 2})
+    yield Scenario("pt too long", "pytorchjob", limited, too_long, State.FAILED, "time-limit")
+    vanishing = partial(pytorchjob, policy={"ttlSecondsAfterFinished": 0})
+    yield Scenario("pt vanishes", "pytorchjob", vanishing, succeeds, State.SUCCEEDED)
+    memory = partial(
+        ends, 1, 2, message="step 3\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
+    )
+    yield Scenario("pt gpu memory", "pytorchjob", pytorchjob, memory, State.FAILED, "oom-gpu", 2, 1)
+
+
+def of_trainjobs() -> Iterator[Scenario]:
+    once = training_runtime
+    yield Scenario("tj succeeds", "trainjob", trainjob, succeeds, State.SUCCEEDED, restarts=0, runtime=once)
+    for rank in (0, 2):
+        for code in (*FINAL, *HEALING):
+            plant, name = partial(ends, code, rank), f"tj rank {rank} exit {code}"
+            yield Scenario(
+                name, "trainjob", trainjob, plant, State.FAILED, CLASS_OF_CODE[code], rank, code, runtime=once
+            )
+    oom = partial(ends, 137, 1, reason="OOMKilled")
+    yield Scenario("tj oom", "trainjob", trainjob, oom, State.FAILED, "oom-host", 1, 137, runtime=once)
+    patient = partial(training_runtime, retries=3)
+    heals = partial(ends_and_heals, 1, 1)
+    yield Scenario("tj anew", "trainjob", trainjob, heals, State.SUCCEEDED, restarts=1, runtime=patient)
+    again = partial(training_runtime, restarts=1)
+    yield Scenario("tj restarts", "trainjob", trainjob, heals, State.SUCCEEDED, restarts=3, runtime=again)
+
+
+def of_rayjobs() -> Iterator[Scenario]:
+    def of(name: str, plant: Plant, state: State, *rest: Any, **more: Any) -> Scenario:
+        return Scenario(f"ray {name}", "rayjob", more.pop("body", rayjob), plant, state, *rest, **more)
+
+    code = "Job entrypoint command failed with exit code 3, last available logs:\nTraceback"
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    yield of("succeeds", partial(set_ray, "SUCCEEDED", ""), State.SUCCEEDED)
+    yield of("exits", partial(set_ray, "FAILED", code), State.FAILED, "user-code", None, 3)
+    yield of("gpu memory", partial(set_ray, "FAILED", memory), State.FAILED, "oom-gpu")
+    yield of("stops", partial(set_ray, "STOPPED", "stopped by the user"), State.FAILED, "cancelled")
+    yield of("retries", ray_retries, State.SUCCEEDED, body=partial(rayjob, backoffLimit=1))
+    yield of("worker dies", ray_worker_dies, State.SUCCEEDED, restarts=1)
+
+
+def of_pods() -> Iterator[Scenario]:
+    """Statuses that kubelets and controllers write into pods."""
+    low = "The node was low on resource: {}. Threshold quantity: 1, available: 0."
+    evicted = {"phase": "Failed", "reason": "Evicted"}
+    fault = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
+    statuses = {
+        "disk": ({**evicted, "message": low.format("ephemeral-storage")}, "disk-full"),
+        "memory": ({**evicted, "message": low.format("memory")}, "oom-host"),
+        "device": (fault, "hardware"),
+        "shutdown": ({"phase": "Failed", "reason": "NodeShutdown", "message": "imminent"}, "node-lost"),
+    }
+    never = partial(pytorchjob, restart="Never")
+    for name, (status, failure_class) in statuses.items():
+        plant = partial(writes, status, 1)
+        yield Scenario(f"pt {name}", "pytorchjob", never, plant, State.FAILED, failure_class, 1)
+        yield Scenario(
+            f"tj {name}",
+            "trainjob",
+            trainjob,
+            plant,
+            State.FAILED,
+            failure_class,
+            1,
+            runtime=training_runtime,
+        )
+    yield Scenario(
+        "pt node", "pytorchjob", pytorchjob, partial(loses_its_node, 1), State.SUCCEEDED, restarts=1
+    )
+    kinds: tuple[tuple[str, Any, Any], ...] = (
+        ("pytorchjob", partial(pytorchjob, bare=True), None),
+        ("trainjob", trainjob, partial(training_runtime, bare=True)),
+    )
+    pull = 'Back-off pulling image "x": ErrImagePull: failed to resolve reference: x:1: not found'
+    for kind, body, runtime in kinds:
+        short = kind[:2]
+        for reason, message in (
+            ("ImagePullBackOff", pull),
+            ("InvalidImageName", "couldn't parse image name"),
+        ):
+            plant = partial(stuck, reason, message)
+            yield Scenario(
+                f"{short} {reason}", kind, body, plant, State.FAILED, "image-pull", runtime=runtime
+            )
+        plant = partial(stuck, "ErrImagePull", "503 Service Unavailable", then="runs")
+        yield Scenario(f"{short} pull heals", kind, body, plant, State.SUCCEEDED, runtime=runtime)
+    nowhere = partial(pytorchjob, nodeSelector={"nowhere": "true"})
+    yield Scenario(
+        "pt nowhere",
+        "pytorchjob",
+        nowhere,
+        does_nothing,
+        State.PENDING,
+        waits_for="unschedulable",
+        seconds=20,
+    )
+    unfit = partial(training_runtime, nodeSelector={"nowhere": "true"})
+    yield Scenario(
+        name="tj nowhere",
+        kind="trainjob",
+        body=trainjob,
+        plant=does_nothing,
+        state=State.PENDING,
+        waits_for="unschedulable",
+        seconds=20,
+        runtime=unfit,
+    )
+
+
+def of_people() -> Iterator[Scenario]:
+    """What somebody does to a job while it is followed."""
+    kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
+        ("pytorchjob", pytorchjob, None, ("spec", "runPolicy", "suspend")),
+        ("trainjob", trainjob, training_runtime, ("spec", "suspend")),
+    )
+    for kind, body, runtime, path in kinds:
+        short = kind[:2]
+        deleted = partial(is_deleted, kind)
+        yield Scenario(f"{short} deleted", kind, body, deleted, State.FAILED, "cancelled", runtime=runtime)
+        held = partial(is_suspended, kind, path, resumed=False)
+        yield Scenario(f"{short} held", kind, body, held, State.QUEUED, runtime=runtime, seconds=25)
+        resumed = partial(is_suspended, kind, path, resumed=True)
+        yield Scenario(f"{short} resumed", kind, body, resumed, State.SUCCEEDED, runtime=runtime)
+    yield Scenario("ray deleted", "rayjob", rayjob, partial(is_deleted, "rayjob"), State.FAILED, "cancelled")
+    anew = partial(is_made_anew, "pytorchjob")
+    yield Scenario("pt made anew", "pytorchjob", pytorchjob, anew, State.FAILED, "cancelled")
+
+
+ALL = list(scenarios())
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("jobs")
+    with world(directory, "training-operator", "jobset", "trainer", "kuberay") as found:
+        time.sleep(5.0)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def told(everything: World, request: pytest.FixtureRequest) -> Iterator[dict[str, "Future[JobState]"]]:
+    """The scenarios that were asked for, all begun at once."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    asked = [c.params["scenario"] for c in calls if c is not None and "scenario" in c.params]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {each.name: pool.submit(play, everything, each) for each in asked}
+
+
+def play(world_: World, scenario: Scenario) -> JobState:
+    """Create the job, follow it, let happen what happens to it; the state that the follower ends with."""
+    name = scenario.job
+    world_.create(scenario.kind, scenario.body(name), *([scenario.runtime(name)] if scenario.runtime else []))
+    with ThreadPoolExecutor(1) as follower:
+        state = follower.submit(world_.follow, scenario.kind, name, scenario.seconds)
+        scenario.plant(world_, name)
+        return state.result()
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.job)
+def test_every_end_is_told_as_what_it_is(scenario: Scenario, told: dict[str, "Future[JobState]"]) -> None:
+    state = told[scenario.name].result(timeout=600)
+    assert state.state is scenario.state, state
+    assert (state.exit_code == ExitCode.DONE) == (scenario.state is State.SUCCEEDED)
+    if scenario.failure_class is not None:
+        assert state.failure is not None
+        assert state.failure.failure_class == scenario.failure_class, state.failure
+    if scenario.rank is not None and state.failure is not None:
+        assert state.failure.rank == scenario.rank
+    if scenario.exit_code is not None and state.failure is not None:
+        assert state.failure.exit_code == scenario.exit_code
+    if scenario.restarts is not None:
+        assert state.restarts == scenario.restarts, state
+    if scenario.waits_for is not None:
+        assert state.waiting is not None
+        assert state.waiting.failure_class == scenario.waits_for

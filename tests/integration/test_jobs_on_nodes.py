@@ -1,0 +1,286 @@
+"""Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, how following goes on.
+
+Real kubelets, containerd and the released training operator, from the kit in $TRAINYARD_CONTROL_PLANE;
+needs root.
+"""
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.control_plane import kit, operator
+from tests.integration.job_world import NAMESPACE, World, eventually, labels_of, metadata_of
+
+from trainyard.jobs.state.job_state import JobState, State
+
+pytestmark = pytest.mark.slow
+Json = dict[str, Any]
+IMAGE = "example.com/training:1"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "manage_training_job.py"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Two nodes whose pods run, with this machine's own root as the image."""
+    sys.path.insert(0, str(kit() / "node"))
+    module = importlib.import_module("real_node")
+    try:
+        module.require()
+    except module.Unavailable as error:
+        pytest.skip(str(error))
+    directory = tmp_path_factory.mktemp("nodes")
+    with module.RealCluster(directory / "cluster", real_nodes=2) as cluster:
+        cluster.load_image(IMAGE, layers=["/"])
+        cluster.load_init_image()
+        with operator("training-operator", cluster, directory) as running:
+            yield World(cluster, None, {"training-operator": running})
+
+
+def job(name: str, command: str, *, workers: int = 0, restart: str = "ExitCode", **container: Any) -> Json:
+    """A PyTorchJob that runs a command of the shell; RANK is the pod's number."""
+    body = {
+        "name": "pytorch",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", command],
+    }
+    body |= {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
+    spec = {"containers": [body], "terminationGracePeriodSeconds": 5}
+    replica = {
+        "restartPolicy": restart,
+        "template": {"metadata": {"labels": labels_of(name, "pytorchjob")}, "spec": spec},
+    }
+    replicas = {"Master": {"replicas": 1, **replica}}
+    if workers:
+        replicas["Worker"] = {"replicas": workers, **replica}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata_of(name, "pytorchjob"),
+        "spec": {"runPolicy": {"cleanPodPolicy": "Running"}, "pytorchReplicaSpecs": replicas},
+    }
+
+
+def manage(nodes: World, *words: str, code: int = 0) -> str:
+    line = [sys.executable, str(SCRIPT), *words, "--kubeconfig", str(nodes.plane.kubeconfig)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=180)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
+    "exits": ({"command": "echo step 1; echo no such layer >&2; exit 3"}, "user-code", 3, "no such layer"),
+    "stops": ({"command": "echo saved; exit 75"}, "preempted", 75, "saved"),
+    "greedy": (
+        {
+            "command": f"{sys.executable} -c 'x = bytearray(400 << 20); print(len(x))'",
+            "restart": "Never",
+            "resources": {"limits": {"memory": "64Mi"}},
+        },
+        "oom-host",
+        137,
+        "",
+    ),
+    "crashes": (
+        {"command": "echo last words; exit 139", "restart": "Never"},
+        "user-code",
+        139,
+        "last words",
+    ),
+    "no-program": ({"command": "exec /nothing/there"}, "configuration", 127, "not found"),
+    "no-image": (
+        {"command": "true", "image": "example.com/nothing:1", "imagePullPolicy": "Never"},
+        "image-pull",
+        None,
+        "",
+    ),
+}
+
+
+def test_each_end_of_a_real_container_is_told_as_what_it_is(nodes: World) -> None:
+    with ThreadPoolExecutor(len(FAILURES)) as pool:
+        for name, (given, *_) in FAILURES.items():
+            nodes.create("pytorchjob", job(name, **given))
+        states = {name: pool.submit(nodes.follow, "pytorchjob", name, 150.0) for name in FAILURES}
+        for name, (_, failure_class, code, words) in FAILURES.items():
+            state = states[name].result()
+            assert (state.state, state.failure is not None) == (State.FAILED, True), state
+            assert state.failure is not None
+            told = (state.failure.failure_class, state.failure.exit_code, state.failure.rank)
+            assert told == (failure_class, code, 0), (name, state)
+            assert words in "\n".join(state.failure.lines), (name, state)
+    shown = json.loads(manage(nodes, "status", "greedy", "--json", code=1))
+    assert shown["failure"]["class"] == "oom-host"
+    assert manage(nodes, "status", "stops", code=75).startswith("stops (pytorchjob) in default: Failed")
+
+
+def test_the_logs_of_pods_that_died_are_kept(nodes: World, tmp_path: Path) -> None:
+    """A worker is killed, deleted and made anew by the operator while its log is followed."""
+    mark = tmp_path / "mark"
+    mark.mkdir(mode=0o777)
+    command = (
+        "echo begin $RANK; sleep 4; [ $RANK = 0 ] && sleep 14 && exit 0; "
+        "[ -e /mark/died ] && sleep 60; touch /mark/died; echo dying; sleep 2; exit 137"
+    )
+    body = job("dies", command, workers=1, volumeMounts=[{"name": "mark", "mountPath": "/mark"}])
+    for replica in body["spec"]["pytorchReplicaSpecs"].values():
+        replica["template"]["spec"]["volumes"] = [{"name": "mark", "hostPath": {"path": str(mark)}}]
+    nodes.create("pytorchjob", body)
+    saved = tmp_path / "logs"
+    line = [sys.executable, str(SCRIPT), "logs", "dies", "--follow", "--save", str(saved), "--timeout", "90s"]
+    done = subprocess.run(
+        [*line, "--kubeconfig", str(nodes.plane.kubeconfig)], capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dies-worker-0/pytorch  dying" in done.stdout
+    files = sorted(path.name for path in saved.glob("dies-worker-0.*.pytorch.log"))
+    assert len(files) >= 2, files
+    assert all((saved / name).read_text().startswith("begin 1\n") for name in files)
+    state = nodes.follow("pytorchjob", "dies", 20.0)
+    assert state.state is State.SUCCEEDED
+
+
+def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: World, tmp_path: Path) -> None:
+    command = (
+        "n=$(cat /count/n 2>/dev/null || echo 0); echo $((n+1)) > /count/n; echo run $n; "
+        "[ $n = 1 ] && sleep 600; exit 7"
+    )
+    mounts = [{"name": "count", "mountPath": "/count"}]
+    body = job("again", command, restart="OnFailure", volumeMounts=mounts)
+    template = body["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    template["spec"]["volumes"] = [{"name": "count", "emptyDir": {}}]
+    nodes.create("pytorchjob", body)
+
+    def restarted() -> bool:
+        pods = nodes.pods("again").values()
+        statuses = [s for pod in pods for s in pod["status"].get("containerStatuses") or ()]
+        return any(s["restartCount"] == 1 and "running" in s["state"] for s in statuses)
+
+    eventually(restarted, "the container to start again")
+    title = "again-master-0/pytorch"
+    assert manage(nodes, "logs", "again").split("\n")[0] == f"{title}#1  run 1"
+    assert manage(nodes, "logs", "again", "--previous").split("\n")[:2] == [
+        f"{title}  run 0",
+        f"{title}#1  run 1",
+    ]
+    state = json.loads(manage(nodes, "status", "again", "--json"))
+    assert (state["state"], state["restarts"]) == ("Running", 1)
+    manage(nodes, "delete", "again", "--save", str(tmp_path / "logs"), "--timeout", "90s")
+    contents = {path.read_text() for path in (tmp_path / "logs").iterdir()}
+    assert contents == {"run 0\n", "run 1\n"}
+    assert nodes.pods("again") == {}
+
+
+def test_following_goes_on_through_a_restart_of_the_api_server(nodes: World) -> None:
+    nodes.create("pytorchjob", job("outlives", "sleep 25; echo done"))
+    with ThreadPoolExecutor(1) as pool:
+        state = pool.submit(nodes.follow, "pytorchjob", "outlives", 180.0)
+        nodes.running("outlives", 1)
+        time.sleep(2.0)
+        nodes.plane.restart("kube-apiserver")
+        assert state.result().state is State.SUCCEEDED
+
+
+def test_a_follower_that_is_killed_is_followed_by_another(nodes: World) -> None:
+    nodes.create("pytorchjob", job("watched", "sleep 12; exit 3"))
+    line = [
+        sys.executable,
+        str(SCRIPT),
+        "status",
+        "watched",
+        "--follow",
+        "--kubeconfig",
+        str(nodes.plane.kubeconfig),
+    ]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
+        nodes.running("watched", 1)
+        time.sleep(3.0)
+        first.kill()
+    state = nodes.follow("pytorchjob", "watched", 120.0)
+    assert state.failure is not None
+    assert (state.state, state.failure.exit_code) == (State.FAILED, 3)
+
+
+def test_nothing_is_left_after_a_job_is_deleted(nodes: World) -> None:
+    nodes.create("pytorchjob", job("leaves", "sleep 600", workers=1))
+    space = f"/api/v1/namespaces/{NAMESPACE}"
+    for resource, spec in (
+        ("configmaps", {}),
+        (
+            "persistentvolumeclaims",
+            {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+        ),
+    ):
+        body: Json = {"metadata": {"name": "leaves-part", "labels": labels_of("leaves", "pytorchjob")}}
+        nodes.request("POST", f"{space}/{resource}", {**body, **({"spec": spec} if spec else {})})
+    nodes.running("leaves", 2)
+    manage(nodes, "delete", "leaves", "--no-logs", "--timeout", "120s")
+    for resource in ("pods", "services", "configmaps", "persistentvolumeclaims"):
+        names = [item["metadata"]["name"] for item in nodes.request("GET", f"{space}/{resource}")["items"]]
+        assert not [name for name in names if name.startswith("leaves")], resource
+
+
+def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: World, tmp_path: Path) -> None:
+    nodes.create(
+        "pytorchjob", job("gentle", "trap 'echo saving; exit 75' TERM; echo up; while :; do sleep 1; done")
+    )
+    nodes.running("gentle", 1)
+    line = [sys.executable, str(SCRIPT), "logs", "gentle", "--follow", "--timeout", "60s"]
+    line += ["--kubeconfig", str(nodes.plane.kubeconfig)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as logs:
+        assert logs.stdout is not None
+        assert logs.stdout.readline().endswith("up\n")
+        refused = manage(nodes, "resubmit", "gentle", code=2)
+        assert refused == ""
+        assert manage(nodes, "cancel", "gentle") == "suspended pytorchjobs/gentle\n"
+        rest, _ = logs.communicate(timeout=90)
+    assert "saving" in rest
+    assert logs.returncode == 1
+    eventually(lambda: not nodes.pods("gentle"), "the pods to go")
+    assert manage(nodes, "resubmit", "gentle") == "created pytorchjobs/gentle-2\n"
+    nodes.running("gentle-2", 1)
+    assert set(nodes.pods("gentle-2")) == {"gentle-2-master-0"}
+    manage(nodes, "delete", "gentle-2", "--no-logs")
+
+
+def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nodes: World) -> None:
+    nodes.create("pytorchjob", job("pulls", "true", image="example.com/nothing:2"))
+    state = nodes.follow("pytorchjob", "pulls", 15.0)
+    assert (state.state, state.failure) == (State.STARTING, None)
+    assert state.waiting is not None
+    assert state.waiting.failure_class == "image-pull"
+    manage(nodes, "delete", "pulls", "--no-logs")
+
+
+def test_a_node_that_is_lost_is_told_and_the_job_goes_on_without_it(nodes: World) -> None:
+    """Last, since it ends a node: its pod stays Terminating until the Node is deleted."""
+    spare = nodes.plane.nodes["real-1"]
+    nodes.plane.kubectl("label", "node", spare.name, "pool=spare")
+    body = job("loses", "[ $RANK = 0 ] && sleep 150 && exit 0; sleep 600", workers=1)
+    replicas = body["spec"]["pytorchReplicaSpecs"]
+    replicas["Master"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "real-0"}
+    replicas["Worker"]["template"]["spec"]["nodeSelector"] = {"pool": "spare"}
+    nodes.create("pytorchjob", body)
+    nodes.running("loses", 2)
+    seen: list[JobState] = []
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(nodes.follow, "pytorchjob", "loses", 300.0, seen)
+
+        def lost() -> bool:
+            return any(s.waiting is not None and s.waiting.failure_class == "node-lost" for s in seen)
+
+        eventually(lambda: any(s.state is State.RUNNING for s in seen), "the job to be seen running")
+        spare.crash()
+        eventually(lost, "the lost node to be told")
+        assert {s.state for s in seen if s.waiting} == {State.RESTARTING}
+        nodes.plane.kubectl("label", "node", "real-0", "pool=spare")
+        nodes.plane.kubectl("delete", "node", spare.name, "--wait=false")
+        state = told.result()
+    assert (state.state, state.restarts) == (State.SUCCEEDED, 1)

@@ -1,0 +1,199 @@
+"""The script of jobs as people call it, against answers of an API server."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from tests.scripts.conftest import Program, answering
+from tests.unit.jobs.state.shapes import condition, ended, event, job, pod, running
+
+Json = dict[str, Any]
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+SPACE = "/api/v1/namespaces/team"
+OURS = {
+    "app.kubernetes.io/managed-by": "trainyard",
+    "trainyard.dev/job": "job",
+    "trainyard.dev/kind": "pytorchjob",
+}
+
+
+class Cluster:
+    """A few objects, and what was asked to be changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects: dict[str, Json] = {}
+        self.lists: dict[str, list[Json]] = {}
+        self.changes: list[tuple[str, str, Any]] = []
+        self.kubeconfig = folder / "kubeconfig"
+        self.refuses: dict[str, int] = {}
+
+    def show(self, raw: Json, pods: list[Json]) -> None:
+        raw["metadata"]["labels"] = OURS
+        self.objects[f"{JOBS}/job"] = raw
+        self.lists |= {JOBS: [raw], f"{SPACE}/pods": pods}
+
+    def answer(self, method: str, path: str, body: Any, _headers: Any) -> tuple[int, Any]:
+        address = urlsplit(path)
+        place, query = address.path, parse_qs(address.query)
+        if place in self.refuses:
+            return self.refuses[place], {"message": "scripted refusal"}
+        if method != "GET":
+            self.changes.append((method, place, body))
+            if method == "DELETE":
+                self.objects.pop(place, None)
+                self.lists[f"{SPACE}/pods"] = []
+            return (201 if method == "POST" else 200), body or {}
+        if place.endswith("/log"):
+            return 200, f"step 41 of {query['container'][0]}"
+        if place == "/apis/kubeflow.org/v1":
+            return 200, {"resources": [{"name": "pytorchjobs", "kind": "PyTorchJob"}]}
+        if place in self.objects:
+            return 200, self.objects[place]
+        if place in self.lists:
+            return 200, {"metadata": {"resourceVersion": "1"}, "items": self.lists[place]}
+        return 404, {"message": "not found"}
+
+
+Manage = Callable[..., Any]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    found = Cluster(tmp_path)
+    with answering(found.answer) as server:
+        document = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "team"}}],
+            "clusters": [{"name": "here", "cluster": {"server": server}}],
+            "users": [{"name": "me", "user": {"token": "none"}}],
+        }
+        found.kubeconfig.write_text(json.dumps(document))
+        yield found
+
+
+@pytest.fixture
+def manage(program: Program, cluster: Cluster) -> Manage:
+    def run(*words: str, **variables: str) -> Any:
+        return program("manage_training_job.py", *words, "--kubeconfig", str(cluster.kubeconfig), **variables)
+
+    return run
+
+
+def failed() -> tuple[Json, list[Json]]:
+    raw = job("pytorchjob", conditions=[condition("Created"), condition("Failed", message="worker failed")])
+    raw["metadata"]["annotations"] = {"trainyard.dev/retries": "1"}
+    return raw, [pod("job-0"), ended(137, name="job-1", rank=1, reason="OOMKilled", text="step 41\nKilled")]
+
+
+def test_the_status_of_a_failed_job_is_told_to_people_and_machines(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(*failed())
+    done = manage("status", "job", COLUMNS="80")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[0] == "job (pytorchjob) in team: Failed"
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    record = json.loads(manage("status", "job", "--json").stdout)
+    assert {"job", "kind", "state", "failure", "retries"} <= set(record)
+    assert (record["state"], record["retries"], record["holds"]) == ("Failed", 1, True)
+    assert {key: record["failure"][key] for key in ("class", "rank", "exit_code")} == {
+        "class": "oom-host", "rank": 1, "exit_code": 137,
+    }  # fmt: skip
+    assert record["failure"]["lines"] == ["step 41", "Killed"]
+
+
+@pytest.mark.parametrize(("says", "code"), [("Running", 0), ("Succeeded", 0), ("Failed", 1)])
+def test_the_exit_code_says_whether_the_job_has_failed(
+    says: str, code: int, manage: Manage, cluster: Cluster
+) -> None:
+    cluster.show(job("pytorchjob", conditions=[condition("Created"), condition(says)]), running())
+    assert manage("status", "job").returncode == code
+
+
+def test_jobs_are_listed_with_one_line_each(manage: Manage, cluster: Cluster) -> None:
+    assert "no jobs" in manage("list").stdout
+    cluster.show(*failed())
+    assert manage("list").stdout.splitlines()[1].split()[:4] == ["team", "job", "pytorchjob", "Failed"]
+    assert [found["job"] for found in json.loads(manage("list", "--json").stdout)["jobs"]] == ["job"]
+
+
+def test_logs_are_printed_and_saved(manage: Manage, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.show(*failed())
+    assert manage("logs", "job").stdout == "".join(f'job-{n}/pytorch  "step 41 of pytorch"\n' for n in (0, 1))
+    assert manage("logs", "job", "--pod", "job-1", "--tail", "5").stdout.startswith("job-1/pytorch")
+    assert manage("logs", "job", "--save", str(tmp_path / "a folder")).returncode == 0
+    assert len(list((tmp_path / "a folder").glob("job-*.pytorch.log"))) == 2
+
+
+def test_events_are_listed(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(*failed())
+    cluster.lists[f"{SPACE}/events"] = [
+        event("SuccessfulCreatePod", "Created pod: job-0"),
+        event("X", involved={"name": "other"}),
+    ]
+    found = json.loads(manage("events", "job", "--json").stdout)["events"]
+    assert [each["reason"] for each in found] == ["SuccessfulCreatePod"]
+
+
+def test_a_dry_run_changes_nothing(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(*failed())
+    cluster.lists[f"{SPACE}/configmaps"] = [{"metadata": {"name": "job-files"}}]
+    deleting = manage("delete", "job", "--dry-run")
+    assert deleting.stdout == "would delete pytorchjobs/job\nwould delete configmaps/job-files\n"
+    cluster.show(job("pytorchjob", conditions=[condition("Running")]), running())
+    assert manage("cancel", "job", "--dry-run").stdout == "would suspend pytorchjobs/job\n"
+    assert manage("resubmit", "job", "--dry-run").returncode == 2
+    cluster.show(job("pytorchjob", conditions=[condition("Failed")]), [])
+    cluster.lists[f"{SPACE}/configmaps"] = []
+    assert manage("resubmit", "job", "--dry-run").stdout == "would create pytorchjobs/job-2\n"
+    assert cluster.changes == []
+
+
+def test_a_job_is_cancelled_deleted_and_sent_again(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(job("pytorchjob", conditions=[condition("Running")]), running())
+    assert manage("cancel", "job").stdout == "suspended pytorchjobs/job\n"
+    (method, path, body), *_ = cluster.changes
+    assert (method, path, body["spec"]) == ("PATCH", f"{JOBS}/job", {"runPolicy": {"suspend": True}})
+    cluster.show(job("pytorchjob", conditions=[condition("Failed")]), [])
+    assert manage("resubmit", "job").stdout == "created pytorchjobs/job-2\n"
+    made = cluster.changes[-1][2]
+    assert made["metadata"]["labels"]["trainyard.dev/job"] == made["metadata"]["name"] == "job-2"
+    cluster.show(*failed())
+    done = manage("delete", "job", "--no-logs")
+    assert (done.returncode, done.stdout) == (0, "deleted pytorchjobs/job\n")
+
+
+def test_what_is_left_of_a_deleted_job_is_named(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(*failed())
+    cluster.lists["/apis/batch/v1/namespaces/team/jobs"] = [{"metadata": {"name": "stays"}}]
+    done = manage("delete", "job", "--no-logs", "--timeout", "1s")
+    assert done.returncode == 5
+    assert "jobs/stays" in done.stderr
+
+
+WRONG = [
+    (("status",), "needs the name of a job"),
+    (("list", "job"), "list takes no job"),
+    (("status", "job", "--tail", "5"), "--tail is for logs"),
+    (("logs", "job", "--dry-run"), "--dry-run is for cancel and delete and resubmit"),
+    (("status", "job", "--cluster", "x"), "--cluster names a cluster by itself"),
+    (("status", "other"), "There is no job other in team"),
+    (("status", "job", "--kind", "trainjob"), "There is no job job in team"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
+def test_wrong_usage_is_refused_with_what_is_wrong(
+    words: tuple[str, ...], said: str, manage: Manage, cluster: Cluster
+) -> None:
+    cluster.show(*failed())
+    done = manage(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_refusal_of_the_cluster_is_told(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(*failed())
+    cluster.refuses[f"{JOBS}/job"] = 403
+    assert manage("status", "job", "--kind", "pytorchjob").returncode == 4

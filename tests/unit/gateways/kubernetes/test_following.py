@@ -1,0 +1,189 @@
+"""Following a job over a scripted API server: what it costs, and what it says when nothing can be seen."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.gateways.kubernetes.scripted import Answer, Script, serving
+from tests.unit.jobs.state.shapes import condition, ended, job, pod, running
+
+from trainyard.errors import ConfigError, ExitCode, PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes import following
+from trainyard.gateways.kubernetes.following import follow_job
+from trainyard.jobs.state.job_state import FailureClass, JobState, State
+
+Json = dict[str, Any]
+PODS = 1000
+MOST_SHARE = 0.01
+"""Of a core, while the pods of a job of PODS run."""
+QUIET = Answer(silent=60.0)
+
+
+def list_of(*objects: Json, version: str = "10") -> Answer:
+    return Answer(body={"metadata": {"resourceVersion": version}, "items": list(objects)})
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(following, "_LAST_SECONDS", 0.5)
+
+
+class TwoPaths(Script):
+    """A script for the job and one for its pods; everything else is not there."""
+
+    def __init__(self, jobs: Script, pods: Script) -> None:
+        super().__init__([])
+        self.jobs, self.pods = jobs, pods
+
+    def of(self, path: str) -> Script:
+        if "/pytorchjobs" in path:
+            return self.jobs
+        return self.pods if path.endswith("/pods") else Script([Answer(status=404)])
+
+
+def says(kind: str) -> Json:
+    return job("pytorchjob", conditions=[condition("Created"), condition(kind)])
+
+
+def change(raw: Json, kind: str = "MODIFIED", version: str = "11") -> Json:
+    return {"type": kind, "object": {**raw, "metadata": {**raw["metadata"], "resourceVersion": version}}}
+
+
+def followed(
+    jobs: Script, pods: Script, seconds: float = 20.0, tell: Callable[[JobState], None] | None = None
+) -> JobState:
+    with serving(TwoPaths(jobs, pods)) as script:
+        return follow_job(
+            script.access(),
+            namespace="team",
+            name="job",
+            kind="pytorchjob",
+            seconds=seconds,
+            tell=tell or (lambda _: None),
+        )
+
+
+def test_the_end_is_told_once_and_with_the_pods_that_are_gone() -> None:
+    dead = ended(139, name="job-1", rank=1, uid="x", text="last words")
+    pods = Script(
+        [list_of(*running())],
+        [Answer(events=[change(dead, version="11"), change(dead, "DELETED", "12")], silent=60)],
+    )
+    jobs = Script([list_of(says("Running"))], [Answer(events=[change(says("Failed"))], silent=60.0)])
+    told: list[JobState] = []
+    state = followed(jobs, pods, tell=told.append)
+    assert state.failure is not None
+    assert (state.state, state.failure.exit_code, state.failure.lines) == (State.FAILED, 139, ("last words",))
+    assert [s.state for s in told].count(State.FAILED) == 1
+    assert told[-1] == state
+
+
+def test_a_job_that_is_deleted_after_its_success_has_succeeded() -> None:
+    jobs = Script(
+        [list_of(says("Running"))], [Answer(events=[change(says("Succeeded"), "DELETED")], silent=60)]
+    )
+    assert followed(jobs, Script([list_of(*running())], [QUIET])).state is State.SUCCEEDED
+
+
+def test_a_job_that_is_gone_after_a_gap_is_unknown() -> None:
+    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
+    jobs = Script([list_of(says("Running")), list_of()], [Answer(events=[gone]), QUIET])
+    state = followed(jobs, Script([list_of(*running())], [QUIET]))
+    assert (state.state, state.exit_code) == (State.UNKNOWN, ExitCode.NO)
+
+
+def test_another_job_of_the_same_name_is_not_taken_for_it() -> None:
+    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
+    other = says("Succeeded")
+    other["metadata"] = {**other["metadata"], "uid": "another"}
+    jobs = Script([list_of(says("Running")), list_of(other)], [Answer(events=[gone]), QUIET])
+    assert followed(jobs, Script([list_of(*running())], [QUIET])).state is State.UNKNOWN
+
+
+def test_a_job_that_was_never_there_is_said_to_be_missing() -> None:
+    with pytest.raises(ConfigError, match="no PyTorchJob job"):
+        followed(Script([list_of()], [QUIET]), Script([list_of()], [QUIET]))
+
+
+def test_time_that_runs_out_ends_with_the_last_state() -> None:
+    state = followed(
+        Script([list_of(says("Running"))], [QUIET]), Script([list_of(*running())], [QUIET]), seconds=0.8
+    )
+    assert (state.state, state.exit_code) == (State.RUNNING, ExitCode.TIMED_OUT)
+
+
+def test_a_cluster_that_shows_nothing_is_not_waited_for_longer() -> None:
+    away = Script([Answer(status=503)])
+    with pytest.raises(WaitTimeoutError, match="showed nothing of job"):
+        followed(away, Script([list_of()], [QUIET]), seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(403, PermissionRefusedError), (404, ServiceError), (400, ServiceError)]
+)
+def test_a_job_that_may_not_be_watched_is_refused(status: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        followed(Script([Answer(status=status)]), Script([list_of()], [QUIET]))
+
+
+def test_without_the_right_to_see_pods_the_job_is_judged_by_its_status() -> None:
+    jobs = Script([list_of(says("Running"))], [Answer(events=[change(says("Failed"))], silent=60.0)])
+    state = followed(jobs, Script([Answer(status=403)]))
+    assert state.failure is not None
+    assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.UNKNOWN)
+
+
+def test_a_pod_that_is_made_anew_is_told() -> None:
+    first, second = running()
+    new = pod("job-1", rank=1, uid="new")
+    events = [change(second, "DELETED", "11"), change(new, "ADDED", "12")]
+    jobs = Script([list_of(says("Running"))], [Answer(events=[change(says("Succeeded"))], silent=60.0)])
+    jobs.watches = [Answer(silent=0.8), Answer(events=[change(says("Succeeded"))], silent=60.0)]
+    told: list[JobState] = []
+    state = followed(
+        jobs, Script([list_of(first, second)], [Answer(events=events, silent=60)]), tell=told.append
+    )
+    assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
+    assert State.RESTARTING in [s.state for s in told] or any(s.restarts == 1 for s in told)
+
+
+FOLLOWER = """
+import resource, sys, threading, time
+from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
+from trainyard.gateways.kubernetes.following import follow_job
+begun = threading.Event()
+access = Access(server=sys.argv[1], credentials=Credentials())
+arguments = dict(namespace="team", name="job", kind="pytorchjob", seconds=60.0, tell=lambda _: begun.set())
+threading.Thread(target=follow_job, args=(access,), kwargs=arguments, daemon=True).start()
+begun.wait(30)
+time.sleep(1.0)
+before, started = time.process_time(), time.monotonic()
+time.sleep(4.0)
+used = time.process_time() - before
+print(used / (time.monotonic() - started), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_thousand_pods_are_followed_with_less_than_a_hundredth_of_a_core() -> None:
+    """One watch, 1,000 pods of 5 kB, and the kubelets change one of them every second."""
+    padding = {"annotations": {"filler": "x" * 4000}}
+    pods = [pod(f"job-{n}", rank=n, uid=f"uid-{n}") for n in range(PODS)]
+    for raw in pods:
+        raw["metadata"] |= padding
+    raw_job = says("Running")
+    raw_job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = PODS - 1
+    script = TwoPaths(
+        Script([list_of(raw_job)], [QUIET]),
+        Script([list_of(*pods)], [Answer(events=[change(raw) for raw in pods[:20]], silent=60.0, pause=1.0)]),
+    )
+    with serving(script) as served:
+        line = [sys.executable, "-c", FOLLOWER, served.server]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=90, check=True)
+    share, memory_kb = done.stdout.split()
+    assert float(share) < MOST_SHARE, share
+    assert int(memory_kb) < 200_000
+    assert [which for which, _ in script.pods.asked].count("watch") <= 2

@@ -1,0 +1,180 @@
+"""A job under its next name: what is kept, what is left out, and which references follow."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.jobs.cancellation import suspension
+from trainyard.jobs.resubmission import LONGEST_NAME, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS, kind_of_job
+from trainyard.jobs.state.job_state import JobState, State
+
+Json = dict[str, Any]
+SERVER_FIELDS: Json = {
+    "uid": "u",
+    "resourceVersion": "5",
+    "generation": 2,
+    "creationTimestamp": "2026-11-20T00:00:00Z",
+    "deletionTimestamp": "2026-11-20T00:00:00Z",
+    "finalizers": ["x"],
+    "managedFields": [{}],
+    "ownerReferences": [{}],
+    "selfLink": "/x",
+}
+
+
+def job(kind: str, spec: Json, **annotations: str) -> Json:
+    of_kind = kind_of_job(kind)
+    return {
+        "apiVersion": f"{of_kind.group}/{of_kind.version}",
+        "kind": of_kind.api_kind,
+        "metadata": {
+            "name": "llama",
+            "namespace": "team",
+            "labels": {"trainyard.dev/job": "llama", "team": "llama", "kueue.x-k8s.io/queue-name": "main"},
+            "annotations": {"trainyard.dev/plan": '{"name":"llama","nodes":2}', **annotations},
+            **SERVER_FIELDS,
+        },
+        "spec": spec,
+        "status": {"conditions": [{"type": "Failed", "status": "True"}]},
+    }
+
+
+def template() -> Json:
+    return {
+        "metadata": {"labels": {"trainyard.dev/job": "llama"}},
+        "spec": {
+            "containers": [
+                {"name": "llama", "args": ["--name", "llama"], "env": [{"name": "X", "value": "llama"}]}
+            ],
+            "volumes": [
+                {"name": "files", "configMap": {"name": "llama-files"}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "llama"}},
+            ],
+        },
+    }
+
+
+SPECS: dict[str, Json] = {
+    "pytorchjob": {
+        "runPolicy": {"suspend": True},
+        "pytorchReplicaSpecs": {"Master": {"template": template()}},
+    },
+    "trainjob": {"suspend": True, "runtimeRef": {"kind": "TrainingRuntime", "name": "llama"}},
+    "rayjob": {
+        "suspend": True,
+        "jobId": "old",
+        "rayClusterSpec": {"headGroupSpec": {"template": template()}},
+    },
+    "raycluster": {"suspend": True, "headGroupSpec": {"template": template()}},
+    "hyperpod": {"replicaSpecs": [{"template": template()}]},
+}
+PARTS: list[Json] = [
+    {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "llama-files", "labels": {"trainyard.dev/job": "llama"}, **SERVER_FIELDS},
+        "data": {"config.yaml": "llama"},
+    },
+    {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": "llama", "labels": {"trainyard.dev/job": "llama"}, **SERVER_FIELDS},
+        "spec": {"template": template()},
+    },
+]
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_only_what_is_ours_is_created_again(kind: str) -> None:
+    raw, parts = job(kind, SPECS[kind], **{"trainyard.dev/cancelled": "x"}), PARTS
+    before = copy.deepcopy((raw, parts))
+    new = resubmitted(kind_of_job(kind), raw, parts, name="llama-2", retries=1)
+    assert (raw, parts) == before
+    for body in (new.job, *new.parts):
+        assert set(body["metadata"]) <= {"name", "namespace", "labels", "annotations"}
+        assert "status" not in body
+        assert body["metadata"]["labels"]["trainyard.dev/job"] == "llama-2"
+    notes = new.job["metadata"]["annotations"]
+    assert "trainyard.dev/cancelled" not in notes
+    assert json.loads(notes["trainyard.dev/plan"]) == {"name": "llama-2", "nodes": 2}
+    assert (notes["trainyard.dev/retries"], notes["trainyard.dev/first-name"]) == ("1", "llama")
+    text = json.dumps(new.job)
+    assert '"suspend"' not in text
+    assert '"jobId"' not in text
+    assert [part["metadata"]["name"] for part in new.parts] == ["llama-2-files", "llama-2"]
+
+
+def test_references_follow_and_nothing_else_does() -> None:
+    new = resubmitted(
+        kind_of_job("pytorchjob"), job("pytorchjob", SPECS["pytorchjob"]), PARTS, name="llama-2"
+    )
+    pod = new.job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    assert pod["metadata"]["labels"] == {"trainyard.dev/job": "llama-2"}
+    assert pod["spec"]["containers"] == template()["spec"]["containers"]
+    assert pod["spec"]["volumes"][0]["configMap"] == {"name": "llama-2-files"}
+    assert pod["spec"]["volumes"][1] == template()["spec"]["volumes"][1]
+    assert new.job["metadata"]["labels"]["team"] == "llama"
+    assert new.job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "main"
+    train = resubmitted(kind_of_job("trainjob"), job("trainjob", SPECS["trainjob"]), PARTS, name="llama-2")
+    assert train.job["spec"]["runtimeRef"]["name"] == "llama-2"
+    assert train.lines == [
+        "create configmaps/llama-2-files",
+        "create trainingruntimes/llama-2",
+        "create trainjobs/llama-2",
+    ]
+
+
+def test_the_next_name_is_the_first_that_is_free_and_never_too_long() -> None:
+    raw = job("pytorchjob", {})
+    assert next_name(raw, []) == "llama-2"
+    assert next_name(raw, ["llama", "llama-2", "llama-4"]) == "llama-3"
+    third = job("pytorchjob", {}, **{"trainyard.dev/first-name": "llama"})
+    third["metadata"]["name"] = "llama-3"
+    assert next_name(third, ["llama-2", "llama-3"]) == "llama-4"
+    long = job("pytorchjob", {})
+    long["metadata"]["name"] = "a" * 45 + "-bcdefgh"
+    assert len(next_name(long, [])) <= LONGEST_NAME
+    assert "--" not in next_name(long, [])
+
+
+@pytest.mark.parametrize("plan", ["", "{", "[]", '"x"', "{}"])
+def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
+    raw = job("pytorchjob", {}, **{"trainyard.dev/plan": plan})
+    new = resubmitted(kind_of_job("pytorchjob"), raw, [], name="llama-2")
+    assert new.job["metadata"]["annotations"].get("trainyard.dev/plan", "") == plan
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_job_is_sent_again_only_when_nothing_of_it_goes_on(state: State, holds: bool) -> None:
+    found = JobState("llama", "team", "pytorchjob", state, "why", holds=holds)
+    if found.ended and not holds:
+        check_it_has_ended(found)
+        return
+    with pytest.raises(ConfigError, match="llama"):
+        check_it_has_ended(found)
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_JOBS, ids=lambda kind: kind.name)
+def test_a_job_is_suspended_where_its_kind_has_the_field(kind: Any) -> None:
+    raw = job(kind.name, {"shutdownAfterJobFinishes": True})
+    if kind.name == "hyperpod":
+        with pytest.raises(ConfigError, match="delete"):
+            suspension(kind, raw, moment="now")
+        return
+    patch = suspension(kind, raw, moment="now")
+    assert patch["metadata"]["annotations"] == {"trainyard.dev/cancelled": "now"}
+    inner = patch["spec"]["runPolicy"] if kind.name == "pytorchjob" else patch["spec"]
+    assert inner == {"suspend": True}
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"shutdownAfterJobFinishes": True, "clusterSelector": {"ray.io/cluster": "x"}}]
+)
+def test_a_rayjob_that_kuberay_would_refuse_to_suspend_is_left_alone(spec: Json) -> None:
+    with pytest.raises(ConfigError, match="delete"):
+        suspension(kind_of_job("rayjob"), job("rayjob", spec), moment="now")

@@ -1,0 +1,111 @@
+"""What people read of a job: the result first, the next command last, and every state has a text."""
+
+from typing import Any
+
+import pytest
+from tests.unit.jobs.state.shapes import ended, job, running, seen
+
+from trainyard.jobs.state.job_records import event_records, listed_record
+from trainyard.jobs.state.job_state import FailureClass, JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.jobs.state.state_machine import judge
+from trainyard.report.jobs.job_text import (
+    age_text,
+    change_lines,
+    event_lines,
+    list_lines,
+    status_lines,
+    told_line,
+)
+
+FAILURE = JobFailure(
+    FailureClass.HOST_MEMORY,
+    ("job-worker-0 on gpu-3: container pytorch ended with exit code 137: it used more memory",),
+    rank=1,
+    exit_code=137,
+    pod="job-worker-0",
+    node="gpu-3",
+    lines=("step 41", "Killed"),
+)
+
+
+def state(which: State, **more: Any) -> JobState:
+    failure = FAILURE if which is State.FAILED else None
+    return JobState(
+        "llama", "team", "pytorchjob", which, "because", failure=failure, pods=PodCounts(4, 4), **more
+    )
+
+
+@pytest.mark.parametrize("which", State)
+@pytest.mark.parametrize("width", [40, 79, 200])
+def test_the_result_comes_first_and_lines_fit(which: State, width: int) -> None:
+    waiting = Waiting(FailureClass.QUOTA, "because") if which is State.QUEUED else None
+    lines = status_lines(state(which, waiting=waiting).record(), width=width)
+    assert lines[0] == f"llama (pytorchjob) in team: {which}"
+    wrapped = [line for line in lines if not line.lstrip().startswith("next")]
+    assert all(len(line) <= max(width, 46) for line in wrapped)
+    assert ("next" in lines[-1]) == (which not in (State.SUCCEEDED, State.UNKNOWN))
+
+
+def test_a_failure_is_told_with_its_place_and_its_last_lines() -> None:
+    text = "\n".join(status_lines(state(State.FAILED, restarts=2, retries=1).record(), width=100))
+    for word in (
+        "oom-host",
+        "rank 1, exit code 137, pod job-worker-0, node gpu-3",
+        "    Killed",
+        "2 by the operator",
+    ):
+        assert word in text
+    assert "manage_training_job.py logs llama --namespace team" in text
+
+
+def test_pods_that_hold_their_gpus_are_said_with_what_ends_them() -> None:
+    lines = status_lines(state(State.SUCCEEDED, holds=True).record(), width=100)
+    assert any("still hold" in line for line in lines)
+    assert "delete llama" in lines[-1]
+
+
+def test_a_line_of_a_log_names_job_state_and_reason() -> None:
+    assert told_line(state(State.RUNNING, restarts=1).record()) == "llama: Running (because, 1 restart)"
+
+
+def test_jobs_are_listed_with_their_age() -> None:
+    raw = job("pytorchjob")
+    raw["metadata"]["creationTimestamp"] = "2026-11-18T00:00:00Z"
+    observed = seen("pytorchjob", raw, [*running(1), ended(1, rank=1)])
+    lines = list_lines([listed_record(judge(observed), observed)], width=200)
+    assert lines[0].split()[:4] == ["namespace", "job", "kind", "state"]
+    assert lines[1].split()[:4] == ["team", "job", "pytorchjob", "Restarting"]
+    assert "no jobs" in list_lines([], width=80)[0]
+
+
+def test_events_are_listed_with_the_newest_last() -> None:
+    events: list[dict[str, Any]] = [
+        {
+            "reason": "B",
+            "type": "Warning",
+            "message": "two\nlines",
+            "count": 3,
+            "lastTimestamp": "2026-11-20T00:00:09Z",
+        },
+        {"reason": "A", "type": "Normal", "message": "one", "eventTime": "2026-11-20T00:00:01.000000Z"},
+        {"reason": "C", "series": {"count": 7, "lastObservedTime": "2026-11-20T00:00:10Z"}},
+    ]
+    records = event_records(events, now=1_795_132_820.0)
+    assert [(record["reason"], record["count"]) for record in records] == [("A", 1), ("B", 3), ("C", 7)]
+    assert any("two lines (3 times)" in line for line in event_lines(records, width=100))
+    assert "no events" in event_lines([], width=80)[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "?"), (-1, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")],
+)
+def test_ages_have_one_unit(seconds: float | None, text: str) -> None:
+    assert age_text(seconds) == text
+
+
+def test_changes_are_said_as_done_or_as_what_would_be() -> None:
+    changes = ["delete pytorchjobs/llama", "suspend x/y", "deactivate x/y", "create x/y"]
+    done = change_lines({"changed": True, "changes": changes})
+    assert done == ["deleted pytorchjobs/llama", "suspended x/y", "deactivated x/y", "created x/y"]
+    assert change_lines({"changed": False, "changes": changes})[0] == "would delete pytorchjobs/llama"
