@@ -14,7 +14,14 @@ DIGEST = "sha256:" + "a" * 64
 MIB = 2**20 * 1000
 
 
-def node(name: str, *, cpu: int = 190_000, memory: int = 2_000_000, efa: int = 32, **labels: str) -> Node:
+def node(
+    name: str,
+    *,
+    cpu: int = 190_000,
+    memory: int = 2_000_000,
+    efa: int = 32,
+    labels: dict[str, str] | None = None,
+) -> Node:
     amounts = {
         "cpu": cpu,
         "memory": memory * MIB,
@@ -25,7 +32,7 @@ def node(name: str, *, cpu: int = 190_000, memory: int = 2_000_000, efa: int = 3
     given: dict[str, Any] = dict.fromkeys(("kubelet", "os_image", "provider"), "")
     return Node(
         name=name,
-        labels={"node.kubernetes.io/instance-type": "p5.48xlarge", **labels},
+        labels={"node.kubernetes.io/instance-type": "p5.48xlarge", **(labels or {})},
         annotations={},
         taints=(),
         cordoned=False,
@@ -74,7 +81,7 @@ def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
         "node.kubernetes.io/instance-type": "ml.p5.48xlarge",
         "sagemaker.amazonaws.com/compute-type": "hyperpod",
     }
-    room = room_for(seen(node("a", **labels), pods=Unseen("no")), Demand(instance_type="p5.48xlarge"))
+    room = room_for(seen(node("a", labels=labels), pods=Unseen("no")), Demand(instance_type="p5.48xlarge"))
     assert room is not None
     assert (room.instance_type, room.on_hyperpod) == ("ml.p5.48xlarge", True)
 
