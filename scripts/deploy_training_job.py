@@ -20,7 +20,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ WHOLE = (
     ("--nproc-per-node", arguments.processes, None, "processes of a pod; default: one a GPU"),
     ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
 )
-REPEATED = (
+REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
     ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
     ("--accept", arguments.text, "CHECK", "go on where this check of the cluster fails; may be repeated"),
@@ -83,8 +83,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
-    for flag, kind, metavar, meaning in REPEATED:
-        parser.add_argument(flag, action="append", type=kind, default=[], metavar=metavar, help=meaning)
+    for flag, read, metavar, meaning in REPEATED:
+        parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
     parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")

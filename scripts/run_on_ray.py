@@ -42,6 +42,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait
     )
+    place = "working directory of the command; default: this one"
+    parser.add_argument("--directory", type=arguments.path, metavar="DIR", help=place)
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
     parser.add_argument("own", nargs="+", metavar="COMMAND", help="what each node runs, after --")
     return parser.parse_args(argv)
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     command = NodeCommand(
         tuple(args.own),
-        directory=str(Path.cwd()),
+        directory=str(args.directory or Path.cwd()),
         processes=args.nproc_per_node,
         gpus=args.gpu_per_node,
         environment=variables,

@@ -38,10 +38,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
     )
-    parser.add_argument(
-        "--grace", default="30s", metavar="DURATION", help="from SIGTERM to the end of the pod"
-    )
-    parser.add_argument("--store", metavar="URL", help="default: artifacts.store of the configuration")
+    grace = "from SIGTERM to the end of the pod; default: 30s"
+    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     return parser.parse_args(argv)
 
@@ -51,14 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
 
-    store = args.store or load_config(args.config, args.set).config.artifacts.store or ""
+    store = load_config(args.config, args.set).config.artifacts.store
     train = training_command(args)
     after = commands_after(args, store) if store and is_first_node(os.environ) else []
     if args.dry_run:
         output.print_json({"commands": [train, *after]})
         return ExitCode.DONE
-    if not after:
-        os.execv(train[0], train)  # noqa: S606
     return run_in_order(train, after, args.run_dir)
 
 
@@ -67,7 +63,7 @@ def training_command(args: argparse.Namespace) -> list[str]:
     processes = ["--nproc-per-node", str(args.nproc_per_node)] if args.nproc_per_node else []
     return [
         *(sys.executable, str(HERE / "train.py"), "--config", str(args.config), *changes),
-        *("--run-dir", str(args.run_dir), "--resume", "auto", "--grace", args.grace, *processes),
+        *("--run-dir", str(args.run_dir), "--resume", "auto", "--grace", f"{args.grace:.3f}s", *processes),
     ]
 
 
@@ -96,7 +92,7 @@ def run_in_order(train: list[str], after: Sequence[list[str]], run_dir: Path) ->
     from trainyard.gateways.process import run_passing_signals
 
     code = run_passing_signals(train)
-    if code == ExitCode.DONE:
+    if code == ExitCode.DONE and after:
         wait_for_outcome(run_dir / "run.json")
     for command in after:
         if code != ExitCode.DONE:

@@ -50,7 +50,7 @@ VOLUME = {
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with started(tmp_path_factory.mktemp("plane")) as plane, ExitStack() as operators:
-        plane.create_many("/api/v1/nodes", [node(f"gpu-{n}", "p5.48xlarge") for n in range(8)])
+        plane.create_many("/api/v1/nodes", [node(f"gpu-{n}", "p5.48xlarge") for n in range(10)])
         plane.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
         plane.kubectl("create", "namespace", "team")
         driver = {
@@ -66,7 +66,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield plane
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def deploy(plane: Any) -> Deploy:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         line = [
@@ -95,33 +95,100 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     return found
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
-def test_a_job_of_each_kind_gets_its_pods_and_leaves_nothing_behind(
-    kind: str, plane: Any, deploy: Deploy
+KINDS = ("pytorchjob", "trainjob", "rayjob", "raycluster")
+
+
+def send(deploy: Deploy, kind: str, *options: str, nodes: int = 2) -> subprocess.CompletedProcess[str]:
+    return deploy("--kind", kind, "--job-name", f"{kind}-a", "--num-nodes", str(nodes), *options)
+
+
+def test_the_api_server_is_asked_in_a_dry_run_and_nothing_is_there_after_it(
+    plane: Any, deploy: Deploy
 ) -> None:
-    name = f"{kind}-4"
-    done = deploy("--kind", kind, "--job-name", name, "--num-nodes", "4")
-    assert done.returncode == 0, done.stderr
-    pods = until(lambda: len(found := pods_of(plane, name)) >= 4 and found, f"the pods of {name}")
-    working = [pod for pod in pods if pod["spec"]["terminationGracePeriodSeconds"] == 300]
-    assert len(working) == 4
-    for pod in working:
+    for kind in ("pytorchjob", "rayjob"):
+        done = send(deploy, kind, "--dry-run")
+        assert done.returncode == 0, done.stderr
+        assert not left(plane, f"{kind}-a")
+
+
+@pytest.fixture(scope="module")
+def sent(deploy: Deploy, plane: Any) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Kind -> the pods of its job; in the end the jobs are deleted, and nothing must be left of any."""
+    for kind in KINDS:
+        done = send(deploy, kind)
+        assert done.returncode == 0, done.stderr
+    found = {kind: placed(plane, f"{kind}-a") for kind in KINDS}
+    yield found
+    for kind in KINDS:
+        followed = JOBS["rayjob" if kind == "raycluster" else kind]
+        plane.request("DELETE", f"{followed}/{kind}-a", {"propagationPolicy": "Background"})
+    for kind in KINDS:
+        gone(plane, f"{kind}-a")
+
+
+def placed(plane: Any, job: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = until(lambda: working(plane, job), f"the pods of {job}")
+    return found
+
+
+def gone(plane: Any, job: str) -> None:
+    until(lambda: not left(plane, job), f"everything of {job} to go", 120)
+
+
+def working(plane: Any, job: str) -> list[dict[str, Any]]:
+    """The pods that train, once both are on a node."""
+    pods = [p for p in pods_of(plane, job) if p["spec"]["terminationGracePeriodSeconds"] == 300]
+    return pods if len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods) else []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pods_of_each_kind_are_as_planned(kind: str, sent: dict[str, list[dict[str, Any]]]) -> None:
+    for pod in sent[kind]:
         container = pod["spec"]["containers"][0]
         limits = container["resources"]["limits"]
         assert (limits["nvidia.com/gpu"], limits["vpc.amazonaws.com/efa"]) == ("8", "32")
         assert container["resources"]["requests"] == limits
         assert pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "trainyard"
-    until(lambda: all(pod["spec"].get("nodeName") for pod in pods_of(plane, name)[:4]), "their nodes")
-    again = deploy("--kind", kind, "--job-name", name, "--num-nodes", "4")
-    assert (again.returncode, "is there already, with the same plan" in again.stderr) == (0, True), (
-        again.stderr
-    )
-    other = deploy("--kind", kind, "--job-name", name, "--num-nodes", "2")
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert len({pod["spec"]["nodeName"] for pod in sent[kind]}) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_job_is_taken_up_and_another_of_its_name_left_alone(
+    kind: str, sent: dict[str, list[dict[str, Any]]], deploy: Deploy
+) -> None:
+    again = send(deploy, kind)
+    assert again.returncode == 0, again.stderr
+    assert "is there already, with the same plan" in again.stderr
+    other = send(deploy, kind, nodes=1)
     assert other.returncode == 2
-    assert "with another plan (nodes)" in other.stderr
-    followed = JOBS["rayjob" if kind == "raycluster" else kind]
-    plane.request("DELETE", f"{followed}/{name}", {"propagationPolicy": "Background"})
-    until(lambda: not left(plane, name), f"everything of {name} to go", 90)
+    assert "is there already, with another plan (" in other.stderr
+    assert "nodes" in other.stderr
+
+
+def test_a_shared_ray_cluster_is_used_again_and_one_that_differs_left_alone(
+    plane: Any, deploy: Deploy
+) -> None:
+    def on_shared(job: str, nodes: str) -> subprocess.CompletedProcess[str]:
+        given = ("--kind", "raycluster", "--ray-cluster", "shared", "--num-nodes", nodes)
+        return deploy(*given, "--job-name", job)
+
+    first = on_shared("first", "2")
+    assert first.returncode == 0, first.stderr
+    uid = plane.request("GET", f"{JOBS['raycluster']}/shared")["metadata"]["uid"]
+    second = on_shared("second", "2")
+    assert second.returncode == 0, second.stderr
+    cluster = plane.request("GET", f"{JOBS['raycluster']}/shared")["metadata"]
+    assert (cluster["uid"], "ownerReferences" in cluster) == (uid, False)
+    assert (
+        plane.request("GET", f"{JOBS['rayjob']}/second")["spec"]["clusterSelector"]["ray.io/cluster"]
+        == "shared"
+    )
+    third = on_shared("third", "1")
+    assert third.returncode == 2
+    assert "RayCluster shared is there already, with another specification" in third.stderr
+    for path in (f"{JOBS['rayjob']}/first", f"{JOBS['rayjob']}/second", f"{JOBS['raycluster']}/shared"):
+        plane.request("DELETE", path, {"propagationPolicy": "Background"})
 
 
 def left(plane: Any, job: str) -> list[str]:

@@ -19,8 +19,9 @@ for _ in range(2):
     cluster.add_node(num_cpus=2, include_dashboard=False)
 ran = []
 for command in json.loads(sys.argv[1]):
-    line = [sys.executable, "scripts/run_on_ray.py", "--num-nodes", "2", "--nproc-per-node", "3", "--", *command]
-    done = subprocess.run(line, env={**os.environ, "RAY_ADDRESS": cluster.address}, capture_output=True, text=True)
+    line = [sys.executable, "scripts/run_on_ray.py", "--num-nodes", "2", "--nproc-per-node", "3", "--"]
+    given = {**os.environ, "RAY_ADDRESS": cluster.address}
+    done = subprocess.run([*line, *command], env=given, capture_output=True, text=True)
     ran.append([done.returncode, done.stdout, done.stderr])
 print(json.dumps(ran))
 cluster.shutdown()
@@ -31,7 +32,8 @@ def test_each_node_gets_its_rank_and_a_failure_ends_the_others(tmp_path: Path) -
     python = os.environ.get("RAY_PYTHON")
     if not python:
         pytest.skip("needs Ray: set RAY_PYTHON to a Python that has ray and this package")
-    told = f'echo "$PET_NODE_RANK/$PET_NNODES x$PET_NPROC_PER_NODE $RANK" >> {tmp_path}/told; cat {tmp_path}/in/file'
+    said = '"$PET_NODE_RANK/$PET_NNODES x$PET_NPROC_PER_NODE $RANK"'
+    told = f"echo {said} >> {tmp_path}/told; cat {tmp_path}/in/file"
     commands = [["sh", "-c", told], ["sh", "-c", 'test "$PET_NODE_RANK" = 1 && exit 7; sleep 600']]
     environment = {
         **os.environ,

@@ -52,7 +52,7 @@ def commands(program: Program, *options: str, **environment: str) -> list[str]:
 
 def test_the_first_node_stores_and_proves_what_all_have_trained(program: Program) -> None:
     after = ["training_artifact_sync.py", "prove_run.py", "training_dashboard.py"]
-    store = ("--store", "s3://runs")
+    store = ("--set", "artifacts.store=s3://runs")
     assert commands(program, *store, PET_NODE_RANK="0") == ["train.py", *after]
     assert commands(program, *store, PET_NODE_RANK="1") == ["train.py"]
     assert commands(program, PET_NODE_RANK="0") == ["train.py"]
@@ -68,7 +68,7 @@ def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: An
 
 
 def test_signals_reach_what_runs_and_its_exit_code_comes_back(tmp_path: Path) -> None:
-    """SIGTERM to the pod's process is the trainer's to answer: it saves, and its 75 is the pod's exit code."""
+    """SIGTERM to the pod is the trainer's to answer: it saves, and its 75 is the exit code of the pod."""
     child = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"

@@ -67,8 +67,7 @@ class ClusterPodConfig(Section):
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
     """How often the operator may start the whole job again after a failure; 0 fails at the first."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
-    """Version of Ray in the image, which decides how KubeRay probes its pods; null lets it assume an old
-    one."""
+    """Version of Ray in the image, which decides how KubeRay probes its pods; null says none."""
     topology: Name | None = None
     """Node label that the pods of a queued job should share (Kueue); null asks for none."""
 

@@ -87,14 +87,14 @@ def pods_of(bodies: list[dict[str, Any]]) -> int:
     for body in bodies:
         spec = body.get("spec", {})
         if body["kind"] == "PyTorchJob":
-            return sum(role["replicas"] for role in spec["pytorchReplicaSpecs"].values())
+            return sum(int(role["replicas"]) for role in spec["pytorchReplicaSpecs"].values())
         if body["kind"] == "TrainJob":
             return int(spec["trainer"]["numNodes"])
         if body["kind"] == "HyperPodPyTorchJob":
-            return sum(role["replicas"] for role in spec["replicaSpecs"])
+            return sum(int(role["replicas"]) for role in spec["replicaSpecs"])
         cluster = spec.get("rayClusterSpec") or (spec if body["kind"] == "RayCluster" else None)
         if cluster:
-            return 1 + sum(group["replicas"] for group in cluster.get("workerGroupSpecs", ()))
+            return 1 + sum(int(group["replicas"]) for group in cluster.get("workerGroupSpecs", ()))
     raise AssertionError("no job")
 
 

@@ -54,6 +54,9 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),
     ((), {"kind": "hyperpod"}, "p5.48xlarge is no instance type of HyperPod"),
     ((), {"kind": "rayjob", "ray_cluster": "shared"}, "use --kind raycluster"),
+    ((), {"kind": "rayjob", "command": ("python", "a.py", "--x", "a b")}, "'a b': Ray hands a command"),
+    ((), {"kind": "raycluster", "command": ("sh", "-c", "a&&b")}, "'a&&b': Ray hands a command"),
+    (("cluster.pod.directory=/my code",), {"kind": "rayjob", "command": ("a b",)}, "Ray hands a command"),
 ]
 
 

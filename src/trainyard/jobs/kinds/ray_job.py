@@ -7,7 +7,7 @@ from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds.job_object import files_of, job_object
 from trainyard.jobs.kinds.kind_of_manifest import Manifests
 from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
-from trainyard.jobs.programs.on_ray import entrypoint_of
+from trainyard.jobs.programs.on_ray import entrypoint_of, entrypoint_problems
 
 NAME = FOLLOWED = "rayjob"
 LONGEST_NAME = 47
@@ -16,6 +16,7 @@ _KEPT_SECONDS = 120
 
 
 def problems(plan: JobPlan) -> Iterator[str]:
+    yield from entrypoint_problems(plan)
     if plan.ray_cluster:
         yield f"--ray-cluster {plan.ray_cluster}: a RayJob makes a cluster of its own; use --kind raycluster"
 

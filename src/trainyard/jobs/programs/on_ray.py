@@ -3,22 +3,43 @@
 A program that runs in every pod is started on each node by `scripts/run_on_ray.py`, which also sets what
 other operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run
 once.
+
+KubeRay pastes the entrypoint into a shell script of its submitter, and Ray hands it to another shell on the
+head. What a shell would read in another way than as plain words ends up in the wrong place: of `cd a && b`
+Ray runs only `cd a`, and the job succeeds. So an entrypoint has plain words only.
 """
 
-import shlex
+import re
+from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import JobPlan
 
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+
 
 def entrypoint_of(plan: JobPlan) -> str:
-    """The entrypoint, as Ray's shell on the head takes it."""
+    """The entrypoint, of words that `entrypoint_problems` has found plain."""
+    return " ".join(_words(plan))
+
+
+def entrypoint_problems(plan: JobPlan) -> Iterator[str]:
+    """Words of the command that two shells would not hand on as they are."""
+    for word in _words(plan):
+        if not _PLAIN.fullmatch(word):
+            yield (
+                f"{word[:60]!r}: Ray hands a command through two shells, so its words may have only letters, "
+                "digits and _@%+=:,./-; put what you want to run into a script in the image"
+            )
+
+
+def _words(plan: JobPlan) -> tuple[str, ...]:
     program = plan.program
-    command = list(program.command)
-    if not program.once:
-        command = [
-            *(program.python, "scripts/run_on_ray.py"),
-            *("--num-nodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node)),
-            *("--gpu-per-node", str(plan.resources.gpus), "--", *command),
-        ]
-    line = shlex.join(command)
-    return f"cd {shlex.quote(program.directory)} && exec {line}" if program.directory else line
+    if program.once:
+        return program.command
+    place = ("--directory", program.directory) if program.directory else ()
+    folder = f"{program.directory.rstrip('/')}/" if program.directory else ""
+    return (
+        *(program.python, f"{folder}scripts/run_on_ray.py"),
+        *("--num-nodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node)),
+        *("--gpu-per-node", str(plan.resources.gpus), *place, "--", *program.command),
+    )

@@ -1,7 +1,7 @@
 """The variables that the pods of a job are given for its network. As few as possible: the EFA plugin sets its
 own.
 
-What is left out on purpose, and why, is in `variable_rules`. Sources: aws-ofi-nccl `doc/efa-env-var.md` and
+What is left out on purpose, and why, is in `variable_rules`. Sources: aws-ofi-nccl (efa-env-var) and
 `src/nccl_ofi_net.cpp`, NCCL `src/plugin/net.cc`.
 """
 

@@ -2,9 +2,9 @@
 
     name, value, Surroundings ──judge_variable──> Judgement, or None where it is right
 
-Sources: aws-ofi-nccl `doc/efa-env-var.md`, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp` (to 1.21);
-libfabric `prov/efa/src/efa_env.c`; NCCL `docs/userguide/source/env.rst`, `src/plugin/net.cc` (to 2.30);
-PyTorch `ProcessGroupNCCL.hpp`, `docs/source/torch_nccl_environment_variables.md` (to 2.13).
+Sources: aws-ofi-nccl (efa-env-var, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp`, to 1.21); libfabric
+`prov/efa/src/efa_env.c`; NCCL (its page on variables, `src/plugin/net.cc`, to 2.30); PyTorch
+(`ProcessGroupNCCL.hpp`, its page on TORCH_NCCL variables, to 2.13).
 """
 
 import difflib
