@@ -188,9 +188,9 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
-        import yaml
+        from trainyard.report.jobs.manifest_text import manifest_text
 
-        print(yaml.dump_all(manifests.all, Dumper=yaml.CSafeDumper, sort_keys=False, width=110), end="")
+        print(manifest_text(manifests.all), end="")
     problems = refusals(api, manifests.before_job or [manifests.job]) if api else []
     for problem in problems:
         logging.error("%s", problem)
