@@ -171,7 +171,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
 
 
 def planned(config: "Config", request: "JobRequest") -> "JobPlan":
-    from trainyard.jobs.planning import plan_job, warnings_of
+    from trainyard.jobs.job_planning import plan_job, warnings_of
 
     plan = plan_job(config, request)
     for warning in warnings_of(plan):
@@ -191,7 +191,9 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
         from trainyard.report.jobs.manifest_text import manifest_text
 
         print(manifest_text(manifests.all), end="")
-    problems = refusals(api, manifests.before_job or [manifests.job]) if api else []
+    # Trainer refuses a TrainJob while its runtime is not there, so that one cannot be asked about.
+    asked = manifests.before_job if plan.kind == "trainjob" else manifests.all
+    problems = refusals(api, asked) if api else []
     for problem in problems:
         logging.error("%s", problem)
     return ExitCode.NO if problems else ExitCode.DONE
@@ -204,15 +206,15 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     from trainyard.jobs.kinds import KINDS as RENDERERS
 
     manifests = RENDERERS[plan.kind].rendered(plan)
-    if is_there(lambda body: find(api, body), manifests, plan):
+    if there := is_there(lambda body: find(api, body), manifests, plan):
         output.announce("job", f"{plan.name} is there already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    if args.wait or args.monitor:
-        state = followed(args, plan, access, kind=RENDERERS[plan.kind].FOLLOWED)
+    if args.wait or args.monitor or (there and has_ended(plan, api)):
+        state = followed(plan, access, seconds=args.timeout)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
@@ -223,16 +225,27 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     return code
 
 
-def followed(args: argparse.Namespace, plan: "JobPlan", access: "Access", *, kind: str) -> "JobState":
+def has_ended(plan: "JobPlan", api: "Api") -> bool:
+    """Whether the job that is there runs no more: sending it again would start nothing."""
+    from trainyard.gateways.kubernetes.job_looking import JobLooking
+    from trainyard.jobs.kinds import KINDS as RENDERERS
+    from trainyard.jobs.state.state_machine import judge
+
+    look = JobLooking(api)
+    return judge(look.look(look.found(plan.namespace, plan.name, RENDERERS[plan.kind].FOLLOWED))).ended
+
+
+def followed(plan: "JobPlan", access: "Access", *, seconds: float) -> "JobState":
     """The state in which the job ended, or in which it is when the time is over."""
     from trainyard.gateways.kubernetes.following import follow_job
+    from trainyard.jobs.kinds import KINDS as RENDERERS
 
     return follow_job(
         access,
         namespace=plan.namespace,
         name=plan.name,
-        kind=kind,
-        seconds=args.timeout,
+        kind=RENDERERS[plan.kind].FOLLOWED,
+        seconds=seconds,
         tell=lambda state: output.announce("job", f"{state.state.value}: {state.reason}"),
     )
 

@@ -14,6 +14,7 @@ Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --f
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -189,7 +190,9 @@ def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int
         return told(args, changing.deletions(keep_claims=args.keep_claims))
     if not args.no_logs:
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
-        told_saved(save_logs(look.api, job.namespace, look.raw_pods(job), folder), folder)
+        if told_saved(save_logs(look.api, job.namespace, look.raw_pods(job), folder), folder):
+            logging.error("Nothing was deleted. Try again, or delete without the logs: --no-logs")
+            return ExitCode.NO
     return told(args, changing.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.integration.strict_schema import problems
 from tests.unit.jobs.plans import NODES, STRATEGIES, config, instance_for, objects, request
 
+from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.planning import plan_job
 from trainyard.plan.instances import CATALOGUE
 
 pytestmark = pytest.mark.slow

@@ -164,6 +164,20 @@ def test_a_job_is_cancelled_deleted_and_sent_again(manage: Manage, cluster: Clus
     assert (done.returncode, done.stdout) == (0, "deleted pytorchjobs/job\n")
 
 
+def test_nothing_is_deleted_while_a_log_cannot_be_saved(
+    manage: Manage, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.show(*failed())
+    cluster.refuses[f"{SPACE}/pods/job-0/log"] = 403
+    done = manage("delete", "job", "--save", str(tmp_path / "logs"))
+    assert done.returncode == 1
+    assert "not saved: " in done.stderr
+    assert "--no-logs" in done.stderr
+    assert cluster.changes == []
+    cluster.refuses.clear()
+    assert manage("delete", "job", "--save", str(tmp_path / "logs")).returncode == 0
+
+
 def test_what_is_left_of_a_deleted_job_is_named(manage: Manage, cluster: Cluster) -> None:
     cluster.show(*failed())
     cluster.lists["/apis/batch/v1/namespaces/team/jobs"] = [{"metadata": {"name": "stays"}}]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB, KIND, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
@@ -28,11 +29,36 @@ def is_there(find: Callable[[Json], Json | None], manifests: Manifests, plan: Jo
     if found is not None:
         require_same_plan(found, plan)
         return True
+    _require_free_names(find, manifests, plan)
     for cluster in manifests.clusters:
         before = find(cluster)
         if before is not None:
             require_same_cluster(before, cluster)
     return False
+
+
+def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> None:
+    """Raise ConfigError where a job of another kind, or a part of one, has the name already.
+
+    Parts are found by the job's name, so two jobs with one name would overwrite and delete each other's.
+    """
+    own = {(part["kind"], part["metadata"]["name"]) for part in manifests.all}
+    for kind in KINDS_OF_JOBS:
+        metadata = {"name": plan.name, "namespace": plan.namespace}
+        other = {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.api_kind, "metadata": metadata}
+        if (kind.api_kind, plan.name) not in own and find(other) is not None:
+            raise ConfigError(f"{kind.api_kind} {plan.name} is there already. {_ANOTHER_NAME}")
+    for part in manifests.parts:
+        found = find(part)
+        if found is not None and not _is_part(found, part):
+            name = f"{part['kind']} {part['metadata']['name']}"
+            raise ConfigError(f"{name} is there already, and is no part of this job. {_ANOTHER_NAME}")
+
+
+def _is_part(found: Json, part: Json) -> bool:
+    """Whether `found` was made as this part of a job with the same name and kind."""
+    labels: Json = (found.get("metadata") or {}).get("labels") or {}
+    return all(labels.get(label) == part["metadata"]["labels"][label] for label in (MANAGED_BY, JOB, KIND))
 
 
 def require_same_plan(found: Json, plan: JobPlan) -> None:

@@ -12,6 +12,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.programs import own_command
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import gpu_of
+from trainyard.plan.environment.environment_lint import looks_secret
 from trainyard.plan.environment.surroundings import Surroundings, instance_called
 from trainyard.plan.environment.variable_rules import Severity, judge_variable
 from trainyard.plan.instances import find_instance
@@ -36,6 +37,8 @@ def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRo
         yield f"--namespace {plan.namespace[:80]}: no name of a namespace"
     if not plan.image:
         yield "no image: name it with --image-uri, or set cluster.image"
+    if plan.ray_cluster and plan.ray_cluster == plan.name:
+        yield f"--ray-cluster {plan.ray_cluster}: the job has that name; deleting it would delete the cluster"
     yield from _room_problems(config, request, plan, room)
     yield from _storage_problems(config, plan)
     yield from _network_problems(plan, room)
@@ -58,6 +61,11 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
             yield f"--env {name}: {said.reason}; {said.remedy}"
         if _RESERVED.fullmatch(name):
             yield f"--env {name}: set by the operator of the job"
+        if value and looks_secret(name):
+            yield (
+                f"--env {name}: everybody who may see the job could read it. Put it into a Kubernetes Secret "
+                "and name that with --secret"
+            )
 
 
 def _room_problems(

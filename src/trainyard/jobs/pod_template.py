@@ -121,8 +121,8 @@ def environment_of(plan: JobPlan) -> list[Json]:
 
 
 def _image_digest(image: str) -> Mapping[str, str]:
-    _, _, digest = image.partition("@")
-    return {"TRAINYARD_IMAGE_DIGEST": digest} if digest else {}
+    """The image by its name and digest, so that a proof can ask the registry for it."""
+    return {"TRAINYARD_IMAGE_DIGEST": image} if "@" in image else {}
 
 
 def _pod_security(plan: JobPlan) -> Json:

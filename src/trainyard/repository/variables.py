@@ -46,7 +46,7 @@ SECRETS = {
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""
-ENVIRONMENTS = ("training", "watch", "release")
+ENVIRONMENTS = ("training", "watch", "release", "images")
 
 
 def labels_of(text: str) -> tuple[str, ...]:

@@ -189,6 +189,7 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "check_environment": "looks at the machine and at whether the store can be reached",
         "check_readiness": "looks at what a run needs before it begins",
         "compare_change": "trains by train.py",
+        "run_pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")
     found = {

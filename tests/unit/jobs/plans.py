@@ -7,9 +7,9 @@ from typing import Any
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.planning import plan_job
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGE = "registry.invalid/train@sha256:" + "a" * 64

@@ -25,8 +25,8 @@ from tests.unit.jobs.plans import (
 from trainyard.config.section import Section
 from trainyard.jobs.job_labels import PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.planning import plan_job
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import Surroundings, has_rdma

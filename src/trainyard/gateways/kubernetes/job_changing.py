@@ -21,7 +21,15 @@ from trainyard.errors import (
 from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
 from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
 from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
-from trainyard.jobs.state.job_kinds import JOB_LABEL, MANAGED_BY, name_of, uid_of
+from trainyard.jobs.state.job_kinds import (
+    JOB_LABEL,
+    KIND_LABEL,
+    KINDS_OF_JOBS,
+    MANAGED_BY,
+    labels_of,
+    name_of,
+    uid_of,
+)
 from trainyard.jobs.state.state_machine import judge
 
 Json = Mapping[str, Any]
@@ -44,6 +52,8 @@ _LABELLED = (
 """What is deleted with a job where it has the job's label."""
 _OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
 """What the operators make, and the garbage collector deletes after the job."""
+_ALSO = {"rayjob": ("raycluster",)}
+"""Kinds whose objects belong to a job of the kind: a RayJob runs on a RayCluster of the job's plan."""
 _PAUSE = 0.5
 _SEEN_SECONDS = 15.0
 _NOT_SEEN_YET = "must be created before the TrainJob"
@@ -122,7 +132,7 @@ class JobChanging:
         """What `create` is to create. Raises ConfigError where the job has not ended, ServiceError."""
         job = self._job
         check_it_has_ended(judge(self._look.look(job)))
-        parts = [self._api.get(thing.path) for thing in self._things(_PARTS, self._labels)]
+        parts = [self._api.get(thing.path) for thing in self._labelled(_PARTS)]
         copied = [part for part in parts if part is not None]
         return resubmitted(job.kind, job.raw, copied, name=next_name(job.raw, self._taken()))
 
@@ -157,13 +167,21 @@ class JobChanging:
 
     @property
     def _labels(self) -> str:
-        """The selector of what has the label of the job."""
-        return ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
+        """The selector of what has the label of the job, but for what belongs to a job of another kind."""
+        own = {self._job.kind.name, *_ALSO.get(self._job.kind.name, ())}
+        others = ",".join(kind.name for kind in KINDS_OF_JOBS if kind.name not in own)
+        equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
+        return f"{equal},{KIND_LABEL} notin ({others})"
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether we submitted the job: what has the label of a foreign job's name is not its own."""
+        return labels_of(self._job.raw).get(JOB_LABEL) == self._job.name
 
     def _belongings(self, *, keep_claims: bool) -> list[Thing]:
         """The objects that have the label of the job, but for the job itself and what its operator makes."""
         kinds = [entry for entry in _LABELLED if not (keep_claims and entry[1] == CLAIMS)]
-        return [thing for thing in self._things(kinds, self._labels) if thing != self._own]
+        return [thing for thing in self._labelled(kinds) if thing != self._own]
 
     def _left(self, *, keep_claims: bool) -> list[Thing]:
         """What is still there of the job."""
@@ -174,6 +192,9 @@ class JobChanging:
             if not selector.endswith("="):
                 left += self._things(_OWNED, selector)
         return list(dict.fromkeys([*left, *self._belongings(keep_claims=keep_claims)]))
+
+    def _labelled(self, kinds: Iterable[tuple[str, str]]) -> list[Thing]:
+        return self._things(kinds, self._labels) if self._is_ours else []
 
     def _things(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[Thing]:
         return [thing for root, resource in kinds for thing in self._of_kind(root, resource, selector)]

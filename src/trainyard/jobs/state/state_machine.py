@@ -17,7 +17,7 @@ from trainyard.jobs.state.job_kinds import CANCELLED, RETRIES, annotations_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
-from trainyard.jobs.state.pod_facts import PodFacts
+from trainyard.jobs.state.pod_facts import PodFacts, time_of
 from trainyard.jobs.state.pod_failures import suspects
 from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
 from trainyard.jobs.state.pytorch_reading import read_pytorchjob
@@ -69,12 +69,21 @@ def _finished(observed: Observed, past: History, reading: Reading) -> JobState |
     if reading.phase is Phase.SUCCEEDED:
         return _succeeded(observed, past, reading)
     if reading.phase is Phase.FAILED:
-        if reading.failure_class is None and CANCELLED in annotations_of(observed.job or {}):
+        if reading.failure_class is None and _was_cancelled(observed, reading):
             return _cancelled(observed, past, reading, "it was cancelled")
         return _failed(observed, past, reading, failure_of_job(observed, past, reading))
     if reading.phase is Phase.UNCLEAR:
         return _base(observed, past, reading, state=State.UNKNOWN, reason=_sentence(reading.reason))
     return None
+
+
+def _was_cancelled(observed: Observed, reading: Reading) -> bool:
+    """Whether somebody cancelled the job before it had failed by itself."""
+    moment = annotations_of(observed.job or {}).get(CANCELLED)
+    cancelled = time_of(moment)
+    return moment is not None and (
+        cancelled is None or reading.ended_at is None or cancelled <= reading.ended_at + 1
+    )
 
 
 def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:

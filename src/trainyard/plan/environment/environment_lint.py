@@ -87,7 +87,7 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
     for setting in group.settings:
         if setting.by_reference:
             continue
-        secret = _looks_secret(setting.name) and bool(setting.value) and not setting.value.startswith("$")
+        secret = looks_secret(setting.name) and bool(setting.value) and not setting.value.startswith("$")
         said = _plain_secret() if secret else None
         said = (
             said
@@ -111,7 +111,8 @@ def _finding(file: str, line: int, subject: str, said: Judgement, *, where: str,
     return Finding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
 
 
-def _looks_secret(name: str) -> bool:
+def looks_secret(name: str) -> bool:
+    """Return whether a variable of this name usually holds a secret."""
     return bool(_SECRET.fullmatch(name)) and not _NOT_SECRET.fullmatch(name)
 
 

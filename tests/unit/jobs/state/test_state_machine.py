@@ -246,6 +246,21 @@ def test_a_cancelled_job_has_failed_as_cancelled(kind: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("cancelled", "failure_class"),
+    [("2026-11-20T12:00:00Z", FailureClass.HOST_MEMORY), ("2026-11-20T09:59:00Z", FailureClass.CANCELLED)],
+)
+def test_a_job_that_was_cancelled_after_its_failure_keeps_its_cause(
+    cancelled: str, failure_class: FailureClass
+) -> None:
+    moment = "2026-11-20T10:00:00Z"
+    raw = job("pytorchjob", conditions=[condition("Failed")], completionTime=moment)
+    raw["metadata"]["annotations"] = {"trainyard.dev/cancelled": cancelled}
+    state = judge(seen("pytorchjob", raw, pods=[ended(137, name="job-1", rank=1, reason="OOMKilled")]))
+    assert state.failure is not None
+    assert state.failure.failure_class == failure_class
+
+
 REFUSALS = [
     ('pods "job-worker-1" is forbidden: exceeded quota: gpus, requested: 8, used: 8, limited: 8', "quota"),
     (

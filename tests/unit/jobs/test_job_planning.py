@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.jobs.plans import IMAGE, config, objects, plan, request
+from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.existing_job import is_there
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_plan import plan_from_json
+from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.job_request import name_from
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.planning import plan_job, warnings_of
 from trainyard.plan.instances import CATALOGUE
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
@@ -180,6 +180,45 @@ def test_a_job_of_somebody_else_is_left_alone(text: str | None) -> None:
         is_there(lambda _: found, KINDS["pytorchjob"].rendered(made), made)
 
 
+def name_and_kind(body: Any) -> tuple[str, str]:
+    return body["kind"], body["metadata"]["name"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("taken", ["PyTorchJob", "TrainJob", "RayJob", "RayCluster", "HyperPodPyTorchJob"])
+def test_a_name_that_another_job_has_is_left_alone(kind: str, taken: str) -> None:
+    made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
+    manifests = KINDS[kind].rendered(made)
+    foreign = {"kind": taken, "metadata": {"name": made.name}}
+    with pytest.raises(ConfigError, match=f"{taken} {made.name} (in team )?is there already"):
+        is_there(lambda body: foreign if name_and_kind(body) == (taken, made.name) else None, manifests, made)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
+    made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
+    manifests = KINDS[kind].rendered(made)
+    parts = [part for part in manifests.parts if part["kind"] != "RayCluster"]
+    for part in parts:
+        labels = {**part["metadata"]["labels"], "trainyard.dev/kind": "other"}
+        for changed in ({}, labels):
+            found = {**part, "metadata": {**part["metadata"], "labels": changed}}
+            with pytest.raises(ConfigError, match="is no part of this job"):
+                is_there(lambda body, p=part, f=found: f if body is p else None, manifests, made)  # type: ignore[misc]
+    assert not is_there(lambda body: body if body in parts else None, manifests, made)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD"])
+def test_a_secret_is_never_written_into_a_job(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--env {name}: .*--secret"):
+        plan(nodes=2, environment={name: "value"})
+
+
+def test_a_shared_cluster_has_another_name_than_the_job() -> None:
+    with pytest.raises(ConfigError, match="deleting it would delete the cluster"):
+        plan(kind="raycluster", nodes=2, ray_cluster=plan(nodes=2).name)
+
+
 def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
     made = plan(kind="raycluster", nodes=2, ray_cluster="shared")
     manifests = KINDS["raycluster"].rendered(made)
@@ -187,7 +226,7 @@ def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
 
     def find_with(digest: str) -> Any:
         found = {**cluster, "metadata": {"name": "shared", "annotations": {CLUSTER_DIGEST: digest}}}
-        return lambda body: found if body["kind"] == "RayCluster" else None
+        return lambda body: found if name_and_kind(body) == ("RayCluster", "shared") else None
 
     assert not is_there(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), manifests, made)
     with pytest.raises(ConfigError, match="RayCluster shared is there already, with another specification"):
