@@ -201,11 +201,12 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
 
 def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
     """Send the job unless it is there already, and wait for it if asked to."""
+    from trainyard.gateways.kubernetes.job_looking import JobLooking
     from trainyard.gateways.kubernetes.submitting import find, submit
     from trainyard.jobs.existing_job import is_there
     from trainyard.jobs.kinds import KINDS as RENDERERS
 
-    manifests = RENDERERS[plan.kind].rendered(plan)
+    manifests, kind = RENDERERS[plan.kind].rendered(plan), RENDERERS[plan.kind].FOLLOWED
     if there := is_there(lambda body: find(api, body), manifests, plan):
         output.announce("job", f"{plan.name} is there already, with the same plan")
     else:
@@ -213,8 +214,8 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    if args.wait or args.monitor or (there and has_ended(plan, api)):
-        state = followed(plan, access, seconds=args.timeout)
+    if args.wait or args.monitor or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
+        state = followed(plan, access, kind=kind, seconds=args.timeout)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
@@ -225,26 +226,15 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     return code
 
 
-def has_ended(plan: "JobPlan", api: "Api") -> bool:
-    """Whether the job that is there runs no more: sending it again would start nothing."""
-    from trainyard.gateways.kubernetes.job_looking import JobLooking
-    from trainyard.jobs.kinds import KINDS as RENDERERS
-    from trainyard.jobs.state.state_machine import judge
-
-    look = JobLooking(api)
-    return judge(look.look(look.found(plan.namespace, plan.name, RENDERERS[plan.kind].FOLLOWED))).ended
-
-
-def followed(plan: "JobPlan", access: "Access", *, seconds: float) -> "JobState":
+def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float) -> "JobState":
     """The state in which the job ended, or in which it is when the time is over."""
     from trainyard.gateways.kubernetes.following import follow_job
-    from trainyard.jobs.kinds import KINDS as RENDERERS
 
     return follow_job(
         access,
         namespace=plan.namespace,
         name=plan.name,
-        kind=RENDERERS[plan.kind].FOLLOWED,
+        kind=kind,
         seconds=seconds,
         tell=lambda state: output.announce("job", f"{state.state.value}: {state.reason}"),
     )

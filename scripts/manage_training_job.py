@@ -14,7 +14,6 @@ Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --f
 """
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, handler, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
@@ -191,8 +190,7 @@ def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int
     if not args.no_logs:
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
         if told_saved(save_logs(look.api, job.namespace, look.raw_pods(job), folder), folder):
-            logging.error("Nothing was deleted. Try again, or delete without the logs: --no-logs")
-            return ExitCode.NO
+            raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
     return told(args, changing.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
 
 
@@ -219,9 +217,8 @@ def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
 def told_saved(saved: Any, folder: Path) -> int:
     for missing in saved.missing:
         output.announce("logs", f"not saved: {missing}", "degraded")
-    output.announce(
-        "logs", f"{len(saved.files)} files in {folder}", "ok" if not saved.missing else "degraded"
-    )
+    verdict = "degraded" if saved.missing else "ok"
+    output.announce("logs", f"{len(saved.files)} files in {folder}", verdict)
     return ExitCode.DONE if not saved.missing else ExitCode.NO
 
 

@@ -21,8 +21,10 @@ from trainyard.jobs.state.job_kinds import (
     name_of,
     uid_of,
 )
+from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.state_machine import judge
 
 Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
@@ -100,6 +102,10 @@ class JobLooking:
         if raw is None:
             return Observed(job.kind, job.namespace, job.name, None, now=self.now())
         return self.look_from(FoundJob(job.kind, job.namespace, job.name, raw))
+
+    def state(self, namespace: str, name: str, kind: str) -> JobState:
+        """The state of a job at this moment. Raises ConfigError where it is not there."""
+        return judge(self.look(self.found(namespace, name, kind)))
 
     def look_from(self, job: FoundJob) -> Observed:
         """Everything about a job whose object was read a moment ago."""
