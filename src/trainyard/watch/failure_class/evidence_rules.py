@@ -276,6 +276,9 @@ HARMLESS = re.compile(
     rf"{_ZERO}"
     rf"|\b(?:fail(?:ure|ed)?|preempted|\w*suspected|occurred|\w*exceeded|\w*errors?){_ZERO}"
     r"|\boom.kill(?:er)?\b[\w =:]{0,30}\b(?:disabled|enabled|off)\b"
+    rf"|\b{_COUNTED} 0\s*$|\b(?:in|for|on) 0 \w+s\b"
+    r"|\b(?:earlier|previous|last) (?:attempt|job|run|exit|life)\b|\bresum(?:ed|ing) (?:a|from|after)\b"
+    r"|\(attempt (\d+)(?:/| of )(?!\1\b)\d+\)"
     r"|^[\w ]{0,40}\bpolicy: |\}\s+0(?:\.0+)?\s*$"
     rf"|\b(?:no|without|zero|never had) (?:any )?(?:[\w-]+ ){{0,3}}?{_COUNTED}"
     r"|(?<!rank )(?<!gpu )(?<!device )(?<!node )(?<!worker )\b0 "
@@ -313,6 +316,8 @@ QUOTED = re.compile(
     r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
 )
 """Data that is printed before training or of it: what stands behind it is written by others."""
+OFTEN_SURVIVED = frozenset({FailureClass.AUTH, FailureClass.CONFIGURATION, FailureClass.CUDA_MISMATCH})
+"""Outside a traceback, programs often survive these: a later broken connection makes them doubtful."""
 WARNING = re.compile(
     r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
     r"|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"

@@ -20,6 +20,7 @@ from trainyard.watch.failure_class.evidence_rules import (
     GOES_ON,
     HARMLESS,
     HYPOTHETICAL,
+    OFTEN_SURVIVED,
     PROGRESS,
     QUOTED,
     RESOLVED_BY,
@@ -180,8 +181,12 @@ def _deciding(found: Iterable[Evidence], nearest: Nearness) -> list[Evidence]:
 def _contests(later: Evidence, first: Evidence) -> bool:
     """Whether the later line of a log may be the cause, and the first one something the program survived."""
     nearness = first.rule.nearness
-    if nearness not in (Nearness.CAUSE, Nearness.RAISED) or later.rule.nearness > Nearness.RAISED:
+    if nearness not in (Nearness.CAUSE, Nearness.RAISED):
         return False
+    if later.rule.nearness > Nearness.RAISED:
+        is_doubtful = first.raised is None and first.rule.klass in OFTEN_SURVIVED
+        is_broken = later.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAITED)
+        return is_doubtful and is_broken and "NCCL WARN" not in first.text
     if later.raised is not None and first.raised is not None:
         if later.raised.caused_by == first.raised.caused_by:
             return False

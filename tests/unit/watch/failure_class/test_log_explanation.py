@@ -300,6 +300,7 @@ def test_an_exception_that_led_to_another_is_the_cause() -> None:
 
 def test_what_a_mistake_of_the_code_follows_may_have_been_survived() -> None:
     assert explained("upload: AccessDenied\n" + trace("KeyError: 'x'")).klass is FailureClass.UNKNOWN
+    assert explained(f"mirror: AccessDenied\n{WATCHDOG}").klass is FailureClass.UNKNOWN
     assert explained("Step 5: the loss is not finite\n" + trace("MyStop: 5")).klass is FailureClass.NOT_FINITE
 
 
@@ -405,7 +406,15 @@ slurm: jobs that are cancelled DUE TO TIME LIMIT are requeued (enabled)
 restart policy: on OutOfMemoryError: Task was killed, retry in 5 s
 Back-off: FailedScheduling: 0
 "quota": "ServiceQuotaExceeded: 0"
-pull policy: retries ErrImagePull 3 times"""
+pull policy: retries ErrImagePull 3 times
+found NaN in 0 tensors
+aggregate uncorrectable ECC errors 0
+PutObject AccessDenied (attempt 1/5)
+earlier attempt: OOMKilled
+previous job JOB 12 ON n1 CANCELLED AT 2026
+Resuming a run that was Preempted by the scheduler
+resumed from step 500 after NODE_FAIL
+Last exit: DUE TO TIME LIMIT"""
 HARMLESS_LINES = [line.replace("\\n", "\n") for line in _LINES.split("\n")]
 CAUSES = [case for case in CASES.values() if case[0] != "unknown"]
 
