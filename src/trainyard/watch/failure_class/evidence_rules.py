@@ -2,7 +2,8 @@
 
 Every pattern is the text of a program, found in its source or in logs that people posted. A pattern is
 searched anywhere in a line: a progress bar, a time stamp or another rank's output may stand before it.
-What only looks like evidence is in `HARMLESS`, and what a later line takes back in `RESOLVED_BY`.
+What only looks like evidence is in `HARMLESS` and its neighbours, and what a later line takes back in
+`RESOLVED_BY`.
 """
 
 import re
@@ -20,7 +21,7 @@ class Nearness(IntEnum):
     CAUSE = 1
     """The program says what went wrong."""
     RAISED = 2
-    """An exception that no rule knows."""
+    """The last line of a traceback that names no cause; the same words elsewhere are no evidence."""
     COMMUNICATION = 3
     """A connection broke or could not be made: often the first sign that another process had failed."""
     WAITED = 4
@@ -49,16 +50,19 @@ def _rule(klass: FailureClass, nearness: Nearness, pattern: str, heals: bool | N
 _P, _C, _R, _N, _W, _B, _A = Nearness
 _K = FailureClass
 _XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
-_HARDWARE_XIDS = "(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150)"
-_APPLICATION_XIDS = "(?:13|31|43|68|69)"
+_NO_LIST = r"\b(?!, ?\d{1,3}\b)"
+_HARDWARE_XIDS = f"(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150){_NO_LIST}"
+_APPLICATION_XIDS = f"(?:13|31|43|68|69){_NO_LIST}"
 """NVIDIA's list of Xid errors says which are faults of the hardware, and which of the application. Others,
 such as 45, only tell that a process ended."""
 
 RULES = (
     # The machine and the cluster.
-    _rule(_K.HARDWARE, _P, rf"{_XID}{_HARDWARE_XIDS}\b"),
+    _rule(_K.HARDWARE, _P, rf"{_XID}{_HARDWARE_XIDS}"),
     _rule(
-        _K.HARDWARE, _P, r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC|GPU has fallen off the bus"
+        _K.HARDWARE,
+        _P,
+        r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC error|GPU has fallen off the bus",
     ),
     _rule(_K.HARDWARE, _P, r"Unable to determine the device handle for GPU|\bGPU is lost\b"),
     _rule(_K.HARDWARE, _P, r"(?i)peer GPU memory over nvlink or a hardware error|row remapp\w+ fail"),
@@ -135,7 +139,12 @@ RULES = (
     ),
     _rule(_K.DATA_LOADER, _C, r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device"),
     _rule(_K.DATA_LOADER, _C, r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)"),
-    _rule(_K.DATA_LOADER, _C, r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)"),
+    _rule(_K.DATA_LOADER, _C, r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly"),
+    _rule(
+        _K.DATA_LOADER,
+        _C,
+        r"DataLoader worker \(pid [\d, ]+\) is killed by signal: (?!Terminated|Interrupt)",
+    ),
     _rule(_K.DATA_LOADER, _C, r"Unexpected bus error encountered in worker|in DataLoader worker process \d"),
     _rule(
         _K.DISK_FULL, _C, r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded"
@@ -184,7 +193,7 @@ RULES = (
         _C,
         r"\.so[\w.]*: undefined symbol: |(Import|OS)Error[^\n]*lib(cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open",
     ),
-    _rule(_K.AUTH, _C, r"\bGatedRepoError\b|40[13] Client Error|Invalid (?:user token|username or password)"),
+    _rule(_K.AUTH, _C, r"\bGatedRepoError\b|Invalid (?:user token|username or password)"),
     _rule(
         _K.AUTH,
         _C,
@@ -211,7 +220,7 @@ RULES = (
     _rule(
         _K.CONFIGURATION,
         _C,
-        r"CUDA error: invalid device ordinal|Duplicate GPU detected|\bModuleNotFoundError: No module",
+        r"CUDA error: invalid device ordinal|Duplicate GPU detected",
     ),
     _rule(_K.CONFIGURATION, _C, r"Error: network .+ not found\.|Failed to initialize any NET plugin"),
     _rule(
@@ -219,7 +228,10 @@ RULES = (
         _C,
         r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
     ),
-    _rule(_K.USER_CODE, _C, rf"{_XID}{_APPLICATION_XIDS}\b"),
+    _rule(_K.USER_CODE, _C, rf"{_XID}{_APPLICATION_XIDS}"),
+    # The last line of a traceback.
+    _rule(_K.AUTH, _R, r"\b40[13] Client Error"),
+    _rule(_K.CONFIGURATION, _R, r"\bModuleNotFoundError: No module"),
     # Connections.
     _rule(_K.NCCL_ERROR, _N, r"\bncclInvalid(?:Usage|Argument)\b", False),
     _rule(_K.PORT_IN_USE, _N, r"failed to listen on any local network address|OSError: \[Errno 98\]"),
@@ -252,10 +264,67 @@ RULES = (
     _rule(_K.CANCELLED, _A, r"JOB \d+ ON \S+ CANCELLED AT"),
 )
 
-HARMLESS = re.compile(r"(?i)\bnans?\b[\w ]*\s*[:=]\s*(?:0|false|none)\b|nan_\w+\s*[:=]\s*(?:0|false|none)\b")
-"""Healthy lines that count what did not happen."""
-WARNING = re.compile(r"\bWARN(?:ING)?\b|Warning:")
-"""A program that only warns goes on; NCCL's and Kubernetes' warnings are told apart from it."""
+_ZERO = (
+    r"[\"']?\s*[:=|]\s*[\"']?(?:0(?:\.0+)?(?![\w./-])"
+    r"|(?:false|none|no|n/a|disabled)[\"']?\s*(?:$|[,;|)}]))"
+)
+_COUNTED = r"(?:errors?|nans?|infs?|xids?|ooms?|preemptions|hangs?|failures?|exceptions?|out.of.memory)\b"
+HARMLESS = re.compile(
+    r"(?i)"
+    rf"\b(?:nan_\w+|(?:nans?|infs?|errors?|ecc|xids?|events?|counts?"
+    r"|total|OOMKilled|failures?|failed)[\w ()-]{0,60})"
+    rf"{_ZERO}"
+    rf"|\b(?:fail(?:ure|ed)?|preempted|\w*suspected|occurred|\w*exceeded|\w*errors?){_ZERO}"
+    r"|\boom.kill(?:er)?\b[\w =:]{0,30}\b(?:disabled|enabled|off)\b"
+    rf"|\b{_COUNTED} 0\s*$|\b(?:in|for|on) 0 \w+s\b"
+    r"|\b(?:earlier|previous|last) (?:attempt|job|run|exit|life)\b|\bresum(?:ed|ing) (?:a|from|after)\b"
+    r"|\(attempt (\d+)(?:/| of )(?!\1\b)\d+\)"
+    r"|^[\w ]{0,40}\bpolicy: |\}\s+0(?:\.0+)?\s*$"
+    rf"|\b(?:no|without|zero|never had) (?:any )?(?:[\w-]+ ){{0,3}}?{_COUNTED}"
+    r"|(?<!rank )(?<!gpu )(?<!device )(?<!node )(?<!worker )\b0 "
+    r"(?:[\w-]+ ){0,3}?(?:errors|nans|infs|xids|events)\b"
+)
+"""Healthy lines that count or deny what did not happen."""
+GOES_ON = re.compile(
+    r"(?i)\bfell back|\bfall(?:s|ing)? back|\busing (?:the |a )?(?:local|cached|default|fallback)"
+    r"|\bretrying\b|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d"
+    r"|\bignor(?:ing|ed)\b|\bskipp(?:ing|ed)\b"
+    r"|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b|\brecovered\b"
+    r"|\boptional (?:dependency|package|module|import|feature)"
+    r"|\(optional\)|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
+    r"|\bnot installed\b|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bpress ctrl"
+    r"|\bcould not import\b|\bcan ?not be used\b"
+)
+"""The line itself says that the program went on. Of the machine and of waiting, other lines tell that."""
+HYPOTHETICAL = re.compile(
+    r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
+    r"|catch(?:es|ing)?"
+    r"|recover\w* from|such as|like|e\.g\.|detect|detecting|detection|detects|check(?:s|ing)?"
+    r"|watch(?:es|ing)?"
+    r"|listen(?:s|ing)?|poll(?:s|ing)?|monitor(?:s|ing)?|waiting|may|might|can|could|would"
+    r"|no|not|without|never|about"
+    r"|reduce|mitigate|retries|that (?:is|are)"
+    r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?)"
+    r" (?:on|after))"
+    r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
+)
+"""Words right before the evidence that make it a condition, an option, a watcher or a denial."""
+QUOTED = re.compile(
+    r"(?i)\b(?:text|prompt|completion|generated|generation|document|question|answer|decoded)"
+    r"(?: \d+)?[\"']?\s*[:=]"
+    r"|\b(?:sample|example|input|target|prediction|output|response|row|record|batch)"
+    r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
+)
+"""Data that is printed before training or of it: what stands behind it is written by others."""
+OFTEN_SURVIVED = frozenset({FailureClass.AUTH, FailureClass.CONFIGURATION, FailureClass.CUDA_MISMATCH})
+"""Outside a traceback, programs often survive these: a later broken connection makes them doubtful."""
+WARNING = re.compile(
+    r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
+    r"|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
+)
+"""A program that only warns or informs goes on; NCCL's and Kubernetes' warnings are told apart from it."""
+HELP = re.compile(r"(?i)^\s*(?:usage|(?:\w+ )?(?:options|arguments|flags)):")
+"""The indented lines below are a help text."""
 
 RESOLVED_BY = {
     FailureClass.IMAGE_PULL: re.compile(

@@ -3,10 +3,11 @@
     logs, events, exit code  ──evidence──>  what counts  ──choose──>  LogExplanation
 
 A line is no evidence when training went on after it, when a later line takes it back, or when it tells of an
-earlier life of a container. Logs that name different causes, and nothing that says which came first, give
-`unknown` with both: a wrong class would be retried, or not retried, for a wrong reason.
+earlier life of a container. Different causes, in one log or in several, give `unknown` with both unless one
+exception led to the other: a wrong class would be retried, or not retried, for a wrong reason.
 """
 
+import builtins
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,26 +17,27 @@ from typing import Any
 from trainyard.run.failure_classes import HEALS, FailureClass
 from trainyard.watch.failure_class.evidence_rules import (
     EXCEPTION,
+    GOES_ON,
     HARMLESS,
-    LAUNCHER_EXCEPTIONS,
-    OF_ANOTHER,
+    HYPOTHETICAL,
+    OFTEN_SURVIVED,
     PROGRESS,
+    QUOTED,
     RESOLVED_BY,
     RULES,
     WARNING,
     Nearness,
     Rule,
 )
+from trainyard.watch.failure_class.log_structure import Raised, lines_of_help, read_tracebacks
 
 _STEPS_THAT_SHOW_LIFE = 3
 """Later steps after which a line did not end the training; ranks that are slower may still log one or two."""
 _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
+_WORDS_BEFORE = 200
+"""Letters of a line before its evidence that may say it is only mentioned."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PREFIX = re.compile(
-    r"^(?:\S+ \| )?(?:\[?(?:default|rank)?\d+\]?:\s?|\[rank\d+\]:\s?|\([^)]*pid=\d+[^)]*\)\s)*"
-)
-_TRACEBACK = "Traceback (most recent call last)"
 _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
 _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
@@ -62,6 +64,8 @@ class Evidence:
     number: int
     """Of the line, counted from 1."""
     text: str
+    raised: Raised | None = None
+    """The exception, where the line is the last one of a traceback."""
 
     def __str__(self) -> str:
         text = self.text.strip()
@@ -120,12 +124,12 @@ def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplana
         return LogExplanation(FailureClass.FINISHED, ("it ended with exit code 0",), False)
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
     nearest = min((each.rule.nearness for each in found), default=None)
-    if nearest is None or (nearest is Nearness.AFTERMATH and exit_code == _STOPPED):
+    if nearest is None or (exit_code == _STOPPED and nearest > Nearness.CAUSE):
         return _by_exit_code(exit_code, logs)
     if nearest is Nearness.RAISED:
         found = _without_later_exceptions(found)
         nearest = min(each.rule.nearness for each in found)
-    first = _first_of_each_log(each for each in found if each.rule.nearness is nearest)
+    first = _deciding(found, nearest)
     classes = {each.rule.klass for each in first}
     shown = tuple(str(each) for each in [*first, *(e for e in found if e not in first)][:_SHOWN])
     if len(classes) > 1:
@@ -162,12 +166,35 @@ def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
             yield f"{log.name}:{number}: the last line: {line.strip()[:_SHOWN_LETTERS]}"
 
 
-def _first_of_each_log(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """Line numbers of different logs cannot be compared."""
-    first: dict[str, Evidence] = {}
-    for each in evidence:
-        first.setdefault(each.log, each)
-    return list(first.values())
+def _deciding(found: Iterable[Evidence], nearest: Nearness) -> list[Evidence]:
+    """The first of the nearest evidence of each log, as line numbers of different logs cannot be compared;
+    and what speaks against it in the same log: another cause that it did not lead to."""
+    deciding: dict[str, list[Evidence]] = {}
+    for each in found:
+        chosen = deciding.setdefault(each.log, [])
+        is_other = each.rule.klass not in {other.rule.klass for other in chosen}
+        if _contests(each, chosen[0]) and is_other if chosen else each.rule.nearness is nearest:
+            chosen.append(each)
+    return [each for chosen in deciding.values() for each in chosen]
+
+
+def _contests(later: Evidence, first: Evidence) -> bool:
+    """Whether the later line of a log may be the cause, and the first one something the program survived."""
+    nearness = first.rule.nearness
+    if nearness not in (Nearness.CAUSE, Nearness.RAISED):
+        return False
+    if later.rule.nearness > Nearness.RAISED:
+        is_doubtful = first.raised is None and first.rule.klass in OFTEN_SURVIVED
+        is_broken = later.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAITED)
+        return is_doubtful and is_broken and "NCCL WARN" not in first.text
+    if later.raised is not None and first.raised is not None:
+        if later.raised.caused_by == first.raised.caused_by:
+            return False
+        if nearness is Nearness.CAUSE and later.raised.chain == first.raised.chain:
+            return False
+    if nearness is Nearness.CAUSE and later.rule is _RAISED:
+        return later.raised is not None and hasattr(builtins, later.raised.name)
+    return True
 
 
 def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
@@ -187,20 +214,36 @@ def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
 def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
     """The evidence in a log that counts, in the order of its lines."""
     alive_until = _last_sign_of_life(log)
-    earlier_life = _lines_of_earlier_life(log)
+    tracebacks = read_tracebacks(log.lines)
+    ignored = _lines_of_earlier_life(log) | lines_of_help(log.lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
-    raised = {} if by_signal else dict(_exceptions(log))
     for number, line in enumerate(log.lines):
-        if number < alive_until or number in earlier_life or HARMLESS.search(line):
+        if number < alive_until or number in ignored or HARMLESS.search(line):
             continue
-        matching = [rule for rule in RULES if rule.pattern.search(line) and not _only_warns(rule, line)]
-        if not matching and number in raised:
+        raised = tracebacks.raised.get(number)
+        matching = [rule for rule in RULES if _tells(rule, line, raised)]
+        if not matching and raised is not None and raised.is_own:
             matching = [_RAISED]
         if not matching:
             continue
         rule = min(matching, key=lambda each: each.nearness)
+        if rule.nearness is Nearness.RAISED and by_signal:
+            continue
         if not _is_resolved(rule.klass, log.lines[number + 1 :]):
-            yield Evidence(rule, log.name, number + 1, line)
+            yield Evidence(rule, log.name, number + 1, line, raised)
+
+
+def _tells(rule: Rule, line: str, raised: Raised | None) -> bool:
+    """Whether a line states what a rule looks for, and does not only mention it."""
+    match = rule.pattern.search(line)
+    if match is None or (rule.nearness is Nearness.RAISED and raised is None):
+        return False
+    if raised is not None:
+        return True
+    before = line[max(0, match.start() - _WORDS_BEFORE) : match.start()]
+    if HYPOTHETICAL.search(before) or QUOTED.search(before) or _only_warns(rule, line):
+        return False
+    return rule.nearness in (Nearness.PLATFORM, Nearness.PENDING) or GOES_ON.search(line) is None
 
 
 def _only_warns(rule: Rule, line: str) -> bool:
@@ -241,20 +284,3 @@ def _lines_of_earlier_life(log: LogText) -> set[int]:
         if inside:
             found.add(number)
     return found
-
-
-def _exceptions(log: LogText) -> Iterator[tuple[int, str]]:
-    """The last line of every traceback whose exception is the program's own."""
-    inside = False
-    for number, line in enumerate(log.lines):
-        plain = _PREFIX.sub("", line)
-        if _TRACEBACK in line:
-            inside = True
-        elif inside and plain and not plain[0].isspace():
-            match = EXCEPTION.match(plain)
-            if match is None:
-                continue
-            inside = False
-            name, message = match[1].rpartition(".")[2], match[2] or ""
-            if name not in LAUNCHER_EXCEPTIONS and not OF_ANOTHER.search(message):
-                yield number, name

@@ -275,9 +275,165 @@ def test_logs_that_name_different_causes_are_not_guessed_from() -> None:
     assert "disk-full and oom-gpu" in found.evidence[0] and len(found.evidence) == 3
 
 
-def test_in_one_log_the_first_cause_decides() -> None:
-    assert explained(f"OSError: [Errno 28] No space left on device\n{OOM}").klass is FailureClass.DISK_FULL
-    assert explained(f"{OOM}\nOSError: [Errno 28] No space left on device").klass is FailureClass.GPU_MEMORY
+FULL = "OSError: [Errno 28] No space left on device"
+FROM = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+DURING = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+MISSING = "ModuleNotFoundError: No module named 'apex'"
+
+
+@pytest.mark.parametrize("text", [f"{FULL}\n{OOM}", f"{OOM}\n{FULL}", f"{trace(FULL)}\n{trace(OOM)}"])
+def test_two_causes_in_one_log_are_not_guessed_from(text: str) -> None:
+    found = explained(text)
+    assert found.klass is FailureClass.UNKNOWN and not found.retryable
+    assert "disk-full and oom-gpu" in found.evidence[0] and len(found.evidence) == 3
+
+
+def test_an_exception_that_led_to_another_is_the_cause() -> None:
+    assert explained(trace(FULL) + FROM + trace(OOM)).klass is FailureClass.DISK_FULL
+    assert explained(trace(OOM) + DURING + trace("KeyError: 'x'")).klass is FailureClass.GPU_MEMORY
+    assert (
+        explained(trace(MISSING) + FROM + trace("ValueError: no backend")).klass is FailureClass.CONFIGURATION
+    )
+    assert explained(trace(MISSING) + DURING + trace("KeyError: 'x'")).klass is FailureClass.UNKNOWN
+    assert explained(trace(MISSING) + DURING + trace(OOM)).klass is FailureClass.GPU_MEMORY
+
+
+def test_what_a_mistake_of_the_code_follows_may_have_been_survived() -> None:
+    assert explained("upload: AccessDenied\n" + trace("KeyError: 'x'")).klass is FailureClass.UNKNOWN
+    assert explained(f"mirror: AccessDenied\n{WATCHDOG}").klass is FailureClass.UNKNOWN
+    assert explained("Step 5: the loss is not finite\n" + trace("MyStop: 5")).klass is FailureClass.NOT_FINITE
+
+
+@pytest.mark.parametrize(
+    "name", ["ModuleNotFoundError: No module named 'a'", "HTTPError: 403 Client Error: x"]
+)
+def test_an_exception_by_name_is_evidence_only_where_it_ends_a_traceback(name: str) -> None:
+    assert explained(f"could not: {name}").klass is FailureClass.UNKNOWN
+    assert explained(f"could not: {name}\n{WATCHDOG}").klass is FailureClass.NCCL_TIMEOUT
+    stamped = trace(name, "2026-11-20T12:00:00.123Z ")
+    assert explained(stamped).klass in (FailureClass.CONFIGURATION, FailureClass.AUTH)
+
+
+def test_source_code_in_a_traceback_and_ignored_tracebacks_say_nothing() -> None:
+    code = '  File "a.py", line 3, in f\n    log.error("CUDA out of memory"); x["y"]\nKeyError: \'y\''
+    assert explained("Traceback (most recent call last):\n" + code).klass is FailureClass.USER_CODE
+    for first in ("Exception ignored in: <function A.__del__ at 0x7f>", "--- Logging error ---"):
+        assert explained(f"{first}\n{trace(OOM)}\n{WATCHDOG}").klass is FailureClass.NCCL_TIMEOUT
+
+
+@pytest.mark.parametrize("text", [REMOTE, WATCHDOG, trace("KeyError: 'x'"), CHILDREN, "ImagePullBackOff"])
+def test_exit_code_75_says_more_than_lines_of_ending(text: str) -> None:
+    found = explained(text, 75)
+    assert found.klass is FailureClass.STOPPED and found.retryable
+
+
+_LINES = r"""Could not import apex: ModuleNotFoundError: No module named 'apex'
+apex is not installed; using the default optimizer (ModuleNotFoundError: No module named 'apex')
+requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url; using the local copy
+403 Client Error: Forbidden for url: https://huggingface.co/api/models/x, falling back to the cache
+No NaN or Inf detected
+no nan detected in 512 gradients
+NaN detected: 0
+skipped 0 batches, nan_detected=False
+Volatile uncorrectable ECC errors: 0
+double-bit ECC errors: 0
+    Double Bit ECC                    : 0
+| Uncorrectable ECC errors            |        0 |
+        Row Remapping Failure Occurred : No
+Uncorrectable ECC error count = 0
+No Xid 79 errors in dmesg
+node-problem-detector: watching for Xid 48, 62, 79, 95
+health check: 0 uncorrectable ECC errors on 8 GPUs
+DCGM: double bit ECC error total: 0
+"OOMKilled": false, "Dead": false,
+kube_pod_container_status_last_terminated_reason{reason="OOMKilled"} 0
+memory.events: oom_kill events: 0
+oom-killer disabled for this cgroup
+  --retry-on-oom  restart with half the batch when CUDA out of memory is raised
+usage: train.py [-h]\n\noptions:\n  --shrink   halve the batch\n             CUDA out of memory is then retried
+expandable_segments is set to avoid CUDA out of memory
+auto_find_batch_size: halves the batch if CUDA out of memory
+accelerate.find_executable_batch_size catches torch.OutOfMemoryError and RuntimeError
+FutureWarning: torch.cuda.OutOfMemoryError is deprecated, use torch.OutOfMemoryError
+DeprecationWarning: catching MemoryError is deprecated
+UserWarning: No space left on device is not checked on this file system
+[W1120 12:00:00.000 socket.cpp:764] no space left on device was not seen
+INFO:root:checked that the loss is not finite in no step
+n1:1:1 [0] NCCL INFO retry after ncclRemoteError: using the local ring
+n1:1:1 [0] NCCL INFO NET/IB : no ncclSystemError so far
+n1:1:1 [0] NCCL INFO Failed to initialize any NET plugin, falling back to Socket
+sample 0: 'How do I fix CUDA out of memory? Killed process'
+prompt: torch.OutOfMemoryError: CUDA out of memory. What can I do?
+{"text": "OSError: [Errno 28] No space left on device", "label": 3}
+Generated: an error occurred (AccessDenied) when calling PutObject
+decoded: RuntimeError: DataLoader worker (pid 1) exited unexpectedly
+s3: AccessDenied on the first endpoint, retrying in 2 s
+upload failed with SlowDown; ExpiredToken, will be retried
+Unable to locate credentials; continuing without a bucket
+wandb: api_key not configured, wandb is disabled
+write failed: No space left on device; skipped the trace
+pin_memory: Cannot allocate memory, fell back to pageable
+fused kernels: undefined symbol: libx.so: undefined symbol: _Z1; using the fallback
+This job may be preempted by a job of higher priority
+Listening for a Spot Instance interruption notice
+#SBATCH requeue on NODE_FAIL
+abort_after: stop if no progress for 600 s
+heartbeat: hang_suspected=false
+Press Ctrl-C (KeyboardInterrupt) to stop
+Exception handling is on: the trainer handles KeyboardInterrupt
+monitoring for ErrImagePull and ImagePullBackOff
+retries on ncclRemoteError: 3
+rendezvous: retrying after RendezvousConnectionError
+port 29500: OSError: [Errno 98] Address already in use, retrying on 29501
+DataLoader worker (pid 77) is killed by signal: Terminated.
+pydantic: 0 validation errors for TrainConfig
+GPU 00000000:44:00.0  ECC Errors  Volatile  DRAM Uncorrectable : 0
+Xid errors: 0, uncorrectable ECC errors: 0, GPU is lost: no
+fabric: no GPU has fallen off the bus, no NVLink failures
+{"level": "info", "msg": "AccessDenied for the optional bucket"}
+time=2026-11-20T12:00:00Z level=warning msg="401 Client Error: Unauthorized, anonymous access"
+2026-11-20 12:00:00,123 - datasets - WARNING - No space left on device for the cache
+I1120 12:00:00.123456 1 store.cc:9] std::bad_alloc test hook installed
+xformers can not be used: libcudart.so.12: undefined symbol: _ZN1
+grad scaler: skipped, found nan in gradients: 0
+loss scaler: found inf or nan in 0 of 64 gradients, skipping none
+answer: the driver version is insufficient for CUDA runtime version
+example 3: "Traceback: MemoryError"
+try: import deepspeed; ModuleNotFoundError: No module named 'deepspeed' (optional)
+checkpoint: disk quota exceeded is checked before each save, ok; going on
+spot: no interruption notice; Preempted: 0
+slurm: jobs that are cancelled DUE TO TIME LIMIT are requeued (enabled)
+restart policy: on OutOfMemoryError: Task was killed, retry in 5 s
+Back-off: FailedScheduling: 0
+"quota": "ServiceQuotaExceeded: 0"
+pull policy: retries ErrImagePull 3 times
+found NaN in 0 tensors
+aggregate uncorrectable ECC errors 0
+PutObject AccessDenied (attempt 1/5)
+earlier attempt: OOMKilled
+previous job JOB 12 ON n1 CANCELLED AT 2026
+Resuming a run that was Preempted by the scheduler
+resumed from step 500 after NODE_FAIL
+Last exit: DUE TO TIME LIMIT"""
+HARMLESS_LINES = [line.replace("\\n", "\n") for line in _LINES.split("\n")]
+CAUSES = [case for case in CASES.values() if case[0] != "unknown"]
+
+
+@pytest.mark.parametrize("line", HARMLESS_LINES)
+def test_a_harmless_line_alone_is_no_failure(line: str) -> None:
+    assert explained(line).klass is FailureClass.UNKNOWN, explained(line).evidence
+
+
+@pytest.mark.parametrize("line", HARMLESS_LINES)
+def test_a_harmless_line_never_takes_the_place_of_the_cause(line: str) -> None:
+    """The cause or `unknown`, wherever the harmless line stands; and mostly the cause."""
+    known = 0
+    for klass, text in CAUSES:
+        for log in (f"{line}\nstep 1\n{line}\n{text}", f"{text}\n{line}"):
+            found = explained(log, 1)
+            assert str(found.klass) in (klass, "unknown"), (log, found.evidence)
+            known += found.klass is not FailureClass.UNKNOWN
+    assert known >= len(CAUSES) * 2 - 3
 
 
 @pytest.mark.parametrize(
@@ -337,6 +493,10 @@ def test_a_line_of_a_megabyte_is_read_in_a_moment() -> None:
 
     begun = time.process_time()
     explained("x" * 1_000_000 + "\n" + "Xid " * 100_000 + "\n" + " step 1" * 100_000)
+    explained(
+        "\n".join(word * 3_000 for word in ("errors ", "if a, ", "no with ", "ECC (", "0 x ", "sample: "))
+    )
+    explained("if no a, b, with the " * 900 + "CUDA out of memory")
     assert time.process_time() - begun < 5
 
 
