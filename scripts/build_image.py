@@ -155,13 +155,16 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
 
     aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
     fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
+    # A tag of git at HEAD is the version of that commit only: not of a changed tree, nor of another --commit.
+    is_head = not args.commit and not any(request.dirty for request in requests)
+    version = next(iter(tags_at_head(args.context)), "") if is_head else ""
     options = AwsOptions(
         args.project,
         args.source_bucket,
         args.source,
         level=args.level,
         tags=args.tags,
-        version=next(iter(tags_at_head(args.context)), ""),
+        version=version,
         cache=args.cache,
         rebuild=args.rebuild,
         seconds=args.time_limit,

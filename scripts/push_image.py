@@ -17,6 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,17 +98,22 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
     from trainyard.image.context.build_context import content_tag
-    from trainyard.image.release.tag_strategy import tags_for
+    from trainyard.image.release.tag_strategy import origin_of, tags_for
 
-    git = git_facts(Path())
-    commit = args.commit or facts.labels.get(COMMIT_LABEL) or str(git.get("commit", ""))
-    known = args.commit or facts.labels.get(COMMIT_LABEL)
     content = facts.labels.get(CONTENT_LABEL, "")
+    origin = origin_of(
+        content=content,
+        labelled=facts.labels.get(COMMIT_LABEL, ""),
+        commit=args.commit,
+        version=args.version,
+        git=git_facts(Path()),
+        at_head=partial(tags_at_head, Path()),
+    )
     return tags_for(
         args.tags,
-        commit=commit,
-        dirty=not known and bool(git.get("dirty", False)),
-        versions=[args.version] if args.version else tags_at_head(Path()),
+        commit=origin.commit,
+        dirty=origin.dirty,
+        versions=origin.versions,
         content=content_tag(content) if content else "",
     )
 

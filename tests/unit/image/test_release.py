@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -28,7 +29,7 @@ from trainyard.image.release.check_levels import (
     probe_answers,
 )
 from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
-from trainyard.image.release.tag_strategy import STRATEGIES, Tag, plan_tags, tags_for
+from trainyard.image.release.tag_strategy import STRATEGIES, Origin, Tag, origin_of, plan_tags, tags_for
 
 COMMIT, CONTENT = "a1" * 20, "content-x"
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -76,6 +77,30 @@ def test_no_commit_names_what_was_changed_since(strategy: str) -> None:
 def test_what_is_no_version_is_none(version: str) -> None:
     with pytest.raises(ConfigError, match="git tag v1"):
         names("semantic", versions=(version,))
+
+
+LATER = "b2" * 20
+CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"content": "c", "labelled": LATER}, Origin(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "git": CHANGED}, Origin(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": COMMIT}, Origin(COMMIT, False, ())),
+        ({"content": "c", "labelled": COMMIT, "version": "9.0.0"}, Origin(COMMIT, False, ("9.0.0",))),
+        ({"content": "c"}, Origin("", True, ())),
+        ({"content": "c", "git": {}}, Origin("", True, ())),
+        ({"content": "c", "commit": COMMIT, "git": {}}, Origin(COMMIT, False, ())),
+        ({"content": "c", "commit": LATER}, Origin(LATER, False, ("v1.3.0",))),
+        ({}, Origin(LATER, False, ("v1.3.0",))),
+        ({"git": CHANGED}, Origin(LATER, True, ("v1.3.0",))),
+    ],
+)
+def test_an_image_is_named_by_the_commit_it_was_built_from(given: dict[str, Any], expected: Origin) -> None:
+    usual = {"content": "", "labelled": "", "commit": "", "version": "", "git": CLEAN}
+    assert origin_of(**(usual | given), at_head=lambda: ["v1.3.0"]) == expected
 
 
 EXACT, MOVING = Tag("1.2.3", moves=False, needed=True), Tag("1.2", moves=True, needed=False)
