@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = BuildOptions(
         args.image or "", args.platform, args.target, args.build_arg, args.max_context * 1000**2
     )
-    git = {"commit": args.commit} if args.commit else git_facts(args.context)
+    git = {"commit": args.commit, "dirty": False} if args.commit else git_facts(args.context)
     requests = [
         plan_build(args.context, file, options, files=context_files, git=git)
         for file in args.dockerfile or [args.context / "Dockerfile"]

@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_request import image_name, parse_build_args
+from trainyard.image.building.build_request import COMMIT_LABEL, image_name, parse_build_args, request_of
+from trainyard.image.context.build_context import seal_context
+from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.image.context.image_names import (
     parse_reference,
     repository_from,
@@ -96,6 +98,7 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
         ({"content": "c", "commit": LATER}, Origin(LATER, False, ("v1.3.0",))),
         ({}, Origin(LATER, False, ("v1.3.0",))),
         ({"git": CHANGED}, Origin(LATER, True, ("v1.3.0",))),
+        ({"git": {"commit": LATER}}, Origin(LATER, True, ("v1.3.0",))),
     ],
 )
 def test_an_image_is_named_by_the_commit_it_was_built_from(given: dict[str, Any], expected: Origin) -> None:
@@ -317,6 +320,25 @@ def test_what_names_no_image_is_refused(text: str) -> None:
         return
     with pytest.raises(ConfigError, match="names no image"):
         parse_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("git", "labelled"),
+    [
+        ({"commit": COMMIT, "dirty": False}, COMMIT),
+        ({"commit": COMMIT, "dirty": True}, None),
+        ({"commit": COMMIT}, None),
+        ({}, None),
+    ],
+)
+def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(
+    git: dict[str, Any], labelled: str | None
+) -> None:
+    context = seal_context([], total_bytes=0, inputs={})
+    how = {"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []}
+    parsed = parse_dockerfile("FROM scratch\n", "D")
+    request = request_of(context, parsed, image="ab", places=(".", "D"), options=how, git=git)
+    assert request.labels.get(COMMIT_LABEL) == labelled
 
 
 @pytest.mark.parametrize(

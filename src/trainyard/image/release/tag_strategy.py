@@ -72,7 +72,7 @@ def origin_of(
     head = str(git.get("commit", ""))
     found, dirty = commit or labelled, not (commit or labelled)
     if not found and not content:
-        found, dirty = head, bool(git.get("dirty", False))
+        found, dirty = head, bool(git.get("dirty", bool(head)))  # unknown is not clean
     tags = tuple(at_head()) if not version and found and found == head else ()
     return Origin(found, dirty, (version,) if version else tags)
 
