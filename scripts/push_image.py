@@ -17,6 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_region(region)
     builder = find_builder(args.program)
     facts = builder.inspect(args.image)
-    tags = tags_of(args, facts)
+    own = is_own_build(args.image, builder, facts)
+    tags = tags_of(args, facts, own=own)
+    facts = facts if own else without_origin(facts)
     if args.dry_run:
         plan: dict[str, Any] = {"image": args.image, "repository": args.repository}
         plan |= {"places": [args.registry] if args.registry else args.region}
@@ -93,7 +96,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return tell(args, results)
 
 
-def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
+def is_own_build(image: str, builder: "LocalBuilder", facts: "ImageFacts") -> bool:
+    """Whether build_image.py made this very image here, so that its labels are its own.
+
+    An image derived FROM one of ours inherits the labels. The tag of the content tells them apart.
+    """
+    from trainyard.image.building.build_request import CONTENT_LABEL
+    from trainyard.image.context.build_context import content_tag
+    from trainyard.image.context.image_names import parse_reference
+
+    content = facts.labels.get(CONTENT_LABEL, "")
+    if not content:
+        return True  # it has no label of ours
+    name = f"{parse_reference(image).name}:{content_tag(content)}"
+    if builder.has(name) and builder.inspect(name).image_id == facts.image_id:
+        return True
+    _logger.warning("%s is not what build_image.py built here as %s: its labels are not used", image, name)
+    return False
+
+
+def without_origin(facts: "ImageFacts") -> "ImageFacts":
+    """The facts without the labels that an image inherits from the one it was derived from."""
+    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
+
+    foreign = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
+    return replace(facts, labels={key: text for key, text in facts.labels.items() if key not in foreign})
+
+
+def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
@@ -104,6 +134,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
     origin = origin_of(
         content=content,
         labelled=facts.labels.get(COMMIT_LABEL, ""),
+        inherited=not own,
         commit=args.commit,
         version=args.version,
         git=git_facts(Path()),
@@ -114,7 +145,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
         commit=origin.commit,
         dirty=origin.dirty,
         versions=origin.versions,
-        content=content_tag(content) if content else "",
+        content=content_tag(content) if content and own else "",
     )
 
 

@@ -96,13 +96,16 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
         ({"content": "c", "git": {}}, Origin("", True, ())),
         ({"content": "c", "commit": COMMIT, "git": {}}, Origin(COMMIT, False, ())),
         ({"content": "c", "commit": LATER}, Origin(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "inherited": True}, Origin("", True, ())),
+        ({"content": "c", "inherited": True, "commit": COMMIT}, Origin(COMMIT, False, ())),
         ({}, Origin(LATER, False, ("v1.3.0",))),
+        ({"labelled": COMMIT}, Origin(LATER, True, ("v1.3.0",))),
         ({"git": CHANGED}, Origin(LATER, True, ("v1.3.0",))),
         ({"git": {"commit": LATER}}, Origin(LATER, True, ("v1.3.0",))),
     ],
 )
 def test_an_image_is_named_by_the_commit_it_was_built_from(given: dict[str, Any], expected: Origin) -> None:
-    usual = {"content": "", "labelled": "", "commit": "", "version": "", "git": CLEAN}
+    usual = {"content": "", "labelled": "", "inherited": False, "commit": "", "version": "", "git": CLEAN}
     assert origin_of(**(usual | given), at_head=lambda: ["v1.3.0"]) == expected
 
 
@@ -115,10 +118,10 @@ OF_COMMIT = Tag(SHA, moves=False, needed=True)
 @pytest.mark.parametrize("tag", [EXACT, MOVING, LATEST, OF_CONTENT, OF_COMMIT], ids=lambda tag: tag.name)
 @pytest.mark.parametrize("held", [None, ONE, OTHER])
 def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> None:
-    """Rule: free is set, equal is kept; else a version never moves, others move where tags may move."""
+    """Rule: free is set, equal is kept; else a version or content never moves, others where tags may."""
     if held in (None, ONE):
         expected = "set" if held is None else "kept"
-    elif immutable:
+    elif immutable or tag is OF_CONTENT:
         expected = "" if tag.needed else "skipped"
     else:
         expected = "" if tag is EXACT else "moved"
