@@ -137,6 +137,8 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     cache=args.cache,
                     on_line=partial(_logger.info, "%s | %s", request.image),
                 )
+        else:
+            builder.tag(name, f"{request.image}:latest")  # it may stand for another content since
         facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - begun, 1)}
         results.append(request.record() | facts)
     return results
