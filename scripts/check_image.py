@@ -107,8 +107,11 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
     from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
 
     builder, answers = find_builder(args.program), []
-    if not builder.has(args.image):
-        builder.pull(args.image, login_to(parse_reference(args.image).host))
+    reference = parse_reference(args.image)
+    # A tag in a registry may have moved since it was pulled. buildah calls its own images localhost/NAME.
+    moves = reference.host not in ("", "localhost") and not reference.digest
+    if moves or not builder.has(args.image):
+        builder.pull(args.image, login_to(reference.host))
     facts = builder.inspect(args.image)
     answers = judge_declared(facts, most_bytes=(args.max_size or MOST_GB) * 1000**3)
     if "secrets" in LEVELS[args.level]:
