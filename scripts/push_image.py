@@ -192,7 +192,7 @@ def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
     scan = ecr.scan(digest, seconds=seconds)
-    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on)
+    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
     if not verdict.ok:
         raise CheckFailedError(
             f"{args.repository}@{digest} in {ecr.region}: {verdict.says}. It was not tagged."

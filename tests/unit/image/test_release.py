@@ -151,6 +151,14 @@ def test_a_scan_passes_what_is_below_the_threshold_and_nothing_unscanned(
         assert ("CVE-1" in verdict.says) == bad
 
 
+@pytest.mark.parametrize("completed", [True, False])
+@pytest.mark.parametrize("counts", [{}, {"CRITICAL": 1}])
+def test_enhanced_scanning_is_judged_once_it_has_findings(counts: dict[str, int], completed: bool) -> None:
+    verdict = judge_scan("ACTIVE", counts, {}, "critical", completed=completed)
+    assert verdict.ok == (completed and not counts)
+    assert not judge_scan("FAILED", counts, {}, "critical", completed=completed).ok
+
+
 @dataclass(frozen=True)
 class Facts:
     user: str = "1000"
