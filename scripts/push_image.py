@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.context.image_names import require_region, require_repository
+    from trainyard.image.release.label_origin import is_own_build, without_origin
 
     signals.end_at_signals()
     require_repository(args.repository)
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts = builder.inspect(args.image)
     own = is_own_build(args.image, builder, facts)
     tags = tags_of(args, facts, own=own)
-    facts = facts if own else without_origin(facts)
+    facts = facts if own else replace(facts, labels=without_origin(facts.labels))
     if args.dry_run:
         plan: dict[str, Any] = {"image": args.image, "repository": args.repository}
         plan |= {"places": [args.registry] if args.registry else args.region}
@@ -94,33 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len({result["digest"] for result in results}) > 1:
         raise VerificationError(f"The regions hold different digests of {args.image}: {results}")
     return tell(args, results)
-
-
-def is_own_build(image: str, builder: "LocalBuilder", facts: "ImageFacts") -> bool:
-    """Whether build_image.py made this very image here, so that its labels are its own.
-
-    An image derived FROM one of ours inherits the labels. The tag of the content tells them apart.
-    """
-    from trainyard.image.building.build_request import CONTENT_LABEL
-    from trainyard.image.context.build_context import content_tag
-    from trainyard.image.context.image_names import parse_reference
-
-    content = facts.labels.get(CONTENT_LABEL, "")
-    if not content:
-        return True  # it has no label of ours
-    name = f"{parse_reference(image).name}:{content_tag(content)}"
-    if builder.has(name) and builder.inspect(name).image_id == facts.image_id:
-        return True
-    _logger.warning("%s is not what build_image.py built here as %s: its labels are not used", image, name)
-    return False
-
-
-def without_origin(facts: "ImageFacts") -> "ImageFacts":
-    """The facts without the labels that an image inherits from the one it was derived from."""
-    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
-
-    foreign = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
-    return replace(facts, labels={key: text for key, text in facts.labels.items() if key not in foreign})
 
 
 def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
