@@ -154,6 +154,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.building.build_fleet import Fleet
+    from trainyard.image.release.tag_strategy import tags_for
 
     aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
     fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
@@ -172,10 +173,22 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         seconds=args.time_limit,
         poll_seconds=args.poll,
     )
+
+    def needed_tags(request: "BuildRequest") -> list[str]:
+        tags = tags_for(
+            args.tags,
+            commit=request.commit,
+            dirty=request.dirty,
+            versions=[version] if version else [],
+            content="",
+        )
+        return [tag.name for tag in tags if tag.needed]
+
     builder = AwsBuilder(
         aws,
         context_files,
         find_digest,
+        needed_tags,
         account=aws.account(),
         options=options,
         root=ROOT,

@@ -52,6 +52,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
     lock = "what it holds; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
+    passed = "the level of check_image.py that it passed; kept as a tag"
+    parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument(
         "--fail-on", choices=levels, default="critical", help="of ECR's scan; default: critical"
@@ -130,7 +132,9 @@ def push_to(
     from trainyard.gateways.images.ecr_repository import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
-    from trainyard.image.release.tag_strategy import plan_tags
+    from trainyard.image.building.build_request import CONTENT_LABEL
+    from trainyard.image.context.build_context import checked_tag, content_tag
+    from trainyard.image.release.tag_strategy import Tag, plan_tags
 
     builder, facts = built
     ecr = None if args.registry else EcrRepository(args.repository, region)
@@ -144,6 +148,10 @@ def push_to(
         raise VerificationError(f"{name}: {builder.program} says it pushed {said}, the registry holds {held}")
     _logger.info("%s@%s pushed and read back", name, said)
     scan = scanned(args, ecr, said) if ecr else "the registry does not scan"
+    content = facts.labels.get(CONTENT_LABEL, "")
+    if args.checked and content:
+        name_of_check = checked_tag(args.checked, content_tag(content), said)
+        tags = [*tags, Tag(name_of_check, moves=False, needed=False)]
     steps = plan_tags(tags, said, lambda tag: registry.digest_of(args.repository, tag), immutable=immutable)
     attached = attach(args, registry, said, facts)
     for step in steps:

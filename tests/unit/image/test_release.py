@@ -105,7 +105,14 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
     ],
 )
 def test_an_image_is_named_by_the_commit_it_was_built_from(given: dict[str, Any], expected: Origin) -> None:
-    usual = {"content": "", "labelled": "", "inherited": False, "commit": "", "version": "", "git": CLEAN}
+    usual: dict[str, Any] = {
+        "content": "",
+        "labelled": "",
+        "inherited": False,
+        "commit": "",
+        "version": "",
+        "git": CLEAN,
+    }
     assert origin_of(**(usual | given), at_head=lambda: ["v1.3.0"]) == expected
 
 
