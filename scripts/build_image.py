@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = BuildOptions(
         args.image or "", args.platform, args.target, args.build_arg, args.max_context * 1000**2
     )
-    git = {"commit": args.commit} if args.commit else git_facts(args.context)
+    git = {"commit": args.commit, "dirty": False} if args.commit else git_facts(args.context)
     requests = [
         plan_build(args.context, file, options, files=context_files, git=git)
         for file in args.dockerfile or [args.context / "Dockerfile"]
@@ -137,6 +137,8 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     cache=args.cache,
                     on_line=partial(_logger.info, "%s | %s", request.image),
                 )
+        else:
+            builder.tag(name, f"{request.image}:latest")  # it may stand for another content since
         facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - begun, 1)}
         results.append(request.record() | facts)
     return results
@@ -152,25 +154,41 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.building.build_fleet import Fleet
+    from trainyard.image.release.tag_strategy import tags_for
 
     aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
     fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
+    # A tag of git at HEAD is the version of that commit only: not of a changed tree, nor of another --commit.
+    is_head = not args.commit and not any(request.dirty for request in requests)
+    version = next(iter(tags_at_head(args.context)), "") if is_head else ""
     options = AwsOptions(
         args.project,
         args.source_bucket,
         args.source,
         level=args.level,
         tags=args.tags,
-        version=next(iter(tags_at_head(args.context)), ""),
+        version=version,
         cache=args.cache,
         rebuild=args.rebuild,
         seconds=args.time_limit,
         poll_seconds=args.poll,
     )
+
+    def needed_tags(request: "BuildRequest") -> list[str]:
+        tags = tags_for(
+            args.tags,
+            commit=request.commit,
+            dirty=request.dirty,
+            versions=[version] if version else [],
+            content="",
+        )
+        return [tag.name for tag in tags if tag.needed]
+
     builder = AwsBuilder(
         aws,
         context_files,
         find_digest,
+        needed_tags,
         account=aws.account(),
         options=options,
         root=ROOT,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = "requirements-training.txt"
+MOST_GB, PYTHON = 25, "python"
+LOCAL_ONLY = ("max_size", "lock", "python", "gpus", "junit", "output")
+"""What a check in AWS is not told, so it must not be asked for there."""
 PROBE = ROOT / "docker" / "probe" / "container_probe.py"
 _logger = logging.getLogger("trainyard.check_image")
 
@@ -45,12 +48,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     levels = ("quick", "standard", "full")
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
-    parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help="who runs it")
+    parser.add_argument(
+        "--builder",
+        choices=("codebuild", "local"),
+        default="codebuild",
+        help=(
+            "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
+        ),
+    )
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
     lock = "what it holds; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    parser.add_argument("--max-size", type=arguments.positive, default=25, metavar="GB", help="default: 25")
-    parser.add_argument("--python", default="python", metavar="COMMAND", help="in the image; default: python")
+    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help=f"default: {MOST_GB}")
+    parser.add_argument("--python", metavar="COMMAND", help=f"in the image; default: {PYTHON}")
     parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
     parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
     parser.add_argument("--gpus", action="store_true", help="give the container the GPUs of this machine")
@@ -65,7 +75,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    ignored = [name for name in LOCAL_ONLY if getattr(args, name) not in (None, False)]
+    if ignored and args.builder == "codebuild":
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        parser.error(f"{named}: only with --builder local; a check in AWS does not take this")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,10 +107,13 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
     from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
 
     builder, answers = find_builder(args.program), []
-    if not builder.has(args.image):
-        builder.pull(args.image, login_to(parse_reference(args.image).host))
+    reference = parse_reference(args.image)
+    # A tag in a registry may have moved since it was pulled. buildah calls its own images localhost/NAME.
+    moves = reference.host not in ("", "localhost") and not reference.digest
+    if moves or not builder.has(args.image):
+        builder.pull(args.image, login_to(reference.host))
     facts = builder.inspect(args.image)
-    answers = judge_declared(facts, most_bytes=args.max_size * 1000**3)
+    answers = judge_declared(facts, most_bytes=(args.max_size or MOST_GB) * 1000**3)
     if "secrets" in LEVELS[args.level]:
         with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
             archive = Path(folder) / "image.tar"
@@ -117,7 +135,7 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     packages = {pin.name: pin.version for text in texts for pin in read_pins(text) if pin.applies(linux)}
     asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
     source = PROBE.read_text(encoding="utf-8")
-    command = [args.python, "-", json.dumps(asked)]
+    command = [args.python or PYTHON, "-", json.dumps(asked)]
     begun = time.monotonic()
     done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
     _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - begun)

@@ -17,6 +17,8 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
     lock = "what it holds; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
+    passed = "the level of check_image.py that it passed; kept as a tag"
+    parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument(
         "--fail-on", choices=levels, default="critical", help="of ECR's scan; default: critical"
@@ -71,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.context.image_names import require_region, require_repository
+    from trainyard.image.release.label_origin import is_own_build, without_origin
 
     signals.end_at_signals()
     require_repository(args.repository)
@@ -78,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_region(region)
     builder = find_builder(args.program)
     facts = builder.inspect(args.image)
-    tags = tags_of(args, facts)
+    own = is_own_build(args.image, builder, facts)
+    tags = tags_of(args, facts, own=own)
+    facts = facts if own else replace(facts, labels=without_origin(facts.labels))
     if args.dry_run:
         plan: dict[str, Any] = {"image": args.image, "repository": args.repository}
         plan |= {"places": [args.registry] if args.registry else args.region}
@@ -92,23 +99,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return tell(args, results)
 
 
-def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> "list[Tag]":
+def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
     from trainyard.image.context.build_context import content_tag
-    from trainyard.image.release.tag_strategy import tags_for
+    from trainyard.image.release.tag_strategy import origin_of, tags_for
 
-    git = git_facts(Path())
-    commit = args.commit or facts.labels.get(COMMIT_LABEL) or str(git.get("commit", ""))
-    known = args.commit or facts.labels.get(COMMIT_LABEL)
     content = facts.labels.get(CONTENT_LABEL, "")
+    origin = origin_of(
+        content=content,
+        labelled=facts.labels.get(COMMIT_LABEL, ""),
+        inherited=not own,
+        commit=args.commit,
+        version=args.version,
+        git=git_facts(Path()),
+        at_head=partial(tags_at_head, Path()),
+    )
     return tags_for(
         args.tags,
-        commit=commit,
-        dirty=not known and bool(git.get("dirty", False)),
-        versions=[args.version] if args.version else tags_at_head(Path()),
-        content=content_tag(content) if content else "",
+        commit=origin.commit,
+        dirty=origin.dirty,
+        versions=origin.versions,
+        content=content_tag(content) if content and own else "",
     )
 
 
@@ -119,7 +132,9 @@ def push_to(
     from trainyard.gateways.images.ecr_repository import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
-    from trainyard.image.release.tag_strategy import plan_tags
+    from trainyard.image.building.build_request import CONTENT_LABEL
+    from trainyard.image.context.build_context import checked_tag, content_tag
+    from trainyard.image.release.tag_strategy import Tag, plan_tags
 
     builder, facts = built
     ecr = None if args.registry else EcrRepository(args.repository, region)
@@ -133,6 +148,10 @@ def push_to(
         raise VerificationError(f"{name}: {builder.program} says it pushed {said}, the registry holds {held}")
     _logger.info("%s@%s pushed and read back", name, said)
     scan = scanned(args, ecr, said) if ecr else "the registry does not scan"
+    content = facts.labels.get(CONTENT_LABEL, "")
+    if args.checked and content:
+        name_of_check = checked_tag(args.checked, content_tag(content), said)
+        tags = [*tags, Tag(name_of_check, moves=False, needed=False)]
     steps = plan_tags(tags, said, lambda tag: registry.digest_of(args.repository, tag), immutable=immutable)
     attached = attach(args, registry, said, facts)
     for step in steps:
@@ -155,7 +174,7 @@ def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
     scan = ecr.scan(digest, seconds=seconds)
-    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on)
+    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
     if not verdict.ok:
         raise CheckFailedError(
             f"{args.repository}@{digest} in {ecr.region}: {verdict.says}. It was not tagged."

@@ -18,6 +18,7 @@ import pytest
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
 
 from trainyard.command.handler import exit_code_of
+from trainyard.image.context.build_context import checked_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
@@ -123,9 +124,11 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
 
     def at_end() -> None:
         pushed(aws, context.name, lambda: plan["tag"])
+        pushed(aws, context.name, lambda: f"git-{'a' * 12}")
+        pushed(aws, context.name, lambda: checked_tag("full", plan["tag"], digest))
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end, lines=("one", "two", "three"))]
-    done = run("--json", "--project", "images", "--level", "full", "--tags", "git-sha")
+    done = run("--json", "--project", "images", "--level", "full", "--tags", "git-sha", "--commit", "a" * 40)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["digest"] == digest

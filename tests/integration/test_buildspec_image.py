@@ -94,7 +94,7 @@ def test_an_image_is_built_checked_pushed_and_exported(
     digest = tags[f"git-{'a' * 12}"]
     assert built.exported["IMAGE_DIGEST"] == digest
     assert built.exported["IMAGE_URI"] == f"{aws.host}/{repository}@{digest}"
-    assert {name.partition("-")[0] for name in tags} == {"build", "git", "content", "sha256"}
+    assert {name.partition("-")[0] for name in tags} == {"build", "git", "content", "checked", "sha256"}
     assert {"build", "run", "save", "login", "push"} <= named(machine)
     assert any("--build-arg=FLAVOUR=b" in words for words in docker_calls(machine))
     assert "context: ['Dockerfile', 'a.txt']" in built.log

@@ -1,14 +1,17 @@
-"""ECR: the newest image of a repository, by digest. Nothing is pulled or changed."""
+"""ECR: the newest released image of a repository, by digest. Nothing is pulled or changed."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
 
 _MISSING = ("RepositoryNotFoundException", "ImageNotFoundException")
+_NOT_RELEASED = ("build-", "sha256-")
+"""What a push is called before its scan, and the list of an image's attachments."""
 
 
 def newest_image(repository: str, *, region: str = "") -> str:
-    """The URI, with its digest, of the image that was pushed last. Raises ConfigError where there is none.
+    """The URI, with its digest, of the released image pushed last. Raises ConfigError where there is none.
 
     `repository` is a name in the registry of the account. Raises also PermissionRefusedError, ServiceError
     when AWS refuses, ServiceTroubleError when it cannot be reached.
@@ -41,8 +44,25 @@ def newest_image(repository: str, *, region: str = "") -> str:
         raise ConfigError(f"cannot {what}: {error}; name it with --region") from None
     except BotoCoreError as error:
         raise ServiceTroubleError(f"AWS could not be reached to {what}: {error}") from None
-    tagged = [image for image in images if any("cache" not in tag for tag in image.get("imageTags") or ())]
-    if not tagged:
-        raise ConfigError(f"the repository {repository} in ECR holds no image; push one, or use --image-uri")
-    newest = max(tagged, key=lambda image: str(image["imagePushedAt"]))
-    return f"{uri}@{newest['imageDigest']}"
+    digest = newest_digest(images)
+    if digest is None:
+        raise ConfigError(
+            f"the repository {repository} in ECR holds no released image; push one, or use --image-uri"
+        )
+    return f"{uri}@{digest}"
+
+
+def newest_digest(images: Iterable[Mapping[str, Any]]) -> str | None:
+    """The digest of the released image that was pushed last; None without one.
+
+    `images` are ECR's `imageDetails`. An image is released once it has a tag that push_image.py sets after
+    the scan: one that failed its scan keeps only `build-…`.
+    """
+    released = [image for image in images if any(map(_releases, image.get("imageTags") or ()))]
+    if not released:
+        return None
+    return str(max(released, key=lambda image: str(image["imagePushedAt"]))["imageDigest"])
+
+
+def _releases(tag: str) -> bool:
+    return not tag.startswith(_NOT_RELEASED) and "cache" not in tag

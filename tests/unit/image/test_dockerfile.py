@@ -68,6 +68,34 @@ def test_given_arguments_go_before_defaults() -> None:
     assert parse_dockerfile(text, "D", {"BASE": "x@sha256:" + "a" * 64}).unpinned == ()
 
 
+PINNED = "uv@sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("COPY --from=uv:1 /uv /bin/", ["uv:1"]),
+        ("COPY --chown=1 --from=uv:$V /uv /bin/", ["uv:2"]),
+        ("COPY --from=$UNKNOWN /uv /bin/", ["$UNKNOWN"]),
+        ("ADD --from=uv /uv /bin/", ["uv"]),
+        ("RUN --mount=type=cache,target=/c --mount=type=bind,from=uv:1,target=/u cp /u/uv /", ["uv:1"]),
+        ("ONBUILD COPY --from=uv:1 /uv /bin/", ["uv:1"]),
+        (f"COPY --from={PINNED} /uv /bin/", []),
+        ("COPY --from=0 /uv /bin/", []),
+        ("COPY --from=Tools /uv /bin/", []),
+        ("RUN --mount=from=tools,target=/u cp /u/uv /", []),
+        ("RUN echo --mount=from=uv:1", []),
+        ("COPY x --from=uv:1", []),
+        ("COPY --from=last /uv /bin/", ["last"]),
+    ],
+)
+def test_an_image_that_is_only_read_from_is_a_base_too(line: str, expected: list[str]) -> None:
+    base = "x@sha256:" + "b" * 64
+    parsed = parse_dockerfile(f"ARG V=2\nFROM {base} AS tools\nFROM {base} AS last\n{line}\n", "D")
+    assert [stage.image for stage in parsed.unpinned] == expected
+    assert len(parsed.bases) == 2 + len(expected) + (PINNED in line)
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -3,12 +3,15 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_request import image_name, parse_build_args
+from trainyard.image.building.build_request import COMMIT_LABEL, image_name, parse_build_args, request_of
+from trainyard.image.context.build_context import seal_context
+from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.image.context.image_names import (
     parse_reference,
     repository_from,
@@ -28,7 +31,7 @@ from trainyard.image.release.check_levels import (
     probe_answers,
 )
 from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
-from trainyard.image.release.tag_strategy import STRATEGIES, Tag, plan_tags, tags_for
+from trainyard.image.release.tag_strategy import STRATEGIES, Origin, Tag, origin_of, plan_tags, tags_for
 
 COMMIT, CONTENT = "a1" * 20, "content-x"
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -78,6 +81,41 @@ def test_what_is_no_version_is_none(version: str) -> None:
         names("semantic", versions=(version,))
 
 
+LATER = "b2" * 20
+CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"content": "c", "labelled": LATER}, Origin(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "git": CHANGED}, Origin(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": COMMIT}, Origin(COMMIT, False, ())),
+        ({"content": "c", "labelled": COMMIT, "version": "9.0.0"}, Origin(COMMIT, False, ("9.0.0",))),
+        ({"content": "c"}, Origin("", True, ())),
+        ({"content": "c", "git": {}}, Origin("", True, ())),
+        ({"content": "c", "commit": COMMIT, "git": {}}, Origin(COMMIT, False, ())),
+        ({"content": "c", "commit": LATER}, Origin(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "inherited": True}, Origin("", True, ())),
+        ({"content": "c", "inherited": True, "commit": COMMIT}, Origin(COMMIT, False, ())),
+        ({}, Origin(LATER, False, ("v1.3.0",))),
+        ({"labelled": COMMIT}, Origin(LATER, True, ("v1.3.0",))),
+        ({"git": CHANGED}, Origin(LATER, True, ("v1.3.0",))),
+        ({"git": {"commit": LATER}}, Origin(LATER, True, ("v1.3.0",))),
+    ],
+)
+def test_an_image_is_named_by_the_commit_it_was_built_from(given: dict[str, Any], expected: Origin) -> None:
+    usual: dict[str, Any] = {
+        "content": "",
+        "labelled": "",
+        "inherited": False,
+        "commit": "",
+        "version": "",
+        "git": CLEAN,
+    }
+    assert origin_of(**(usual | given), at_head=lambda: ["v1.3.0"]) == expected
+
+
 EXACT, MOVING = Tag("1.2.3", moves=False, needed=True), Tag("1.2", moves=True, needed=False)
 LATEST, OF_CONTENT = Tag("latest", moves=True, needed=True), Tag(CONTENT, moves=False, needed=False)
 OF_COMMIT = Tag(SHA, moves=False, needed=True)
@@ -87,10 +125,10 @@ OF_COMMIT = Tag(SHA, moves=False, needed=True)
 @pytest.mark.parametrize("tag", [EXACT, MOVING, LATEST, OF_CONTENT, OF_COMMIT], ids=lambda tag: tag.name)
 @pytest.mark.parametrize("held", [None, ONE, OTHER])
 def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> None:
-    """Rule: free is set, equal is kept; else a version never moves, others move where tags may move."""
+    """Rule: free is set, equal is kept; else a version or content never moves, others where tags may."""
     if held in (None, ONE):
         expected = "set" if held is None else "kept"
-    elif immutable:
+    elif immutable or tag is OF_CONTENT:
         expected = "" if tag.needed else "skipped"
     else:
         expected = "" if tag is EXACT else "moved"
@@ -118,6 +156,14 @@ def test_a_scan_passes_what_is_below_the_threshold_and_nothing_unscanned(
         bad = severity in SEVERITIES and SEVERITIES.index(severity) <= SEVERITIES.index(threshold)
         assert verdict.ok == (not bad)
         assert ("CVE-1" in verdict.says) == bad
+
+
+@pytest.mark.parametrize("completed", [True, False])
+@pytest.mark.parametrize("counts", [{}, {"CRITICAL": 1}])
+def test_enhanced_scanning_is_judged_once_it_has_findings(counts: dict[str, int], completed: bool) -> None:
+    verdict = judge_scan("ACTIVE", counts, {}, "critical", completed=completed)
+    assert verdict.ok == (completed and not counts)
+    assert not judge_scan("FAILED", counts, {}, "critical", completed=completed).ok
 
 
 @dataclass(frozen=True)
@@ -292,6 +338,25 @@ def test_what_names_no_image_is_refused(text: str) -> None:
         return
     with pytest.raises(ConfigError, match="names no image"):
         parse_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("git", "labelled"),
+    [
+        ({"commit": COMMIT, "dirty": False}, COMMIT),
+        ({"commit": COMMIT, "dirty": True}, None),
+        ({"commit": COMMIT}, None),
+        ({}, None),
+    ],
+)
+def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(
+    git: dict[str, Any], labelled: str | None
+) -> None:
+    context = seal_context([], total_bytes=0, inputs={})
+    how = {"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []}
+    parsed = parse_dockerfile("FROM scratch\n", "D")
+    request = request_of(context, parsed, image="ab", places=(".", "D"), options=how, git=git)
+    assert request.labels.get(COMMIT_LABEL) == labelled
 
 
 @pytest.mark.parametrize(

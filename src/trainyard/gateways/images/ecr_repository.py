@@ -29,11 +29,20 @@ class Scan:
     """What a scan says."""
 
     status: str
-    """COMPLETE, IN_PROGRESS, FAILED, …; NONE where there is none."""
+    """COMPLETE, ACTIVE, IN_PROGRESS, FAILED, …; NONE where there is none."""
     counts: Mapping[str, int]
     """Severity in capital letters -> findings."""
     names: Mapping[str, str]
     """CVE -> severity, of the first page."""
+    completed: bool = False
+    """Whether ECR says when the findings were completed."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is worth waiting for. Enhanced scanning stays ACTIVE, before its findings and after."""
+        return self.status in ("IN_PROGRESS", "PENDING", "NONE") or (
+            self.status == "ACTIVE" and not self.completed
+        )
 
 
 class EcrRepository:
@@ -71,7 +80,7 @@ class EcrRepository:
         end = time.monotonic() + seconds
         while True:
             found = self._scan(digest)
-            if found.status not in ("IN_PROGRESS", "PENDING", "NONE") or time.monotonic() > end:
+            if not found.runs or time.monotonic() > end:
                 return found
             pause(_POLL_SECONDS)
 
@@ -88,11 +97,7 @@ class EcrRepository:
                     return {}
                 raise
 
-        answer = self._asked(ask)
-        findings = answer.get("imageScanFindings") or {}
-        named = {str(f.get("name", "")): str(f.get("severity", "")) for f in findings.get("findings") or ()}
-        status = str((answer.get("imageScanStatus") or {}).get("status") or "NONE")
-        return Scan(status, findings.get("findingSeverityCounts") or {}, named)
+        return scan_of(self._asked(ask))
 
     def _asked(self, work: Callable[[], Any]) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -118,3 +123,15 @@ class EcrRepository:
             raise PermissionRefusedError(f"There are no AWS credentials for {where}") from None
         except BotoCoreError as error:
             raise ServiceTroubleError(f"{where} could not be reached: {error}") from None
+
+
+def scan_of(answer: Mapping[str, Any]) -> Scan:
+    """The scan in ECR's answer; basic scanning lists `findings`, enhanced scanning `enhancedFindings`."""
+    findings = answer.get("imageScanFindings") or {}
+    named = {str(f.get("name", "")): str(f.get("severity", "")) for f in findings.get("findings") or ()}
+    for one in findings.get("enhancedFindings") or ():
+        details = one.get("packageVulnerabilityDetails") or {}
+        named[str(details.get("vulnerabilityId") or one.get("title", ""))] = str(one.get("severity", ""))
+    status = str((answer.get("imageScanStatus") or {}).get("status") or "NONE")
+    completed = bool(findings.get("imageScanCompletedAt"))
+    return Scan(status, findings.get("findingSeverityCounts") or {}, named, completed)

@@ -115,6 +115,12 @@ class LocalBuilder:
         found = json.loads(done.stdout)
         return _docker_facts(found[0]) if self.is_docker else _buildah_facts(found)
 
+    def tag(self, image: str, name: str) -> None:
+        """Let `name` stand for an image that is here. Raises ServiceTroubleError if that fails."""
+        done = self._run("tag", image, name)
+        if not done.ok:
+            raise ServiceTroubleError(f"{image} could not be tagged {name}: {_last_line(done)}")
+
     def pull(self, image: str, login: "Login | None" = None) -> None:
         """Fetch an image from its registry. Raises ServiceError when that is refused or fails."""
         with _auth_file(login) as auth:

@@ -1,16 +1,17 @@
 """Build one image in AWS: unless ECR has its content, send the source, follow the build, agree on the digest.
 
-CodeBuild, ECR and the archive are handed in; this module holds the order of the steps.
+An image that is there under every tag that is asked for is not built; if it was only checked at a lower
+level, it is checked again. CodeBuild, ECR and the archive are handed in; this module holds the order.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from trainyard.image.building.build_progress import Builds, Follower, Progress
+from trainyard.image.building.build_progress import Builds, Ended, Follower, Progress
 from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
@@ -21,6 +22,10 @@ from trainyard.image.building.build_record import (
     source_names,
 )
 from trainyard.image.building.build_request import BuildRequest
+from trainyard.image.context.build_context import checked_tag
+
+_LEVELS = ("quick", "standard", "full")
+"""Of the check, each of which holds the one before."""
 
 
 class Aws(Builds, Protocol):
@@ -61,6 +66,15 @@ class AwsOptions:
 
 
 @dataclass(frozen=True)
+class HeldImage:
+    """An image in ECR that has the content and every tag that was asked for."""
+
+    digest: str
+    is_checked: bool
+    """Whether it passed the check of the level that was asked for."""
+
+
+@dataclass(frozen=True)
 class AwsBuilder:
     """Builds images in one account and region."""
 
@@ -68,6 +82,8 @@ class AwsBuilder:
     archive: Archive
     find_digest: Callable[..., str | None]
     """Gives the digest of `account`, `region`, `repository`, `tag`, `digest`; None without one."""
+    needed_tags: Callable[[BuildRequest], Sequence[str]]
+    """Gives the tags that an image has to have, besides that of its content."""
     account: str
     options: AwsOptions
     root: Path
@@ -87,14 +103,21 @@ class AwsBuilder:
     ) -> dict[str, Any]:
         """The result as plain data. A start repeated with `token` is one build; `origin` is git's remote."""
         place = (self.account, self.aws.region)
-        held = None if self.options.rebuild or request.unpinned else self._held(request, request.tag, "")
-        if held is not None:
+        held = None if self.options.rebuild or request.unpinned else self._held_as_asked(request)
+        if held is not None and held.is_checked:
             progress.ended = "there already"
-            return aws_result(request, place, held, None)
+            return aws_result(request, place, held.digest, None)
         if request.unpinned:
             named = ", ".join(request.unpinned)
             say(f"built anew: {named} is not pinned by digest, so it may have changed")
         source, context = self._source(request, say, origin)
+        follow = partial(self._follow, progress, say, token=token, source=source)
+        if held is not None:
+            found = aws_result(request, place, held.digest, None)
+            say(f"there already, but not known to have passed the check {self.options.level}: checked again")
+            follow(variables={"TASK": "check", "IMAGE_URI": found["uri"], "LEVEL": self.options.level})
+            progress.ended = "checked again"
+            return found
         variables = build_variables(
             request,
             level=self.options.level,
@@ -103,6 +126,20 @@ class AwsBuilder:
             version=self.options.version,
             cache=self.options.cache,
         )
+        ended = follow(variables=variables)
+        progress.ended = "done"
+        return aws_result(request, place, same_digest(request, ended, partial(self._held, request)), ended)
+
+    def _follow(
+        self,
+        progress: Progress,
+        say: Callable[[str], None],
+        *,
+        token: str,
+        source: Mapping[str, str],
+        variables: Mapping[str, str],
+    ) -> Ended:
+        """Start a build and wait for its end."""
         follower = Follower(
             self.aws,
             progress,
@@ -112,13 +149,25 @@ class AwsBuilder:
             seconds=self.options.seconds,
             poll_seconds=self.options.poll_seconds,
         )
-        ended = follower.run(
+        return follower.run(
             lambda attempt: self.aws.start(
                 self.options.project, source=source, variables=variables, token=f"{token}-{attempt}"
             )
         )
-        progress.ended = "done"
-        return aws_result(request, place, same_digest(request, ended, partial(self._held, request)), ended)
+
+    def _held_as_asked(self, request: BuildRequest) -> HeldImage | None:
+        """The image that all needed tags name; None where they name none, several, or another content."""
+        names = self.needed_tags(request) or (request.tag,)
+        found = {self._held(request, name, "") for name in names}
+        digest = found.pop() if len(found) == 1 else None
+        if digest is None:
+            return None
+        enough = _LEVELS.index(self.options.level)
+        for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
+            if self._held(request, checked_tag(level, request.tag, digest), "") == digest:
+                return HeldImage(digest, is_checked=level in _LEVELS[enough:])
+        has_content = self._held(request, request.tag, "") == digest
+        return HeldImage(digest, is_checked=False) if has_content else None
 
     def _held(self, request: BuildRequest, tag: str, digest: str) -> str | None:
         """The digest that ECR holds for a tag or a digest."""

@@ -132,7 +132,7 @@ def request_of(
         build_args=dict(options["build_args"]),
         takes_commit=COMMIT_ARGUMENT in parsed.arguments,
         commit=str(git.get("commit", "")),
-        dirty=bool(git.get("dirty", False)),
+        dirty=bool(git.get("dirty", "commit" in git)),  # unknown is not clean
         digest=context.digest,
         names=context.names,
         ignore_files=tuple(options["ignore_files"]),

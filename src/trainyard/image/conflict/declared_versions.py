@@ -131,7 +131,9 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
     return Declared(
         dockerfile=name,
         parsed=parsed,
-        base=base_image(parsed.final_base(), next((s.line for s in parsed.bases[::-1]), 0)),
+        base=base_image(
+            parsed.final_base(), next((s.line for s in parsed.bases[::-1] if s not in parsed.copied_from), 0)
+        ),
         packages=packages,
         variables=tuple(variables),
         efa_installer=facts["efa"] or version(known.get("EFA_INSTALLER_VERSION", "")),

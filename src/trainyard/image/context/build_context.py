@@ -64,6 +64,11 @@ def content_tag(digest: str) -> str:
     return f"content-{digest[:_TAG_DIGITS]}"
 
 
+def checked_tag(level: str, tag: str, digest: str) -> str:
+    """The tag that says that the image `digest`, of the content of `tag`, passed the check of this level."""
+    return f"checked-{level}-{tag.removeprefix('content-')}-{digest.removeprefix('sha256:')[:12]}"
+
+
 def choose_files(files: Iterable[ListedFile], rules: tuple[IgnoreRule, ...]) -> list[ListedFile]:
     """The files that no rule leaves out, by name."""
     return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)

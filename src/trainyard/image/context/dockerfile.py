@@ -4,8 +4,9 @@ It reads as much as judging needs: continued lines, comments, here-documents, th
 variables of ARG and ENV. It is no builder: what a RUN does is text.
 """
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainyard.errors import ConfigError
@@ -14,6 +15,7 @@ _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?$", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
+_MOUNT_FROM = re.compile(r"(?:^|,)\s*\"?from=([^,\"]+)", re.I)
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
 _LOCK = re.compile(r"(?<![\w./-])requirements-[\w-]+\.txt")
 _KNOWN = frozenset(
@@ -60,11 +62,13 @@ class Dockerfile:
     stages: tuple[Stage, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Every ARG of the file with its default, or the value that was given."""
+    copied_from: tuple[Stage, ...] = ()
+    """Images of a registry that no stage starts from, but that `COPY --from` or `RUN --mount` reads."""
 
     @property
     def bases(self) -> tuple[Stage, ...]:
-        """The stages that start from an image of a registry."""
-        return tuple(stage for stage in self.stages if self._is_foreign(stage))
+        """The stages that start from an image of a registry, and the images that are only read from."""
+        return (*(stage for stage in self.stages if self._is_foreign(stage)), *self.copied_from)
 
     @property
     def unpinned(self) -> tuple[Stage, ...]:
@@ -98,6 +102,7 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
     given = given or {}
     arguments: dict[str, str] = {}
     stages: list[Stage] = []
+    copied: list[Stage] = []
     instructions = []
     for number, last, line in _logical_lines(text):
         match = _INSTRUCTION.match(line)
@@ -111,10 +116,12 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
             for key, value in _arguments(rest):  # without a default it keeps that of an earlier ARG
                 default = arguments.get(key, "") if value is None else expand(value, arguments)
                 arguments[key] = given.get(key, default)
-        instructions.append(Instruction(word, rest, number, last, len(stages) - 1))
+        instruction = Instruction(word, rest, number, last, len(stages) - 1)
+        instructions.append(instruction)
+        copied += _copied_from(instruction, stages, arguments)
     if not stages:
         raise ConfigError(f"{name}: no FROM, so this is no Dockerfile")
-    return Dockerfile(tuple(instructions), tuple(stages), arguments)
+    return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied))
 
 
 def pairs_of(instruction: Instruction) -> dict[str, str]:
@@ -154,6 +161,24 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
             f"{name}:{line}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}"
         )
     return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), match["image"], line)
+
+
+def _copied_from(
+    instruction: Instruction, stages: Sequence[Stage], values: Mapping[str, str]
+) -> Iterator[Stage]:
+    """The images of a registry that an instruction reads; a number, or an earlier stage's name, is none."""
+    name, rest = instruction.name, instruction.text
+    if name == "ONBUILD":
+        name, _, rest = rest.partition(" ")
+    flags = itertools.takewhile(lambda word: word.startswith("--"), rest.split())
+    earlier = {stage.name for stage in stages[:-1] if stage.name} | {"scratch"}
+    for flag, _, value in (word.partition("=") for word in flags):
+        reads = flag == "--from" and name.upper() in ("COPY", "ADD")
+        mounted = _MOUNT_FROM.findall(value) if flag == "--mount" and name.upper() == "RUN" else []
+        for written in [value] if reads else mounted:
+            image = expand(written.strip("\"'"), values)
+            if image and not image.isdecimal() and image.lower() not in earlier:
+                yield Stage(instruction.stage, "", image, written, instruction.line)
 
 
 def _arguments(rest: str) -> list[tuple[str, str | None]]:

@@ -15,15 +15,21 @@ class ScanVerdict:
 
 
 def judge_scan(
-    status: str, counts: Mapping[str, int], names: Mapping[str, str], threshold: str
+    status: str,
+    counts: Mapping[str, int],
+    names: Mapping[str, str],
+    threshold: str,
+    *,
+    completed: bool = False,
 ) -> ScanVerdict:
     """The verdict on a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
 
-    With the threshold `none` everything passes. A scan that did not complete passes nothing else.
+    With the threshold `none` everything passes. A scan that did not complete passes nothing else; enhanced
+    scanning says ACTIVE all along, and then `completed`, whether there are findings yet, decides.
     """
     if threshold == "none":
         return ScanVerdict(True, "findings are not judged (--fail-on none)")
-    if status != "COMPLETE":
+    if status != "COMPLETE" and not (status == "ACTIVE" and completed):
         told = "was not scanned" if status in ("", "NONE") else f"has a scan that is {status.lower()}"
         return ScanVerdict(
             False,

@@ -9,8 +9,9 @@ The tag of the content is set besides, always.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trainyard.errors import ConfigError, VerificationError
 
@@ -40,6 +41,44 @@ class TagStep:
     action: str
     """set, kept (it names this image already), moved, skipped."""
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is known of the source of an image."""
+
+    commit: str
+    dirty: bool
+    """Whether the source is not known to be that of a commit."""
+    versions: tuple[str, ...]
+    """Tags of git on that commit."""
+
+
+def origin_of(
+    *,
+    content: str,
+    labelled: str,
+    inherited: bool,
+    commit: str,
+    version: str,
+    git: Mapping[str, Any],
+    at_head: Callable[[], Sequence[str]],
+) -> Origin:
+    """The source of an image that was built earlier, perhaps from another state of the tree than today's.
+
+    `content` and `labelled` are its labels of content and commit, `commit` and `version` what the user gives,
+    `git` says what is checked out now, `at_head` gives the tags there. build_image.py writes no commit into
+    an image of a changed tree: an image with content and without commit has none, whatever is checked out.
+    Nor has one whose labels are `inherited` from an image that it was derived from.
+    """
+    head = str(git.get("commit", ""))
+    found = commit or (labelled if content and not inherited else "")
+    dirty = not found
+    if not found and not content:
+        found = head
+        dirty = labelled not in ("", head) or bool(git.get("dirty", bool(head)))  # unknown is not clean
+    tags = tuple(at_head()) if not version and found and found == head else ()
+    return Origin(found, dirty, (version,) if version else tags)
 
 
 def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:
@@ -75,8 +114,9 @@ def plan_tags(
             steps.append(TagStep(tag.name, "set"))
         elif now == digest:
             steps.append(TagStep(tag.name, "kept", "it names this image already"))
-        elif immutable and not tag.needed:
-            steps.append(TagStep(tag.name, "skipped", f"tags do not move here, and it names {now[:19]}…"))
+        elif not tag.needed and (immutable or not tag.moves):
+            why = "tags do not move here" if tag.moves else "it never moves"
+            steps.append(TagStep(tag.name, "skipped", f"{why}, and it names {now[:19]}…"))
         elif immutable or (_VERSION.fullmatch(tag.name) and not tag.moves):
             raise VerificationError(
                 f"The tag {tag.name} names {now[:19]}… already, not the new {digest[:19]}…"

@@ -1,0 +1,23 @@
+"""Building an image on this machine: what an image is called whose content is there."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
+    load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.gateways.images import local_builder
+
+    script, tagged = load_script("build_image"), []
+    builder = SimpleNamespace(has=lambda _: True, tag=lambda image, name: tagged.append((image, name)))
+    monkeypatch.setattr(local_builder, "find_builder", lambda _: builder)
+    args = script.parse_args(["--context", str(tmp_path), "--builder", "local"])
+    request = SimpleNamespace(image="fsdp", tag="content-1", unpinned=(), record=dict)
+    (result,) = script.build_here(args, [request])
+    assert not result["built"]
+    assert tagged == [("fsdp:content-1", "fsdp:latest")]

@@ -1,0 +1,39 @@
+"""Pushing an image: whose labels it has."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainyard.gateways.images.local_builder import ImageFacts
+from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
+from trainyard.image.context.build_context import content_tag
+from trainyard.image.release.label_origin import is_own_build, without_origin
+
+CONTENT, COMMIT = "c" * 64, "a1" * 20
+OWN = f"fsdp:{content_tag(CONTENT)}"
+
+
+@pytest.fixture
+def script(load_script: Callable[[str], Any]) -> Any:
+    return load_script("push_image")
+
+
+def image(image_id: str) -> ImageFacts:
+    labels = {CONTENT_LABEL: CONTENT, COMMIT_LABEL: COMMIT}
+    return ImageFacts("1", (), (), {}, labels, "amd64", image_id, 1)
+
+
+@pytest.mark.parametrize(
+    ("here", "own"), [({OWN: image("one")}, True), ({OWN: image("base")}, False), ({}, False)]
+)
+def test_a_derived_image_gets_no_tag_of_the_content_and_commit_that_it_inherits(
+    here: dict[str, ImageFacts], own: bool, script: Any
+) -> None:
+    builder = SimpleNamespace(has=here.__contains__, inspect=here.__getitem__)
+    assert is_own_build("fsdp:latest", builder, image("one")) is own
+    args = script.parse_args(["--image", "fsdp:latest", "--repository", "fsdp", "--version", ""])
+    names = [tag.name for tag in script.tags_of(args, image("one"), own=own)]
+    assert (content_tag(CONTENT) in names, f"git-{COMMIT[:12]}" in names) == (own, own)
+    assert CONTENT_LABEL not in without_origin(image("one").labels)
