@@ -154,7 +154,6 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.building.build_fleet import Fleet
-    from trainyard.image.release.tag_strategy import tags_for
 
     aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
     fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
@@ -174,21 +173,11 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         poll_seconds=args.poll,
     )
 
-    def needed_tags(request: "BuildRequest") -> list[str]:
-        tags = tags_for(
-            args.tags,
-            commit=request.commit,
-            dirty=request.dirty,
-            versions=[version] if version else [],
-            content="",
-        )
-        return [tag.name for tag in tags if tag.needed]
-
     builder = AwsBuilder(
         aws,
         context_files,
         find_digest,
-        needed_tags,
+        partial(needed_tags, args.tags, version),
         account=aws.account(),
         options=options,
         root=ROOT,
@@ -210,6 +199,15 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     if failed:
         raise failed[0]
     return [result for result in done.values() if isinstance(result, dict)]
+
+
+def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[str]:
+    """The tags that an image must have to be the one that is asked for."""
+    from trainyard.image.release.tag_strategy import tags_for
+
+    versions = [version] if version else []
+    tags = tags_for(strategy, commit=request.commit, dirty=request.dirty, versions=versions, content="")
+    return [tag.name for tag in tags if tag.needed]
 
 
 def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
