@@ -59,14 +59,13 @@ def test_the_choices_of_nccl_are_pinned_unless_the_user_made_them() -> None:
     assert environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
 
 
-def test_inductor_times_no_kernels_on_a_gpu_when_asked_for_determinism(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_inductor_times_no_kernels_on_a_gpu_when_asked_for_determinism() -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(config, "deterministic", False)
-    pin_choices(compiled=True, environment={})
-    assert config.deterministic
+    with config.patch("deterministic", False):
+        pin_choices(compiled=True, environment={})
+        assert config.deterministic
+    assert not config.deterministic
 
 
 def test_what_nccl_was_told_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
