@@ -30,7 +30,7 @@ BEGIN, END = "<!-- benchmarks/gpu.py writes this table -->", "<!-- end of the ta
 PRESET = "configs/models/llama-3.2-1b.yaml"
 SEQUENCE, BATCH, WARM_UP = 4096, 2, 5
 STAGED_LAYERS = 180
-"""Of `checkpoint_stall.py`'s model: 7 M parameters each, 12 bytes per parameter in a checkpoint, 15 GB."""
+"""Layers of `checkpoint_stall.py`'s model: 7 M parameters each, 12 bytes per parameter, 15 GB in all."""
 
 
 class CaseError(Exception):
@@ -46,12 +46,12 @@ class Row:
     result: str
     goal: str = ""
     met: bool | None = None
-    """None where there is no goal, or nothing to compare with."""
+    """None if there is no goal, or nothing to compare with."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What the cases share."""
+    """Settings that all cases share."""
 
     folder: Path
     steps: int
@@ -92,7 +92,7 @@ def train(bench: Bench, name: str, *settings: str, processes: int = 1) -> list[d
 
 
 def finished(bench: Bench, command: Sequence[str], *, codes: Sequence[int] = (0,)) -> str:
-    """What a command says on stdout. Raises CaseError when it fails or takes too long."""
+    """Run a command and return its stdout. Raises CaseError when it fails or takes too long."""
     try:
         done = subprocess.run(
             command, cwd=HOUSE, capture_output=True, text=True, timeout=bench.timeout, check=False

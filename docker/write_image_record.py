@@ -27,7 +27,7 @@ TELLING = (
 
 
 def record(name: str, locks: list[Path]) -> dict[str, Any]:
-    """What is known of the image while it is built. Its digest is not: that names the finished image."""
+    """Return the provenance of the image, without its digest, which only the finished image has."""
     installed = {each: version for each in TELLING if (version := _version(each))}
     return {
         "name": name,

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = "requirements-training.txt"
 MOST_GB, PYTHON = 25, "python"
 LOCAL_ONLY = ("max_size", "lock", "python", "gpus", "junit", "output")
-"""What a check in AWS is not told, so it must not be asked for there."""
+"""Options that a check in AWS cannot honour, so that it refuses them."""
 PROBE = ROOT / "docker" / "probe" / "container_probe.py"
 _logger = logging.getLogger("trainyard.check_image")
 

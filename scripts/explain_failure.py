@@ -19,7 +19,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 
 MOST_BYTES = 256 << 20
-"""Of one log; of a longer one the end is read."""
+"""Greatest number of bytes that are read of a log, from its end."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def text_of(path: Path) -> str:
-    """The text of a log, of any bytes. Raises ConfigError for one that cannot be read."""
+    """Return the text of a log, whatever bytes it holds. Raises ConfigError if it cannot be read."""
     from trainyard.run.outside import open_regular
 
     if str(path) == "-":

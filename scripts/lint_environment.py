@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def surroundings(args: argparse.Namespace) -> "Surroundings":
-    """What the command line says of the place."""
+    """Return the place that the command line describes: instance type and number of nodes."""
     from trainyard.plan.environment.surroundings import Surroundings
     from trainyard.plan.instances import find_instance
 

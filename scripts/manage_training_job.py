@@ -63,7 +63,7 @@ ONLY_FOR = {
     "--keep-claims": ("delete",),
     "--dry-run": ("cancel", "delete", "resubmit"),
 }
-"""An option -> the commands that it means something for."""
+"""Options and the commands that accept them."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

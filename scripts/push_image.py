@@ -169,7 +169,7 @@ def push_to(
 
 
 def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
-    """What the scan says. Raises CheckFailedError if it found too much: the image gets no further tag."""
+    """Return the result of the scan. Raises CheckFailedError if it found too much; no tag is set then."""
     from trainyard.image.release.scan_verdict import judge_scan
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit

@@ -68,7 +68,7 @@ def training_command(args: argparse.Namespace) -> list[str]:
 
 
 def commands_after(args: argparse.Namespace, store: str) -> list[list[str]]:
-    """What stores and proves the run, in order."""
+    """Return the commands that store and prove the run, in order."""
     run = ["--run-dir", str(args.run_dir)]
     stored = [*run, "--store", store, "--run-number", "auto"]
     return [
@@ -79,7 +79,7 @@ def commands_after(args: argparse.Namespace, store: str) -> list[list[str]]:
 
 
 def is_first_node(environment: Mapping[str, str]) -> bool:
-    """Whether this pod is that of the first node; true where it is the only one."""
+    """Return whether this pod is on the first node, or is the only one."""
     for name in RANKS:
         if environment.get(name):
             return environment[name] == "0"
@@ -88,7 +88,7 @@ def is_first_node(environment: Mapping[str, str]) -> bool:
 
 
 def run_in_order(train: list[str], after: Sequence[list[str]], run_dir: Path) -> int:
-    """The first exit code that is not 0; what comes after it is left out."""
+    """Run the commands in order and return the first exit code that is not 0; the rest is not run."""
     from trainyard.gateways.process import run_passing_signals
 
     code = run_passing_signals(train)
