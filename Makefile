@@ -64,6 +64,8 @@ UV_HOME ?= .uv
 TESTS ?=
 ##  COVERAGE  the least share of src that tests must run, in percent; default: 95
 COVERAGE ?= 95
+##  JOBS      the processes that make test runs at once; default: one per processor, at most 4
+JOBS ?= auto
 
 UV := $(UV_HOME)/bin/uv
 INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$(filter command,$(origin PYTHON))" \
@@ -117,7 +119,8 @@ train resume: $(VENV)/training.stamp
 	@"$(RUN)" scripts/notify_slack.py succeeded --run-dir "$(RUN_DIR)"
 
 test: $(VENV)/development.stamp ## every test, with coverage of src
-	UV="$(abspath $(UV))" "$(RUN)" -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
+	UV="$(abspath $(UV))" "$(RUN)" -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal \
+	  --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
 
 quick: $(VENV)/development.stamp ## the unit tests that start no process
 	"$(RUN)" -m pytest tests/unit --quick $(TESTS)
