@@ -10,7 +10,8 @@ from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.grpo import GrpoConfig
-from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, Positive, Section
+from trainyard.config.registries import DEFAULT_RECIPE, RECIPES, STORE_SCHEMES, store_pattern
+from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, OneOf, Positive, Section
 
 
 class RopeScalingConfig(Section):
@@ -242,10 +243,8 @@ class ArtifactsConfig(Section):
     store: (
         Annotated[
             str,
-            StringConstraints(
-                pattern=r"^(s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.*)$", max_length=LONGEST_TEXT
-            ),
-            Field(examples=["s3://bucket/prefix", "file:///folder"]),
+            StringConstraints(pattern=f"^({store_pattern()})$", max_length=LONGEST_TEXT),
+            Field(examples=[scheme.example for scheme in STORE_SCHEMES.values()]),
         ]
         | None
     ) = None
@@ -273,8 +272,7 @@ class NotificationsConfig(Section):
 class Config(Section):
     """A whole training configuration."""
 
-    recipe: Literal["pretrain", "grpo"] = "pretrain"
-    """pretrain: next-token prediction on data.train_path; grpo: reinforcement learning on arithmetic."""
+    recipe: Annotated[str, OneOf(RECIPES)] = DEFAULT_RECIPE
     model: ModelConfig
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)

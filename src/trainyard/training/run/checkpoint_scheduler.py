@@ -116,10 +116,10 @@ class Saver:
             self._conclude(saved, AtOnce())
         self._tell_removed()
 
-    def warm_up_reducer(self) -> None:
-        """Finish before the run fails for another reason, which a failure to save is not to hide.
+    def finish_before_failure(self) -> None:
+        """Finish the save under way before the run fails for another reason; a failure to save stays silent.
 
-        Raises TrainingFailedError when what was to be saved was not finite: that is the cause then.
+        Raises TrainingFailedError when a value to save was not finite, because that is the cause then.
         """
         with suppress(CheckpointError, RecordError):
             self.finish()

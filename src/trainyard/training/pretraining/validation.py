@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,17 +9,8 @@ from torch import Tensor
 
 from trainyard.training.data.batches import counted
 from trainyard.training.model.loss import summed_loss
+from trainyard.training.run.step_loop import ValidationResult
 from trainyard.training.runtime.world import DataShare
-
-
-@dataclass(frozen=True)
-class ValidationResult:
-    """The result of one validation."""
-
-    loss: float
-    """The mean cross-entropy in nats per token."""
-    bits_per_byte: float | None
-    """None when the bytes of the tokens are not known."""
 
 
 class Validation:
