@@ -32,6 +32,36 @@ RECIPES = {
 
 
 @dataclass(frozen=True)
+class OptimizerEntry:
+    """An optimizer: `training.optimizer` in the configuration."""
+
+    module: str
+    """The dotted name of a module with `build(model, training)`, which returns a `torch.optim.Optimizer`."""
+    meaning: str
+    """The optimizer in a few words, for the reference of the configuration."""
+    state_bytes_per_parameter: int
+    """Bytes of its state per parameter, which the memory planner counts."""
+    state_meaning: str
+    """Its state in a few words, for the plan."""
+
+
+DEFAULT_OPTIMIZER = "adamw"
+OPTIMIZERS = {
+    DEFAULT_OPTIMIZER: OptimizerEntry(
+        "trainyard.training.model.adamw",
+        "AdamW with weight decay of matrices only",
+        8,
+        "AdamW's two moments, float32",
+    ),
+}
+
+
+def optimizer_bytes(name: str) -> int:
+    """Return the bytes per parameter of the optimizer's state."""
+    return OPTIMIZERS[name].state_bytes_per_parameter
+
+
+@dataclass(frozen=True)
 class StoreScheme:
     """A kind of store, by the scheme of its address."""
 

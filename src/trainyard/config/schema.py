@@ -10,7 +10,14 @@ from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.grpo import GrpoConfig
-from trainyard.config.registries import DEFAULT_RECIPE, RECIPES, STORE_SCHEMES, store_pattern
+from trainyard.config.registries import (
+    DEFAULT_OPTIMIZER,
+    DEFAULT_RECIPE,
+    OPTIMIZERS,
+    RECIPES,
+    STORE_SCHEMES,
+    store_pattern,
+)
 from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, OneOf, Positive, Section
 
 
@@ -86,6 +93,7 @@ class TrainingConfig(Section):
     """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
     """Forward passes per optimizer step; the global batch is batch_size × this × data-parallel processes."""
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = DEFAULT_OPTIMIZER
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.config.parameters import count_parameters
+from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 """The first and the last minor release for which the lock is resolved."""
-TRAINING_BYTES_PER_PARAMETER = 16
-"""Float32 weight, gradient and AdamW's two moments."""
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""The same without the gradient."""
+_FLOAT = 4
+"""Bytes of a float32 weight, and of its gradient."""
 _MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA major release -> oldest driver branch that runs every minor release of it.
 
@@ -149,21 +148,19 @@ def worst(findings: tuple[Finding, ...]) -> PreflightVerdict:
 
 
 def gpu_bytes_needed(config: Config) -> int:
-    """The least GPU memory that a step takes: 16 bytes per parameter, and the logits with their gradient.
+    """The least GPU memory that a step takes: weights, gradients, optimizer state, logits and their gradient.
 
     Activations are left out, because their size depends on the kernels.
     """
+    gradients = _FLOAT * count_parameters(config.model.architecture).total
     logits = config.training.batch_size * config.data.sequence_length * config.model.architecture.vocab_size
     number = 2 if config.model.dtype == "bfloat16" else 4
-    return (
-        TRAINING_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total + 2 * number * logits
-    )
+    return _checkpoint_bytes(config) + gradients + 2 * number * logits
 
 
 def disk_bytes_needed(config: Config, data_bytes: int) -> int:
     """Disk space for the kept checkpoints, the one being written, and the prepared data."""
-    checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
-    return _checkpoints_held(config) * checkpoint + data_bytes
+    return _checkpoints_held(config) * _checkpoint_bytes(config) + data_bytes
 
 
 def store_bytes_needed(config: Config) -> int:
@@ -172,7 +169,13 @@ def store_bytes_needed(config: Config) -> int:
     saves = -(-steps // saving.save_steps) if steps else 1
     permanent = steps // saving.keep_every if saving.keep_every and steps else 0
     kept = min(saves, saving.keep_last + permanent)
-    return kept * CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
+    return kept * _checkpoint_bytes(config)
+
+
+def _checkpoint_bytes(config: Config) -> int:
+    """Float32 weights and the optimizer's state."""
+    each = _FLOAT + optimizer_bytes(config.training.optimizer)
+    return each * count_parameters(config.model.architecture).total
 
 
 def _checkpoints_held(config: Config) -> int:

@@ -27,7 +27,7 @@ class MemoryParts:
     weights: int
     """Float32 parameters, and the rotary tables."""
     moments: int
-    """AdamW's two moments in float32, and PowerSGD's error feedback."""
+    """The optimizer's state, and PowerSGD's error feedback in float32."""
     gradients: int = 0
     """Float32 gradients; they appear as activations are freed."""
     copies: int = 0
@@ -79,7 +79,7 @@ def _resident(work: Workload) -> dict[str, int]:
     shape, parts = work.architecture, work.layout.parts
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
-    moments = (3 if work.layout.compressed else 2) * weights
+    moments = (work.optimizer_bytes + (_FLOAT if work.layout.compressed else 0)) * weights // _FLOAT
     return {"weights": weights + tables, "moments": moments, "staging": 0 if work.on_gpu else _staged(work)}
 
 
@@ -87,8 +87,9 @@ def host_bytes(work: Workload) -> int:
     """Main memory that one GPU process uses: offloaded state and the staged copy."""
     if not work.on_gpu:
         return 0
-    state = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
-    return (4 * state if work.layout.offloaded else 0) + _staged(work)
+    weights = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
+    state = (2 * _FLOAT + work.optimizer_bytes) * weights // _FLOAT
+    return (state if work.layout.offloaded else 0) + _staged(work)
 
 
 def _staged(work: Workload) -> int:
@@ -96,7 +97,8 @@ def _staged(work: Workload) -> int:
     if not work.staged:
         return 0
     total, layout = _FLOAT * count_parameters(work.architecture).total, work.layout
-    return 3 * total // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
+    saved = (_FLOAT + work.optimizer_bytes) * total // _FLOAT
+    return saved // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
 
 
 def _at_loss(work: Workload) -> MemoryParts:

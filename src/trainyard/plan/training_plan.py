@@ -93,6 +93,7 @@ class TrainingPlan:
     def _run(self) -> dict[str, Any]:
         work = self.work
         return {
+            "optimizer": self.config.training.optimizer,
             "dtype": "bfloat16" if work.bfloat16 else "float32",
             "compiled": work.compiled,
             "strategy": self.config.compute.strategy,
