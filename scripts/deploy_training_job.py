@@ -136,7 +136,7 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
 
 def reached(args: argparse.Namespace) -> "Access":
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
-    from trainyard.run.outside import read_yaml
+    from trainyard.run.untrusted_files import read_yaml
 
     named = access_by_name(args.cluster, args.region) if args.cluster else None
     return named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
@@ -151,7 +151,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.report.cluster.verdict_text import answer, verdict_lines
-    from trainyard.run.outside import read_yaml_documents
+    from trainyard.run.untrusted_files import read_yaml_documents
 
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)

@@ -162,7 +162,7 @@ def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
-    from trainyard.run.outside import read_yaml_documents
+    from trainyard.run.untrusted_files import read_yaml_documents
 
     snapshot = look.snapshot(find_digest)
     steps = plan_fix(judge(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
@@ -179,7 +179,7 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
-    from trainyard.run.outside import read_yaml
+    from trainyard.run.untrusted_files import read_yaml
 
     named = access_by_name(args.cluster, args.region) if args.cluster else None
     access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)

@@ -70,7 +70,7 @@ ONLY_IN = {
     "subprocess": "gateways",
     "rich": "command",
 }
-MAY_TOUCH = {"src/trainyard/report/terminal/picture.py": {"rich"}}
+MAY_TOUCH = {"src/trainyard/report/terminal/screen_svg.py": {"rich"}}
 """Draws a picture with rich, and no line on a terminal."""
 PURE_PARTS = {"infrastructure", "plan", "image", "cluster", "machine", "jobs", "watch", "proof", "report"}
 IMPURE = {

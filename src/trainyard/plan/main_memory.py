@@ -11,7 +11,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.device import cpu
 from trainyard.plan.memory import highest_memory_peak, host_bytes
-from trainyard.plan.workload import Workload, workload_of
+from trainyard.plan.workload import TrainingWorkload, workload_of
 
 _WEIGHT_AND_GRADIENT_BYTES = 8
 """Bytes per parameter: float32 weight and gradient."""
@@ -49,7 +49,7 @@ def reserve_bytes(available_bytes: int) -> int:
     return cpu(cores=1, memory_bytes=available_bytes).reserve_bytes
 
 
-def largest_batch_size(work: Workload, room: int) -> int:
+def largest_batch_size(work: TrainingWorkload, room: int) -> int:
     """Return the most sequences per forward pass that fit into `room` bytes, at most those of `work`.
 
     Gradients are counted as accumulated: a smaller batch is the same training with more accumulation.
@@ -65,7 +65,7 @@ def largest_batch_size(work: Workload, room: int) -> int:
     return fits
 
 
-def _workload(config: Config, *, on_gpu: bool, processes: int) -> Workload:
+def _workload(config: Config, *, on_gpu: bool, processes: int) -> TrainingWorkload:
     """Return the workload on `processes`, or on the fewest that `compute` allows."""
     try:
         return workload_of(config, on_gpu=on_gpu, processes=processes)

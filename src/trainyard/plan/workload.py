@@ -56,7 +56,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Workload:
+class TrainingWorkload:
     """Training step of one device."""
 
     architecture: ArchitectureConfig
@@ -99,12 +99,12 @@ class Workload:
         return self.tokens * self.accumulation * self.layout.data
 
 
-def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload:
+def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
     """Return the workload of `config` on each of `processes` devices.
 
     Raises ConfigError when they cannot be shared out as `compute` says.
     """
-    return Workload(
+    return TrainingWorkload(
         architecture=config.model.architecture,
         batch_size=config.training.batch_size,
         accumulation=config.training.gradient_accumulation_steps,

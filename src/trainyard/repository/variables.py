@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import parse_json
+from trainyard.run.untrusted_files import parse_json
 
 LABELS, STORE, WATCH, ROLE = (
     "TRAINYARD_RUNNER_LABELS",

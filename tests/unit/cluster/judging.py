@@ -13,7 +13,7 @@ from trainyard.cluster.verdict import Verdict, judge, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
-from trainyard.run.outside import read_yaml
+from trainyard.run.untrusted_files import read_yaml
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
 

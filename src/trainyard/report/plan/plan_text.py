@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.config.registries import DEFAULT_OPTIMIZER, OPTIMIZERS
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.facts.quantities import counted, duration, percent, scaled, size
-from trainyard.run.outside import parse_json, read_json
+from trainyard.run.untrusted_files import parse_json, read_json
 
 Plan = Mapping[str, Any]
 _PARTS = {

@@ -23,7 +23,7 @@ from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import RESUMED, STARTED, SlackEvent
 from trainyard.report.slack.slack_message import SlackMessage, Surroundings, retitled, slack_message
-from trainyard.run.outside import read_json_object
+from trainyard.run.untrusted_files import read_json_object
 from trainyard.run.whole_files import write_json_atomically
 
 FILE_NAME = "slack.json"
