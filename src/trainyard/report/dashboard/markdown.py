@@ -14,7 +14,8 @@ from urllib.parse import quote
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import ConfigChanges, config_changes
 from trainyard.report.facts.curve import averaged
-from trainyard.report.facts.headline import Headline, RunVerdict, figures, headline
+from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.headline import Headline, RunVerdict, headline
 from trainyard.report.facts.next_commands import restore_command
 from trainyard.report.facts.quantities import counted, size
 from trainyard.report.facts.run_facts import RunFacts
@@ -38,7 +39,7 @@ def markdown_report(facts: RunFacts) -> str:
         f"### {head.verdict.symbol} {escaped(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
         *_degraded(facts),
-        " · ".join(figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
+        " · ".join(brief_figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
         _links(facts),
         _proof_table(facts),
         _curve(facts),

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.report.facts.headline import Headline, RunVerdict, figures, headline, position
+from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.headline import Headline, RunVerdict, headline, position
 from trainyard.report.facts.history import number
 from trainyard.report.facts.quantities import duration, money
 from trainyard.report.facts.resolved_config import config_value
@@ -179,7 +180,7 @@ def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
 def _result(event: SlackEvent, facts: RunFacts | None) -> list[str]:
     if facts is None or not event.ends:
         return []
-    return figures(facts, escaped=lambda text: mrkdwn(text, 100))
+    return brief_figures(facts, escaped=lambda text: mrkdwn(text, 100))
 
 
 def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:
