@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.grpo import GrpoConfig
 from trainyard.config.registries import (
     DEFAULT_OPTIMIZER,
     DEFAULT_RECIPE,
@@ -230,6 +229,27 @@ class MonitoringConfig(Section):
     """Shortest time that counts as a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
+
+
+class GrpoConfig(Section):
+    """Group relative policy optimization, `recipe: grpo`; other recipes ignore this section."""
+
+    completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
+    """Answers sampled per question and compared with each other; must divide the global batch."""
+    max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
+    """Longest answer in tokens, including its end token."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature; above 1 answers vary more."""
+    kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of the KL divergence from the starting weights; 0 keeps no copy of them."""
+    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the entropy bonus."""
+    questions: Positive = 65536
+    """Number of generated questions per epoch."""
+    warm_start_steps: NotNegative = 0
+    """Supervised steps on solved questions before GRPO begins; 0 if the weights know the task."""
+    warm_start_learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    """Learning rate of these steps, constant after a warm-up of one tenth of them."""
 
 
 class KernelOptimizationConfig(Section):
