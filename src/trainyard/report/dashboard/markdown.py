@@ -143,7 +143,7 @@ def _checkpoints(facts: RunFacts) -> str:
 
 
 def _go_on(facts: RunFacts, checkpoint: Path) -> str:
-    """How to go on from `checkpoint`; nothing for a run that has done all of its steps, or is at work."""
+    """The command that resumes from `checkpoint`; empty for a run that is finished or still training."""
     if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
         return ""
     return f"Go on from the newest:\n\n{fenced(_from_newest(facts, checkpoint), 'sh')}"
