@@ -11,9 +11,9 @@ from torch import nn
 
 from trainyard.config.json_schema import _whole_schema, configuration_schema
 from trainyard.config.load import load_config
-from trainyard.config.registries import RECIPES, RecipeEntry
-from trainyard.config.schema import Config
-from trainyard.errors import ConfigError, StoppedError, TrainingFailedError
+from trainyard.config.registries import OPTIMIZERS, RECIPES, OptimizerEntry, RecipeEntry
+from trainyard.config.schema import Config, TrainingConfig
+from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError, TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import Progress
@@ -211,6 +211,22 @@ def test_a_planted_recipe_is_refused_what_the_others_are(
     with pytest.raises(TrainingFailedError, match="Step 5: the validation loss, inf, is not finite"):
         train(line_config(), tmp_path / "run")
     assert read_run(RunDirectory(tmp_path / "run").run_file)["outcome"]["status"] == "failed"
+
+
+def build(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
+    """Build a planted optimizer."""
+    return torch.optim.SGD(model.parameters(), lr=training.learning_rate)
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_by_name(
+    line_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "sgd", OptimizerEntry(__name__, "gradient descent", 0, "no state"))
+    train(line_config(training={"max_steps": 4}), tmp_path / "run")
+    config = line_config(training={"max_steps": 8, "optimizer": "sgd"})
+    with pytest.raises(IncompatibleCheckpointError, match=r"training\.optimizer: the checkpoint has None"):
+        train(config, tmp_path / "run")
+    assert train(config, tmp_path / "other")["status"] == "succeeded"
 
 
 def test_a_planted_recipe_is_rehearsed(line_config: Callable[..., Config], tmp_path: Path) -> None:

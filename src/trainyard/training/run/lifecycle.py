@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainyard.config.registries import DEFAULT_RECIPE, RECIPES
+from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE, RECIPES
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_lock import locked
@@ -113,7 +113,7 @@ class _Lifecycle:
     ) -> None:
         self._request, self._segment = request, segment
         self._world, self._device = world, device
-        self._fits = segment.fits(agreed_fingerprint(request.data, world))
+        self._fits = _what_must_fit(request, segment, agreed_fingerprint(request.data, world))
 
     def run(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
         request, world, segment = self._request, self._world, self._segment
@@ -262,7 +262,7 @@ def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> di
     recipe.check(request)
     request = request.pinned()
     with closing(recipe.open(request, processes=processes)) as segment:
-        fits = segment.fits(request.data.fingerprint)
+        fits = _what_must_fit(request, segment, request.data.fingerprint)
         point = find_resume_point(request.directory, request.resume, fits, record=False)
         _steps_to_profile(request, segment, point)
         segment.starting_weights(point)  # refuses weights that do not fit
@@ -273,6 +273,13 @@ def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> di
             "plan": segment.length.to_json(),
             "data": request.data.to_json(),
         }
+
+
+def _what_must_fit(request: Request[Any], segment: RecipeSegment, fingerprint: str) -> dict[str, Any]:
+    """The values of the recipe, and the optimizer if it is not the default: its state fits no other."""
+    optimizer = request.config.training.optimizer
+    chosen = {} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}
+    return segment.fits(fingerprint) | chosen
 
 
 def _steps_to_profile(request: Request[Any], segment: RecipeSegment, point: ResumePoint | None) -> range:
