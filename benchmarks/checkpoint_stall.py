@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     with tempfile.TemporaryDirectory(dir=args.folder) as text, ExitStack() as held:
-        parts = build(args, Path(text))
+        parts, step_of = build(args, Path(text))
         kinds: dict[str, Kind] = {
             "dcp.save": AtOnce(parts),
             PEER: held.enter_context(AsyncSave.opened(parts)),
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rounds: dict[str, list[Round]] = {name: [] for name in kinds}
         for number in range(args.warm_up + args.rounds):
             for name, kind in kinds.items():
-                measured = measure(parts, kind, least=args.steps)
+                measured = measure(step_of(kind), kind, least=args.steps)
                 print(f"round {number - args.warm_up + 1} {name:15} {measured}", file=sys.stderr, flush=True)
                 if number >= args.warm_up:
                     rounds[name].append(measured)
@@ -131,11 +131,8 @@ class Kind(Protocol):
         """Remove old checkpoints."""
 
 
-def measure(parts: Any, kind: Kind, *, least: int) -> Round:
+def measure(step: Any, kind: Kind, *, least: int) -> Round:
     """Save, then train until the save is complete and at least `least` steps are done."""
-    from trainyard.training.run.step import TrainStep
-
-    step = TrainStep(parts, kind)  # type: ignore[arg-type]
     plain = [seconds_of(step.run) for _ in range(2)]
     waited, steps, whole, held_up, done = kind.waited, list[float](), 0.0, 0.0, False
     begun = time.perf_counter()
@@ -297,16 +294,17 @@ class Heard:
             self.waited.append(fields["seconds"])
 
 
-def build(args: argparse.Namespace, folder: Path) -> Any:
-    """Return the parts that a training segment needs, with random tokens as data."""
+def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind], Any]]:
+    """Return the context of a training segment, and a function that makes its step for a kind of save."""
     from trainyard.config.schema import Config
     from trainyard.run.directory import RunDirectory
     from trainyard.training.checkpoint.state import TrainingState
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
+    from trainyard.training.pretraining.step import TrainStep
     from trainyard.training.run.length import RunLength
     from trainyard.training.run.profiling import StepProfile
-    from trainyard.training.run.run_context import PretrainingContext
+    from trainyard.training.run.run_context import RunContext
     from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.runtime.watchdog import Watchdog
@@ -326,7 +324,7 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
     parallel = put_on_devices(config, ALONE, device)
     directory, batches = RunDirectory(folder / "run"), cast(Any, Batches(args.tokens))
     directory.create()
-    return PretrainingContext(
+    context = RunContext(
         config=config,
         directory=directory,
         run_id="stall",
@@ -334,18 +332,15 @@ def build(args: argparse.Namespace, folder: Path) -> Any:
         fits={},
         state=TrainingState(parallel.model, build_optimizer(parallel.model, config.training)),
         device=device,
-        parallel=parallel,
         world=ALONE,
-        batches=batches,
-        validation=None,
         trackers=(),
         stop=StopRequest(),
         listener=Heard(),
         gpu_facts=dict,
-        mfu=lambda _speed: None,
         profile=StepProfile(range(0), directory.logs, 0),
         watchdog=Watchdog(config.monitoring),
     )
+    return context, lambda kind: TrainStep(context, kind, parallel=parallel, batches=batches)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def run_steps(config: Config, folder: Path) -> int:
     """Train and return the size in bytes of the staged copy, which torch's allocator does not count."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
-    from trainyard.training.run.lifecycle import train
+    from trainyard.training.recipe import trainer_of
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -111,7 +111,7 @@ def run_steps(config: Config, folder: Path) -> int:
     run = Path(os.environ.get(RUN_DIRECTORY, folder / "run"))
     request = Request(config, RunDirectory(run), data, "none", "measured", {})
     try:
-        train(request, stop=StopRequest(), listener=(listener := StopAfter()))
+        trainer_of(config)(request, stop=StopRequest(), listener=(listener := StopAfter()))
     except Enough:
         return listener.staged
     raise SystemExit("the run ended before its steps were measured")

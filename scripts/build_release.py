@@ -119,10 +119,10 @@ def stem(wheel: Path) -> str:
 
 
 def run(arguments: Sequence[str], *, cwd: Path, **environment: str) -> str:
-    from trainyard.gateways.process import run_watched
+    from trainyard.gateways.process import run_measured
 
     line = [sys.executable, *arguments]
-    done = run_watched(line, seconds=300, cwd=cwd, environment={"PATH": "/usr/bin:/bin", **environment})
+    done = run_measured(line, seconds=300, cwd=cwd, environment={"PATH": "/usr/bin:/bin", **environment})
     if done.exit_code != 0:
         raise CheckFailedError(f"{' '.join(arguments)[:80]} ended with {done.exit_code}:\n{done.log[-3000:]}")
     return done.log

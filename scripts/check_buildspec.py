@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import annotate_problems
     from trainyard.repository.buildspec import problems
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     path = args.buildspec or _ROOT / "buildspec.yml"
     name = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -31,7 +31,7 @@ from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config, DataConfig
-    from trainyard.machine.preflight import MachineFacts, Memory, Room
+    from trainyard.machine.preflight import ExpectedWrites, MachineFacts, Memory
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
 EMBEDDED_CORPUS_BYTES = 64_000_000
@@ -97,7 +97,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.machine.package_lock import differences, read_pins
     from trainyard.machine.preflight import Gpu, MachineFacts
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
@@ -122,14 +122,14 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     )
 
 
-def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[Room, ...]":
+def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[ExpectedWrites, ...]":
     """Compare the size of the records, apart from checkpoints, with the free space for them."""
     from trainyard.gateways import folder_of
     from trainyard.gateways.local_machine import file_system_of, free_bytes, size_of
-    from trainyard.machine.preflight import Room, store_bytes_needed
+    from trainyard.machine.preflight import ExpectedWrites, store_bytes_needed
 
-    def room(what: str, path: Path, needed: int, *, there: int = 0) -> Room:
-        return Room(what, str(path), max(0, needed - there), free_bytes(path), file_system_of(path))
+    def room(what: str, path: Path, needed: int, *, there: int = 0) -> ExpectedWrites:
+        return ExpectedWrites(what, str(path), max(0, needed - there), free_bytes(path), file_system_of(path))
 
     found = []
     if config.recipe != "grpo":

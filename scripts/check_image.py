@@ -127,7 +127,7 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     from trainyard.image.building.build_request import LOCKS_LABEL
     from trainyard.image.release.check_levels import MODEL, linux_markers, probe_answers, probe_request
     from trainyard.machine.package_lock import read_pins
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     paths = args.lock or [ROOT / name for name in facts.labels.get(LOCKS_LABEL, LOCK).split()]
     texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def pins_of(lock: Path) -> "tuple[Pin, ...]":
     from trainyard.machine.package_lock import read_pins
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     return read_pins(read_named_text(lock, "name a lock that make lock wrote"))
 

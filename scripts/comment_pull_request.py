@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(path: Path) -> Any:
-    from trainyard.run.outside import read_json
+    from trainyard.run.untrusted_files import read_json
 
     try:
         return read_json(path)

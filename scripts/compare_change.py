@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def rules_of(args: argparse.Namespace) -> "ChangeRules":
     from trainyard.report.change.change import read_rules
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     places = (args.rules, *(side / RULES for side in (args.base, args.head) if (side / RULES).is_file()))
     path = next((place for place in places if place), None)

@@ -136,22 +136,22 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
 
 def reached(args: argparse.Namespace) -> "Access":
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
-    from trainyard.run.outside import read_yaml
+    from trainyard.run.untrusted_files import read_yaml
 
     named = access_by_name(args.cluster, args.region) if args.cluster else None
     return named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
 
 
 def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
+    from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
-    from trainyard.cluster.looking import Looking
     from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.report.cluster.verdict_text import answer, verdict_lines
-    from trainyard.run.outside import read_yaml_documents
+    from trainyard.run.untrusted_files import read_yaml_documents
 
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
@@ -159,7 +159,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
 
     given = {**vars(args), "image_uri": image_of(args, config)}
     demand = demand_of(given, config.cluster, namespace=access.namespace)
-    look = Looking(api, demand, server=access.server, context=access.context, now=time.time())
+    look = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
     supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
     found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=change)

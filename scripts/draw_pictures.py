@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
     """Run the command on a terminal, and draw what stands there at its end."""
     from trainyard.gateways.pseudo_terminal import record
-    from trainyard.report.terminal.picture import terminal_svg
+    from trainyard.report.terminal.screen_svg import terminal_svg
     from trainyard.run.whole_files import write_bytes_atomically
 
     environment = {

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def text_of(path: Path) -> str:
     """Return the text of a log, whatever bytes it holds. Raises ConfigError if it cannot be read."""
-    from trainyard.run.outside import open_regular
+    from trainyard.run.untrusted_files import open_regular
 
     if str(path) == "-":
         return sys.stdin.buffer.read().decode(errors="replace")

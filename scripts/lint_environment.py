@@ -21,8 +21,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.plan.environment.environment_lint import Finding
-    from trainyard.plan.environment.surroundings import Surroundings, Version
+    from trainyard.plan.environment.environment_lint import LintFinding
+    from trainyard.plan.environment.surroundings import VariableScope, Version
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github import Level, annotate
     from trainyard.plan.environment.environment_lint import lint
     from trainyard.plan.environment.settings_reading import read_environment_file
-    from trainyard.plan.environment.variable_rules import Severity
-    from trainyard.run.outside import MOST_YAML_BYTES, read_text
+    from trainyard.plan.environment.variable_rules import LintSeverity
+    from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
     place = surroundings(args)
     try:
@@ -57,25 +57,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FileNotFoundError as error:
         raise ConfigError(str(error)) from None
     findings = lint(files)
-    bad = any(finding.severity is Severity.ERROR for finding in findings)
+    bad = any(finding.severity is LintSeverity.ERROR for finding in findings)
     if args.json:
         output.print_json({"ok": not bad, "findings": [finding.to_json() for finding in findings]})
     else:
         print("\n".join(lines_of(findings, len(files))))
     for finding in findings:
-        if finding.severity is not Severity.INFO:
-            level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
+        if finding.severity is not LintSeverity.INFO:
+            level = Level.ERROR if finding.severity is LintSeverity.ERROR else Level.WARNING
             annotate(level, f"{finding.subject}: {finding.reason}", title=f"{finding.file}:{finding.line}")
     return ExitCode.NO if bad else ExitCode.DONE
 
 
-def surroundings(args: argparse.Namespace) -> "Surroundings":
+def surroundings(args: argparse.Namespace) -> "VariableScope":
     """Return the place that the command line describes: instance type and number of nodes."""
-    from trainyard.plan.environment.surroundings import Surroundings
+    from trainyard.plan.environment.surroundings import VariableScope
     from trainyard.plan.instances import find_instance
 
     instance = find_instance(args.instance_type) if args.instance_type else None
-    return Surroundings(
+    return VariableScope(
         instance=instance,
         nodes=args.num_nodes,
         efa=instance.efa if instance and args.network != "tcp" else None,
@@ -97,7 +97,7 @@ def version(text: str | None, option: str) -> "Version | None":
     return found
 
 
-def lines_of(findings: "Sequence[Finding]", files: int) -> list[str]:
+def lines_of(findings: "Sequence[LintFinding]", files: int) -> list[str]:
     """The findings for people: the place, what is said, what to do."""
     lines = []
     for finding in findings:

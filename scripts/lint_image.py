@@ -23,8 +23,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.image.conflict.declared_versions import Declared
-    from trainyard.image.conflict.finding import Finding, Machine
+    from trainyard.image.conflict.declared_versions import DeclaredVersions
+    from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements-training.txt"
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.image.conflict.conflict_fix import diff_of, fix
     from trainyard.image.conflict.conflicts import judge
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
     from trainyard.run.whole_files import write_bytes_atomically
 
     name, machine = str(args.dockerfile), machine_of(args)
@@ -76,14 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def locks_for(args: argparse.Namespace, text: str) -> list[tuple[str, str]]:
     """Name and text of each lock of the image."""
     from trainyard.image.context.dockerfile import locks_of, parse_dockerfile
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     copied = [ROOT / name for name in locks_of(parse_dockerfile(text, str(args.dockerfile)))]
     paths = args.lock or [path for path in copied if path.is_file()] or [LOCK]
     return [(str(path), read_named_text(path, "Name a lock with --lock FILE.")) for path in paths]
 
 
-def declared_by(args: argparse.Namespace, text: str, locks: "Sequence[tuple[str, str]]") -> "Declared":
+def declared_by(
+    args: argparse.Namespace, text: str, locks: "Sequence[tuple[str, str]]"
+) -> "DeclaredVersions":
     from trainyard.image.building.build_request import parse_build_args
     from trainyard.image.conflict.declared_versions import declare, locked_packages
     from trainyard.image.context.dockerfile import parse_dockerfile
@@ -99,16 +101,16 @@ def declared_by(args: argparse.Namespace, text: str, locks: "Sequence[tuple[str,
     return declare(parse_dockerfile(text, name, given), name, packages)
 
 
-def machine_of(args: argparse.Namespace) -> "Machine":
-    from trainyard.image.conflict.finding import Machine
+def machine_of(args: argparse.Namespace) -> "TargetMachine":
+    from trainyard.image.conflict.finding import TargetMachine
     from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, has_rdma, version
     from trainyard.plan.instances import find_instance
 
     driver = version(args.driver or "")
     if not args.instance_type:
-        return Machine(driver=driver)
+        return TargetMachine(driver=driver)
     found = find_instance(args.instance_type)
-    return Machine(
+    return TargetMachine(
         architecture=GPU_ARCHITECTURES.get(found.gpu, ""),
         efa=found.efa > 0,
         rdma=has_rdma(found.name),
@@ -118,7 +120,10 @@ def machine_of(args: argparse.Namespace) -> "Machine":
 
 
 def tell(
-    args: argparse.Namespace, declared: "Declared", findings: "Sequence[Finding]", difference: str
+    args: argparse.Namespace,
+    declared: "DeclaredVersions",
+    findings: "Sequence[ImageFinding]",
+    difference: str,
 ) -> int:
     from trainyard.gateways.github import Level, annotate
     from trainyard.image.conflict.base_choice import choose_base

@@ -25,8 +25,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
+    from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.hyperpod import Use
-    from trainyard.cluster.looking import Looking
     from trainyard.config.cluster import ClusterConfig
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
@@ -118,7 +118,7 @@ def show_clusters(args: argparse.Namespace) -> int:
     return say(args, {"clusters": data}, cluster_lines)
 
 
-def check(args: argparse.Namespace, look: "Looking") -> int:
+def check(args: argparse.Namespace, look: "ClusterQuery") -> int:
     from trainyard.cluster.verdict import judge, verdict_record
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
@@ -135,7 +135,7 @@ def check(args: argparse.Namespace, look: "Looking") -> int:
     return verdict.exit_code
 
 
-def show_usage(args: argparse.Namespace, look: "Looking") -> int:
+def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
     """Show free capacity, for the whole plan (`capacity`) or per node (`nodes`)."""
     from trainyard.cluster.capacity import measure
     from trainyard.cluster.hyperpod import measured_use
@@ -156,13 +156,13 @@ def show_usage(args: argparse.Namespace, look: "Looking") -> int:
     return capacity.exit_code
 
 
-def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "Looking") -> int:
+def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery") -> int:
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
     from trainyard.cluster.verdict import judge
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
-    from trainyard.run.outside import read_yaml_documents
+    from trainyard.run.untrusted_files import read_yaml_documents
 
     snapshot = look.snapshot(find_digest)
     steps = plan_fix(judge(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
@@ -174,18 +174,18 @@ def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "Looking") ->
     return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
 
 
-def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "Looking":
+def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery":
+    from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
-    from trainyard.cluster.looking import Looking
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
-    from trainyard.run.outside import read_yaml
+    from trainyard.run.untrusted_files import read_yaml
 
     named = access_by_name(args.cluster, args.region) if args.cluster else None
     access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     demand = demand_of(vars(args), settings, namespace=access.namespace)
-    return Looking(api, demand, server=access.server, context=access.context, now=time.time())
+    return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
 
 
 def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:

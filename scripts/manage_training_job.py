@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.job_looking import JobLooking
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
-    from trainyard.run.outside import read_yaml
+    from trainyard.run.untrusted_files import read_yaml
 
     named = access_by_name(args.cluster, args.region) if args.cluster else None
     access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)

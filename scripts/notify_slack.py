@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from trainyard.report.slack.slack_message import Surroundings
     from trainyard.report.slack.slack_thread import SlackThread, ThreadEvent
 
-MOMENTS = ("started", "resumed", "degraded", "stopped", "succeeded", "failed")
 _logger = logging.getLogger("trainyard.notify_slack")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    from trainyard.report.slack.slack_events import SLACK_EVENTS
+
     parser = script_parser(__doc__)
-    parser.add_argument("moment", choices=MOMENTS, help="what to tell")
+    parser.add_argument("moment", choices=tuple(SLACK_EVENTS), help="what to tell")
     parser.add_argument("--run-dir", type=arguments.path, required=True, help="need not exist yet")
     parser.add_argument("--lineage", metavar="NAME", help="what the run is called; default: its number")
     parser.add_argument("--segment", metavar="K/N", default="", help="which segment of how many")
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.report.facts.run_facts import facts_if_any
-    from trainyard.report.slack.slack_message import SlackEvent
+    from trainyard.report.slack.slack_events import SLACK_EVENTS
     from trainyard.report.slack.slack_thread import FILE_NAME, event_of, parse_address, read_thread
 
     thread = read_thread(args.run_dir / FILE_NAME)
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sent: bool | None = False
     try:
         facts = facts_if_any(args.run_dir)
-        event = event_of(SlackEvent(args.moment), facts, surroundings_of(args), thread)
+        event = event_of(SLACK_EVENTS[args.moment], facts, surroundings_of(args), thread)
         if event is not None and not args.dry_run:
             sent, thread = told(event, facts, args.run_dir / FILE_NAME)
     except (TrainyardError, OSError) as error:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
     from trainyard.report.facts.resolved_config import config_digests, settings_of_config
     from trainyard.run.directory import RunDirectory
-    from trainyard.run.judged import JudgedRecords
+    from trainyard.run.judged_records import JudgedRecords
 
     directory = RunDirectory(args.run_dir)
     records, store = JudgedRecords(directory), store_of(args)

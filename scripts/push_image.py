@@ -190,7 +190,7 @@ def attach(
     from trainyard.image.release import attachments
     from trainyard.image.release.check_levels import linux_markers
     from trainyard.machine.package_lock import read_pins
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     paths = args.lock or [ROOT / name for name in facts.labels.get(LOCKS_LABEL, LOCK).split()]
     texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]

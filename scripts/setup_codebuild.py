@@ -22,8 +22,8 @@ from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
-    from trainyard.gateways.aws_setup.listed_resources import Change
-    from trainyard.infrastructure.agreement import Finding
+    from trainyard.gateways.aws_setup.listed_resources import ResourceChange
+    from trainyard.infrastructure.agreement import ResourceFinding
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -117,9 +117,9 @@ def chosen_by(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def told(changes: "Iterator[Change]", *, delete: bool) -> "Iterator[Finding]":
+def told(changes: "Iterator[ResourceChange]", *, delete: bool) -> "Iterator[ResourceFinding]":
     """What was found and done, in the words of the list."""
-    from trainyard.infrastructure.agreement import Finding, Standing
+    from trainyard.infrastructure.agreement import ResourceFinding, Standing
 
     for change in changes:
         standing, text = Standing.AGREES, ""
@@ -136,7 +136,7 @@ def told(changes: "Iterator[Change]", *, delete: bool) -> "Iterator[Finding]":
             standing = Standing.MADE if change.done else Standing.WOULD_MAKE
         elif change.differences:
             standing = Standing.CHANGED if change.done else Standing.WOULD_CHANGE
-        yield Finding(change.resource, change.name, standing, text, change.differences)  # type: ignore[arg-type]
+        yield ResourceFinding(change.resource, change.name, standing, text, change.differences)  # type: ignore[arg-type]
 
 
 def next_steps(args: argparse.Namespace, account: str, region: str, partition: str) -> str:

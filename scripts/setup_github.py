@@ -35,7 +35,7 @@ from trainyard.errors import ConfigError
 if TYPE_CHECKING:
     from trainyard.gateways.github_cli import GitHubCli
     from trainyard.repository.setup import Manner, WantedSetup
-    from trainyard.repository.setup_step import SecretChange, Step
+    from trainyard.repository.setup_step import SecretChange, SetupStep
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.aws_cli import trust_policy_of
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.repository import asking, setup_text
+    from trainyard.repository import repository_api, setup_text
     from trainyard.repository.setup import Setup
     from trainyard.repository.setup_step import exit_code
 
@@ -75,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     host, name = repository_of(args.repository)
     gh = GitHubCli(host)
     gh.require_login()
-    about, found = asking.about(gh.ask, host, name)
-    asking.refuse_unfit(about, found)
+    about, found = repository_api.about(gh.ask, host, name)
+    repository_api.refuse_unfit(about, found)
     manner = manner_of(args, gh, host, about.name)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if not args.json:
@@ -132,7 +132,7 @@ def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -
 
     person = sys.stdin.isatty() and sys.stderr.isatty()
 
-    def agreed(step: "Step") -> bool:
+    def agreed(step: "SetupStep") -> bool:
         output.announce(step.name, step.text)
         if args.yes or not person:
             return bool(args.yes)

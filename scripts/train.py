@@ -63,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
-    from trainyard.gateways.gpu_turn import in_turn
+    from trainyard.gateways.gpu_lock import in_turn
 
     code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
     if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:

@@ -94,7 +94,7 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     with shown(display):
         from trainyard.artifacts.ancestry import walk_lineage
         from trainyard.artifacts.record.run_numbers import find_run_number
-        from trainyard.artifacts.store.watched import watched
+        from trainyard.artifacts.store.store_progress import with_progress
         from trainyard.artifacts.verify.verify import Depth, verify_run
         from trainyard.gateways import open_store
         from trainyard.run.directory import RunDirectory
@@ -118,7 +118,7 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     display = PhaseDisplay("lineage")
     display.begin("reading the parent checkpoints")
     with shown(display):
-        lineage = walk_lineage(watched(store, display), number, depth=Depth(args.depth))
+        lineage = walk_lineage(with_progress(store, display), number, depth=Depth(args.depth))
     _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
     return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}

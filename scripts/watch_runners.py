@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def labels_of(text: str) -> frozenset[str]:
     """The labels; none where the repository has no runner of its own."""
-    from trainyard.run.outside import parse_json
+    from trainyard.run.untrusted_files import parse_json
 
     if not text:
         output.announce("watch", "no labels are given: your own runners are not looked after", "degraded")

@@ -47,7 +47,7 @@ class Lock:
 
 
 def text_of(path: Path) -> str:
-    from trainyard.run.outside import read_named_text
+    from trainyard.run.untrusted_files import read_named_text
 
     return read_named_text(path, "--root names the folder of the locks and of their .in files")
 

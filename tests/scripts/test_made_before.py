@@ -15,8 +15,8 @@ from trainyard.config.schema import Config
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.outside import parse_yaml
 from trainyard.run.records import read_rows
+from trainyard.run.untrusted_files import parse_yaml
 
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 """Of extraction; Python has them from 3.11.4 on."""

@@ -27,7 +27,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import provenance
 from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.run.lifecycle import train
+from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -101,7 +101,7 @@ class Yard:
         listener = StopAt(stop_at)
         request = Request(config, self.run(name), data, resume, f"id-of-{name}", facts)
         try:
-            train(request, stop=listener.stop, listener=listener)
+            trainer_of(config)(request, stop=listener.stop, listener=listener)
         except StoppedError:
             assert stop_at is not None
 

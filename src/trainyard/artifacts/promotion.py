@@ -19,7 +19,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
 from trainyard.run.checkpoint_manifest import whole_number
-from trainyard.run.outside import parse_json_object
+from trainyard.run.untrusted_files import parse_json_object
 
 _SCHEMA = 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")

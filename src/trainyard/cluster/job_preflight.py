@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.fix import Step, Supplies, plan_fix
 from trainyard.cluster.images import pinned
-from trainyard.cluster.looking import Looking
 from trainyard.cluster.pod_room import room_for
 from trainyard.cluster.verdict import Verdict, judge, verdict_record
 from trainyard.errors import ExitCode
@@ -24,7 +24,7 @@ _OF_A_JOB = ("storage", "queue")
 class Preflight:
     """What was found."""
 
-    look: Looking
+    look: ClusterQuery
     verdict: Verdict
     exit_code: ExitCode
     """Of a job that would be sent now, without the errors of accepted checks."""
@@ -49,7 +49,7 @@ class Preflight:
 
 
 def preflight(
-    look: Looking,
+    look: ClusterQuery,
     supplies: Supplies,
     accepted: Collection[str],
     *,

@@ -1,7 +1,7 @@
 """What was seen of a cluster at one moment: frozen values with the needed fields only.
 
 What could not be looked at is `Unseen` with its reason, so that a check cannot take it for an empty list. The
-objects of the API become these values in `reduction`; who asks for them is `looking`.
+objects of the API become these values in `api_objects`; `cluster_query` asks for them.
 """
 
 from collections.abc import Mapping

@@ -36,26 +36,26 @@ class ClusterVolumeConfig(Section):
     """The claim that checkpoints go to."""
 
     claim: DnsName | None = None
-    """PersistentVolumeClaim in the namespace; null has none."""
+    """PersistentVolumeClaim in the namespace; null uses none."""
     mount_path: Name | None = None
-    """Where it is mounted in a pod; no disk of a single node."""
+    """Folder in a pod where the volume is mounted; it must not be the disk of a single node."""
     storage_class: DnsName | None = None
     """StorageClass for creating it; null creates no claim."""
     size: Size = "1200Gi"
-    """Of a claim that is created; FSx for Lustre has no less."""
+    """Size of a claim that is created; 1200Gi is the smallest of FSx for Lustre."""
 
 
 class ClusterPodConfig(Section):
-    """What the pods of a job are made with."""
+    """Settings of the pods of a job."""
 
     python: Name = "python"
     """The interpreter in the image: a name on its PATH, or a path."""
     directory: Name | None = None
     """Folder of this repository in the image; null uses the image's working directory."""
     cpu: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """Processors of a pod; null takes the node's share of the GPUs that are asked for."""
+    """Processors per pod; null takes the share of the node that belongs to its GPUs."""
     memory: Size | None = None
-    """Main memory of a pod; null takes the node's share of the GPUs that are asked for."""
+    """Main memory per pod; null takes the share of the node that belongs to its GPUs."""
     shared_memory: Size | None = None
     """Size of /dev/shm, which counts as memory of the pod; null takes a quarter of it."""
     run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = 1000
@@ -63,17 +63,17 @@ class ClusterPodConfig(Section):
     service_account: DnsName | None = None
     """ServiceAccount of the pods, such as one that may write to the store; null takes the default one."""
     grace_seconds: Annotated[int, Field(ge=30, le=86400)] = 300
-    """From SIGTERM until a pod is killed; longer than the slowest step and a save."""
+    """Seconds from SIGTERM until a pod is killed; must be longer than the slowest step and a save."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
-    """How often the operator may start the whole job again after a failure; 0 fails at the first."""
+    """Most times that the operator restarts the whole job after a failure; 0 fails at the first."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
-    """Version of Ray in the image, which decides how KubeRay probes its pods; null says none."""
+    """Version of Ray in the image, by which KubeRay chooses the probes of its pods; null names none."""
     topology: Name | None = None
     """Node label that the pods of a queued job should share (Kueue); null asks for none."""
 
 
 class ClusterConfig(Section):
-    """Where jobs go on Kubernetes; options of scripts win over these."""
+    """Jobs on Kubernetes: kind, namespace, queue, image; options of scripts override these."""
 
     kind: Literal["auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod"] = "auto"
     """Kind of job; auto takes the first that the cluster serves."""
@@ -90,7 +90,7 @@ class ClusterConfig(Section):
     secret: DnsName | None = None
     """Secret of the namespace that pods refer to; its content never stands in a configuration."""
     pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
-    """What the pods of a job are made with."""
+    """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)
     """The claim that checkpoints go to."""
     manifests: ClusterManifestsConfig = Field(default_factory=ClusterManifestsConfig)

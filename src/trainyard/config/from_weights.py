@@ -24,7 +24,7 @@ NAME = "model.name"
 
 @dataclass(frozen=True)
 class Declared:
-    """What the weights declare about their model."""
+    """The shape of a model as its weights declare it."""
 
     source: str
     """Source of the values: `config.json of ~/models/SmolLM2-135M`."""

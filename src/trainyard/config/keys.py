@@ -46,7 +46,7 @@ def _leaves(section: type[Section], prefix: str) -> Iterator[str]:
 
 
 def unknown_key(path: KeyPath, *, dotted: bool = False) -> str:
-    """What to say of a key that does not exist. `dotted` names the suggestion in full, as --set needs it."""
+    """Return the message for an unknown key. `dotted` writes the suggestion in full, as --set needs it."""
     name, around = path[-1], path[:-1]
     section = section_at(around)
     siblings = list(section.model_fields) if section else []

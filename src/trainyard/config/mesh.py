@@ -5,6 +5,7 @@ It starts nothing; `training.model.parallel` builds the mesh, and `plan.workload
 
 from dataclasses import dataclass
 
+from trainyard.config.registries import RECIPES
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
 
@@ -56,10 +57,10 @@ def _shared_out(count: int, key: str, parts: int, what: str) -> int:
 
 def require_processes(config: Config, processes: int) -> None:
     """Raise ConfigError when `processes` processes cannot train by `config`."""
-    if processes > 1 and config.recipe == "grpo":
+    if processes > 1 and RECIPES[config.recipe].one_process:
         raise ConfigError(
-            "recipe: grpo trains in one process, and several were started. Leave --nproc-per-node out. "
-            "Nothing was started."
+            f"recipe: {config.recipe} trains in one process, and several were started. "
+            "Leave --nproc-per-node out. Nothing was started."
         )
     require_strategy(config.compute.strategy, processes)
     mesh_shape(config.compute, processes)

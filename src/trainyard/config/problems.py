@@ -1,6 +1,6 @@
-"""What is wrong with a configuration and where: the lines that people read, and the error that carries them.
+"""Problems of a configuration with their places: one line each, and the error that lists them.
 
-It finds no problem itself.
+`schema_validation` and `combinations` find the problems.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _SHOWN_PROBLEMS = 100
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from: a file and line, `--set`, or the default."""
+    """The origin of a value: a file and line, `--set`, or the default."""
 
     file: str
     """The path as the person wrote it, or `--set`, or `default`."""
@@ -53,7 +53,7 @@ class Problem:
 
 
 def shortened(text: str) -> str:
-    """`text` on one line of bearable length."""
+    """`text` on one line, cut to a readable length."""
     line = text if text.isprintable() else repr(text[: 2 * _SHOWN_CHARACTERS])[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
 

@@ -9,8 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.grpo import GrpoConfig
-from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, Positive, Section
+from trainyard.config.registries import (
+    DEFAULT_OPTIMIZER,
+    DEFAULT_RECIPE,
+    OPTIMIZERS,
+    RECIPES,
+    STORE_SCHEMES,
+    store_pattern,
+)
+from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, OneOf, Positive, Section
 
 
 class RopeScalingConfig(Section):
@@ -85,6 +92,7 @@ class TrainingConfig(Section):
     """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
     """Forward passes per optimizer step; the global batch is batch_size × this × data-parallel processes."""
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = DEFAULT_OPTIMIZER
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
@@ -223,6 +231,27 @@ class MonitoringConfig(Section):
     """Weights & Biases."""
 
 
+class GrpoConfig(Section):
+    """Group relative policy optimization, `recipe: grpo`; other recipes ignore this section."""
+
+    completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
+    """Answers sampled per question and compared with each other; must divide the global batch."""
+    max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
+    """Longest answer in tokens, including its end token."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature; above 1 answers vary more."""
+    kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of the KL divergence from the starting weights; 0 keeps no copy of them."""
+    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the entropy bonus."""
+    questions: Positive = 65536
+    """Number of generated questions per epoch."""
+    warm_start_steps: NotNegative = 0
+    """Supervised steps on solved questions before GRPO begins; 0 if the weights know the task."""
+    warm_start_learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    """Learning rate of these steps, constant after a warm-up of one tenth of them."""
+
+
 class KernelOptimizationConfig(Section):
     """Performance tuning, and the depth of the GRPO questions."""
 
@@ -242,10 +271,8 @@ class ArtifactsConfig(Section):
     store: (
         Annotated[
             str,
-            StringConstraints(
-                pattern=r"^(s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.*)$", max_length=LONGEST_TEXT
-            ),
-            Field(examples=["s3://bucket/prefix", "file:///folder"]),
+            StringConstraints(pattern=f"^({store_pattern()})$", max_length=LONGEST_TEXT),
+            Field(examples=[scheme.example for scheme in STORE_SCHEMES.values()]),
         ]
         | None
     ) = None
@@ -273,8 +300,7 @@ class NotificationsConfig(Section):
 class Config(Section):
     """A whole training configuration."""
 
-    recipe: Literal["pretrain", "grpo"] = "pretrain"
-    """pretrain: next-token prediction on data.train_path; grpo: reinforcement learning on arithmetic."""
+    recipe: Annotated[str, OneOf(RECIPES)] = DEFAULT_RECIPE
     model: ModelConfig
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)

@@ -1,8 +1,19 @@
 """Base class and value types of configuration sections. The sections themselves are in `schema`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MOST = 10**12
 """Largest count; larger ones are typing errors and would overflow far from their cause."""
@@ -12,6 +23,40 @@ Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
+
+
+class Entry(Protocol):
+    """An entry of a registry whose names are the values of a key."""
+
+    @property
+    def meaning(self) -> str:
+        """The entry in a few words."""
+        ...
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Restricts a value to the names in a registry, so that the registry alone has to list them.
+
+    The registry is read when a value is checked or the JSON Schema is made. The meanings of the entries are
+    the description of the key.
+    """
+
+    entries: Mapping[str, Entry]
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._known)
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        meanings = (f"{name}: {entry.meaning}" for name, entry in self.entries.items())
+        return {"description": f"{'; '.join(meanings)}.", "enum": list(self.entries), "type": "string"}
+
+    def _known(self, value: Any) -> str:
+        if isinstance(value, str) and value in self.entries:
+            return value
+        raise PydanticCustomError("unknown_name", "expected one of {names}", {"names": [*self.entries]})
 
 
 class Section(BaseModel):

@@ -1,15 +1,17 @@
 """The only code that touches the outside world: S3, local stores, Slack, GitHub, git, other processes.
 
-`open_store` opens a store by its URL; adding a kind of store takes one module and one line here.
+`open_store` opens a store by its URL; adding a kind of store takes one module and one line in
+`config.registries`.
 """
 
-import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
+from typing import TYPE_CHECKING, Any
 
+from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,17 +20,28 @@ if TYPE_CHECKING:
 
 CALL_SECONDS = 30.0
 """Default time limit of one read or write on the connection to a store."""
+SHOWN_CHARACTERS = 80
+"""The most characters of an address that a message repeats."""
 _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_PREFIX_BYTES = 700
-"""An object's key has 1,024 bytes in S3; below the prefix come the run and the names of its files."""
-_NAME_BYTES, _PATH_BYTES = 255, 3500
-"""A name's and a path's on Linux, which has 4,095 bytes, less what is stored below the folder."""
-_SHOWN = 80
 
 
 def no_pace(count: int) -> None:
     """The default pace: never wait."""
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How a store is used; a kind of store reads the options that apply to it."""
+
+    encryption: str = "AES256"
+    """Requested from S3 for every object: `AES256`, `aws:kms` or `none`."""
+    call_seconds: float = CALL_SECONDS
+    pace: Callable[[int], None] = no_pace
+    """Called with the number of bytes before each block of a file is read; it may wait."""
+    checksum: str = "CRC64NVME"
+    """The checksum that S3 computes for multipart uploads, or `SHA256` (`gateways.s3.checksums`)."""
+    attempts: int | None = None
+    """The most attempts per call, below AWS_MAX_ATTEMPTS."""
 
 
 def open_store(
@@ -40,40 +53,20 @@ def open_store(
     checksum: str = "CRC64NVME",
     attempts: int | None = None,
 ) -> "Store":
-    """The store at `url`, `s3://bucket/prefix` or `file:///folder`. It sends nothing yet.
+    """Open the store at `url`, such as `s3://bucket/prefix` or `file:///folder`. It sends nothing yet.
 
-    `encryption` is requested from S3 for every object: `AES256`, `aws:kms` or `none`. `pace` is called with
-    the number of bytes before each block of a file is read, and may wait. `checksum` is the one that S3
-    computes for multipart uploads: `CRC64NVME`, or `SHA256` (`gateways.s3.checksums`). `attempts` limits the
-    attempts per call, below AWS_MAX_ATTEMPTS. Raises ConfigError for any other URL.
+    `StoreOptions` says what the options mean. Raises ConfigError for any other URL.
     """
-    require_address(url)
-    scheme, _, rest = url.partition("://")
-    if scheme == "s3":
-        from trainyard.gateways.s3.store import S3Store
-
-        return S3Store(
-            *_bucket_of(url, rest),
-            encryption=encryption,
-            call_seconds=call_seconds,
-            pace=pace,
-            checksum=checksum,
-            attempts=attempts,
-        )
-    return _open_folder(url, rest, pace)
+    module, rest = _kind_of_store(url)
+    options = StoreOptions(encryption, call_seconds, pace, checksum, attempts)
+    store: Store = module.open_at(url, rest, options)
+    return store
 
 
 def require_address(url: str) -> None:
     """Raise ConfigError when `url` is no address of a store. Nothing is opened."""
-    match = _URL.fullmatch(url)
-    if match and match["scheme"] == "s3":
-        _bucket_of(url, match["rest"])
-    elif match and match["scheme"] == "file":
-        _folder(url, match["rest"])
-    else:
-        raise ConfigError(
-            f"{url[:_SHOWN] or '(empty)'}: not a store; write s3://bucket/prefix or file:///folder"
-        )
+    module, rest = _kind_of_store(url)
+    module.require_address(url, rest)
 
 
 def folder_of(url: str) -> Path | None:
@@ -81,20 +74,21 @@ def folder_of(url: str) -> Path | None:
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "file":
         return None
+    from trainyard.gateways.local_store.folder_address import folder_at
+
     try:
-        return _folder(url, match["rest"])
+        return folder_at(url, match["rest"])
     except ConfigError:
         return None
 
 
 def names_a_store(url: str) -> bool:
-    """Whether `url` is written as the address of a bucket or of a folder is."""
-    if folder_of(url) is not None:
-        return True
-    match = _URL.fullmatch(url)
-    if not match or match["scheme"] != "s3":
+    """Whether `url` is written as the address of a store is."""
+    try:
+        module, rest = _kind_of_store(url)
+    except ConfigError:
         return False
-    return _BUCKET.fullmatch(match["rest"].partition("/")[0]) is not None
+    return bool(module.names_a_store(rest))
 
 
 def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
@@ -102,48 +96,17 @@ def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetu
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "s3":
         raise ConfigError(f"{url}: only a bucket has settings to check; write s3://bucket/prefix")
+    from trainyard.gateways.s3.bucket_address import bucket_of
     from trainyard.gateways.s3.bucket_setup import BucketSetup
 
-    bucket, prefix = _bucket_of(url, match["rest"])
+    bucket, prefix = bucket_of(url, match["rest"])
     return BucketSetup(bucket, prefix, encryption=encryption, call_seconds=call_seconds)
 
 
-def _bucket_of(url: str, rest: str) -> tuple[str, str]:
-    if rest.startswith("arn:"):
-        raise ConfigError(
-            f"{url}: an ARN is not taken as a bucket. Write the alias of the access point, which ends in "
-            "-s3alias or --ol-s3: s3://ALIAS/prefix"
-        )
-    bucket, _, prefix = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket):
-        raise ConfigError(
-            f"{url[:_SHOWN]}: {bucket[:_SHOWN] or '(empty)'} is no name of a bucket "
-            "(3 to 63 of a-z, 0-9, . and -)"
-        )
-    if len(prefix.encode(errors="surrogateescape")) > _PREFIX_BYTES:
-        raise ConfigError(
-            f"{url[:_SHOWN]}…: a prefix of {len(prefix):,} letters; "
-            f"at most {_PREFIX_BYTES} leave room for names"
-        )
-    return bucket, prefix.strip("/")
-
-
-def _open_folder(url: str, rest: str, pace: Callable[[int], None]) -> "Store":
-    from trainyard.gateways.local_store.folder import LocalStore
-
-    return LocalStore(_folder(url, rest), pace)
-
-
-def _folder(url: str, rest: str) -> Path:
-    path = rest.removeprefix("localhost")
-    if not path.startswith("/"):
-        raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
-    encoded = unquote_to_bytes(path.encode(errors="surrogateescape"))  # names are bytes, of any encoding
-    if b"\0" in encoded:
-        raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
-    if len(encoded) > _PATH_BYTES or any(len(name) > _NAME_BYTES for name in encoded.split(b"/")):
-        raise ConfigError(
-            f"{url[:_SHOWN]}…: no path of a folder: a name has at most {_NAME_BYTES} bytes, "
-            f"and a store's path at most {_PATH_BYTES:,}"
-        )
-    return Path(os.fsdecode(encoded))
+def _kind_of_store(url: str) -> tuple[Any, str]:
+    """Import the module for the scheme of `url`; also return what follows the scheme."""
+    match = _URL.fullmatch(url)
+    entry = STORE_SCHEMES.get(match["scheme"]) if match else None
+    if match is None or entry is None:
+        raise ConfigError(f"{url[:SHOWN_CHARACTERS] or '(empty)'}: not a store; write {store_examples()}")
+    return import_module(entry.module), match["rest"]

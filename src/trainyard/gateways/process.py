@@ -73,7 +73,7 @@ def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> i
 
 
 @dataclass(frozen=True)
-class Watched:
+class MeasuredRun:
     """How a measured program ended."""
 
     exit_code: int | None
@@ -84,9 +84,9 @@ class Watched:
     """The peak resident memory of the program, or of a child that it waited for if that had more."""
 
 
-def run_watched(
+def run_measured(
     command: Sequence[str], *, seconds: float, cwd: Path, environment: Mapping[str, str]
-) -> Watched:
+) -> MeasuredRun:
     """Run `command` and its children in exactly `environment` for at most `seconds`, and measure them."""
     with tempfile.TemporaryFile() as log:
         try:
@@ -100,7 +100,7 @@ def run_watched(
                 start_new_session=True,
             )
         except OSError as error:
-            return Watched(None, f"{command[0]}: {error.strerror}", 0)
+            return MeasuredRun(None, f"{command[0]}: {error.strerror}", 0)
         late = threading.Event()
         timer = threading.Timer(seconds, _end, (process.pid, late))
         timer.start()
@@ -113,8 +113,8 @@ def run_watched(
         text = log.read().decode(errors="replace")
     unit = 1 if sys.platform == "darwin" else 1024
     if late.is_set():
-        return Watched(None, f"{text}\n{command[0]}: not done after {seconds:.0f} seconds", 0)
-    return Watched(process.returncode, text, usage.ru_maxrss * unit)
+        return MeasuredRun(None, f"{text}\n{command[0]}: not done after {seconds:.0f} seconds", 0)
+    return MeasuredRun(process.returncode, text, usage.ru_maxrss * unit)
 
 
 def _end_gently(process: "subprocess.Popen[bytes]") -> None:

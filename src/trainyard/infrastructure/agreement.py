@@ -32,7 +32,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class ResourceFinding:
     """One resource, and what was done or would be done about it."""
 
     resource: Resource
@@ -90,7 +90,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def exit_code(findings: Sequence[Finding]) -> ExitCode:
+def exit_code(findings: Sequence[ResourceFinding]) -> ExitCode:
     """0 when the account agrees; 1 when something remains; 4 when AWS refused something."""
     standings = {finding.standing for finding in findings}
     if Standing.REFUSED in standings:

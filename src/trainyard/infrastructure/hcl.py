@@ -31,11 +31,11 @@ class Json:
 
 
 @dataclass(frozen=True)
-class Block:
+class HclBlock:
     """A block: its arguments, then the blocks in it."""
 
     arguments: Mapping[str, Any]
-    blocks: Sequence[tuple[str, "Block"]] = field(default=())
+    blocks: Sequence[tuple[str, "HclBlock"]] = field(default=())
 
 
 def _nothing(value: Any, depth: int) -> None:  # noqa: ARG001 - has the form of a Special
@@ -48,7 +48,7 @@ class Writer:
 
     special: Special = _nothing
 
-    def block(self, heading: str, block: Block, depth: int = 0, comment: str = "") -> str:
+    def block(self, heading: str, block: HclBlock, depth: int = 0, comment: str = "") -> str:
         """A block, with its comment before it. Equal signs of neighbours stand below each other."""
         space = "  " * depth
         lines = [f"{space}# {comment}"] if comment else []

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.infrastructure.hcl import Block, Json, Raw, Writer
+from trainyard.infrastructure.hcl import HclBlock, Json, Raw, Writer
 from trainyard.infrastructure.resources import CHOICES, CONDITIONS, LOG_DAYS, RESOURCES, Choice
 from trainyard.infrastructure.values import PLACEHOLDER, Arn, Either, Name, Parameter, Resource
 
@@ -76,7 +76,7 @@ def _reference(name: str, attribute: str) -> Raw:
     return Raw(f"{_TYPES[resource.type][0]}.{_label(name)}{one}.{attribute}")
 
 
-def _pieces(resource: Resource) -> Iterator[tuple[str, Block, str]]:
+def _pieces(resource: Resource) -> Iterator[tuple[str, HclBlock, str]]:
     """The resources of Terraform that make one resource of the list."""
     kind = _TYPES[resource.type][0]
     common: dict[str, Any] = {}
@@ -84,74 +84,74 @@ def _pieces(resource: Resource) -> Iterator[tuple[str, Block, str]]:
         common["count"] = Raw(f"local.{_label(resource.condition)} ? 1 : 0")
     comment = resource.why
     for found, block in _MAKERS[resource.type](resource):
-        yield found, Block({**common, **block.arguments}, block.blocks), comment if found == kind else ""
+        yield found, HclBlock({**common, **block.arguments}, block.blocks), comment if found == kind else ""
 
 
-def _repository(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _repository(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     blocks = [
         (
             "image_scanning_configuration",
-            Block({"scan_on_push": p["ImageScanningConfiguration"]["ScanOnPush"]}),
+            HclBlock({"scan_on_push": p["ImageScanningConfiguration"]["ScanOnPush"]}),
         ),
         (
             "encryption_configuration",
-            Block({"encryption_type": p["EncryptionConfiguration"]["EncryptionType"]}),
+            HclBlock({"encryption_type": p["EncryptionConfiguration"]["EncryptionType"]}),
         ),
     ]
     arguments = {"name": p["RepositoryName"], "image_tag_mutability": p["ImageTagMutability"]}
-    yield "aws_ecr_repository", Block(arguments, blocks)
+    yield "aws_ecr_repository", HclBlock(arguments, blocks)
     rules = json.loads(p["LifecyclePolicy"]["LifecyclePolicyText"])
     policy = {"repository": _reference(resource.name, "name"), "policy": Json(rules)}
-    yield "aws_ecr_lifecycle_policy", Block(policy)
+    yield "aws_ecr_lifecycle_policy", HclBlock(policy)
 
 
-def _bucket(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _bucket(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     bucket = {"bucket": _reference(resource.name, "id")}
-    yield "aws_s3_bucket", Block({"bucket": p["BucketName"]})
-    versioning = Block({"status": p["VersioningConfiguration"]["Status"]})
-    yield "aws_s3_bucket_versioning", Block(bucket, [("versioning_configuration", versioning)])
+    yield "aws_s3_bucket", HclBlock({"bucket": p["BucketName"]})
+    versioning = HclBlock({"status": p["VersioningConfiguration"]["Status"]})
+    yield "aws_s3_bucket_versioning", HclBlock(bucket, [("versioning_configuration", versioning)])
     rule = p["BucketEncryption"]["ServerSideEncryptionConfiguration"][0]
-    by_default = Block({"sse_algorithm": rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"]})
-    inner = Block(
+    by_default = HclBlock({"sse_algorithm": rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"]})
+    inner = HclBlock(
         {"bucket_key_enabled": rule["BucketKeyEnabled"]},
         [("apply_server_side_encryption_by_default", by_default)],
     )
-    yield "aws_s3_bucket_server_side_encryption_configuration", Block(bucket, [("rule", inner)])
+    yield "aws_s3_bucket_server_side_encryption_configuration", HclBlock(bucket, [("rule", inner)])
     blocked = {_label(key): value for key, value in p["PublicAccessBlockConfiguration"].items()}
-    yield "aws_s3_bucket_public_access_block", Block({**bucket, **blocked})
-    owner = Block({"object_ownership": p["OwnershipControls"]["Rules"][0]["ObjectOwnership"]})
-    yield "aws_s3_bucket_ownership_controls", Block(bucket, [("rule", owner)])
+    yield "aws_s3_bucket_public_access_block", HclBlock({**bucket, **blocked})
+    owner = HclBlock({"object_ownership": p["OwnershipControls"]["Rules"][0]["ObjectOwnership"]})
+    yield "aws_s3_bucket_ownership_controls", HclBlock(bucket, [("rule", owner)])
     rules = [("rule", _lifecycle_rule(each)) for each in p["LifecycleConfiguration"]["Rules"]]
-    yield "aws_s3_bucket_lifecycle_configuration", Block(bucket, rules)
+    yield "aws_s3_bucket_lifecycle_configuration", HclBlock(bucket, rules)
 
 
-def _lifecycle_rule(rule: Mapping[str, Any]) -> Block:
-    blocks = [("filter", Block({"prefix": rule.get("Prefix", "")}))]
+def _lifecycle_rule(rule: Mapping[str, Any]) -> HclBlock:
+    blocks = [("filter", HclBlock({"prefix": rule.get("Prefix", "")}))]
     if abort := rule.get("AbortIncompleteMultipartUpload"):
         days = {"days_after_initiation": abort["DaysAfterInitiation"]}
-        blocks.append(("abort_incomplete_multipart_upload", Block(days)))
+        blocks.append(("abort_incomplete_multipart_upload", HclBlock(days)))
     if old := rule.get("NoncurrentVersionExpiration"):
-        blocks.append(("noncurrent_version_expiration", Block({"noncurrent_days": old["NoncurrentDays"]})))
+        blocks.append(("noncurrent_version_expiration", HclBlock({"noncurrent_days": old["NoncurrentDays"]})))
     if "ExpirationInDays" in rule:
-        blocks.append(("expiration", Block({"days": rule["ExpirationInDays"]})))
-    return Block({"id": rule["Id"], "status": rule["Status"]}, blocks)
+        blocks.append(("expiration", HclBlock({"days": rule["ExpirationInDays"]})))
+    return HclBlock({"id": rule["Id"], "status": rule["Status"]}, blocks)
 
 
-def _bucket_policy(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _bucket_policy(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     arguments = {"bucket": p["Bucket"], "policy": Json(p["PolicyDocument"])}
-    yield "aws_s3_bucket_policy", Block(arguments)
+    yield "aws_s3_bucket_policy", HclBlock(arguments)
 
 
-def _log_group(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _log_group(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     arguments = {"name": p["LogGroupName"], "retention_in_days": p["RetentionInDays"]}
-    yield "aws_cloudwatch_log_group", Block(arguments)
+    yield "aws_cloudwatch_log_group", HclBlock(arguments)
 
 
-def _role(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _role(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     arguments = {
         "name": p["RoleName"],
@@ -160,11 +160,11 @@ def _role(resource: Resource) -> Iterator[tuple[str, Block]]:
     }
     if "MaxSessionDuration" in p:
         arguments["max_session_duration"] = p["MaxSessionDuration"]
-    yield "aws_iam_role", Block(arguments)
+    yield "aws_iam_role", HclBlock(arguments)
     inline = p["Policies"][0]
     yield (
         "aws_iam_role_policy",
-        Block(
+        HclBlock(
             {
                 "name": inline["PolicyName"],
                 "role": _reference(resource.name, "name"),
@@ -174,16 +174,16 @@ def _role(resource: Resource) -> Iterator[tuple[str, Block]]:
     )
 
 
-def _provider(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _provider(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
-    yield "aws_iam_openid_connect_provider", Block({"url": p["Url"], "client_id_list": p["ClientIdList"]})
+    yield "aws_iam_openid_connect_provider", HclBlock({"url": p["Url"], "client_id_list": p["ClientIdList"]})
 
 
-def _project(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _project(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     source, kept, machine = p["Source"], p["Artifacts"], p["Environment"]
     variables = [
-        ("environment_variable", Block({key.lower(): value for key, value in each.items()}))
+        ("environment_variable", HclBlock({key.lower(): value for key, value in each.items()}))
         for each in machine["EnvironmentVariables"]
     ]
     logs = p["LogsConfig"]["CloudWatchLogs"]
@@ -197,11 +197,13 @@ def _project(resource: Resource) -> Iterator[tuple[str, Block]]:
     blocks = [
         (
             "source",
-            Block({"type": source["Type"], "location": source["Location"], "buildspec": source["BuildSpec"]}),
+            HclBlock(
+                {"type": source["Type"], "location": source["Location"], "buildspec": source["BuildSpec"]}
+            ),
         ),
         (
             "artifacts",
-            Block(
+            HclBlock(
                 {
                     "type": kept["Type"],
                     "location": kept["Location"],
@@ -214,7 +216,7 @@ def _project(resource: Resource) -> Iterator[tuple[str, Block]]:
         ),
         (
             "environment",
-            Block(
+            HclBlock(
                 {
                     "type": machine["Type"],
                     "image": machine["Image"],
@@ -224,25 +226,25 @@ def _project(resource: Resource) -> Iterator[tuple[str, Block]]:
                 variables,
             ),
         ),
-        ("cache", Block({"type": p["Cache"]["Type"], "modes": p["Cache"]["Modes"]})),
+        ("cache", HclBlock({"type": p["Cache"]["Type"], "modes": p["Cache"]["Modes"]})),
         (
             "logs_config",
-            Block(
+            HclBlock(
                 {},
-                [("cloudwatch_logs", Block({"status": logs["Status"], "group_name": logs["GroupName"]}))],
+                [("cloudwatch_logs", HclBlock({"status": logs["Status"], "group_name": logs["GroupName"]}))],
             ),
         ),
     ]
-    yield "aws_codebuild_project", Block(arguments, blocks)
+    yield "aws_codebuild_project", HclBlock(arguments, blocks)
     yield "aws_codebuild_webhook", _webhook(resource)
 
 
-def _webhook(resource: Resource) -> Block:
+def _webhook(resource: Resource) -> HclBlock:
     triggers = resource.properties["Triggers"]
     groups = [
         (
             "filter_group",
-            Block({}, [("filter", Block({"type": f["Type"], "pattern": f["Pattern"]})) for f in group]),
+            HclBlock({}, [("filter", HclBlock({"type": f["Type"], "pattern": f["Pattern"]})) for f in group]),
         )
         for group in triggers.then["FilterGroups"]
     ]
@@ -250,14 +252,14 @@ def _webhook(resource: Resource) -> Block:
         "count": Raw(f"local.{_label(triggers.condition)} ? 1 : 0"),
         "project_name": _reference(resource.name, "name"),
     }
-    return Block(arguments, groups)
+    return HclBlock(arguments, groups)
 
 
-def _access_entry(resource: Resource) -> Iterator[tuple[str, Block]]:
+def _access_entry(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     yield (
         "aws_eks_access_entry",
-        Block(
+        HclBlock(
             {
                 "cluster_name": p["ClusterName"],
                 "principal_arn": p["PrincipalArn"],
@@ -268,7 +270,7 @@ def _access_entry(resource: Resource) -> Iterator[tuple[str, Block]]:
     )
 
 
-_MAKERS: Mapping[str, Callable[[Resource], Iterator[tuple[str, Block]]]] = {
+_MAKERS: Mapping[str, Callable[[Resource], Iterator[tuple[str, HclBlock]]]] = {
     "AWS::ECR::Repository": _repository,
     "AWS::S3::Bucket": _bucket,
     "AWS::S3::BucketPolicy": _bucket_policy,
@@ -345,8 +347,8 @@ def _variable(choice: Choice) -> str:
     blocks = []
     if check:
         message = f"{_flag(choice)}: {choice.help}."
-        blocks.append(("validation", Block({"condition": Raw(check), "error_message": message})))
-    return _WRITER.block(f'variable "{_flag(choice)}"', Block(arguments, blocks), 0)
+        blocks.append(("validation", HclBlock({"condition": Raw(check), "error_message": message})))
+    return _WRITER.block(f'variable "{_flag(choice)}"', HclBlock(arguments, blocks), 0)
 
 
 def _regex(pattern: str) -> str:
@@ -363,7 +365,7 @@ def _locals() -> str:
         found[_label(name)] = Raw(
             " && ".join(_given(next(c for c in CHOICES if c.name == n)) for n in needed)
         )
-    return _WRITER.block("locals", Block(found), 0)
+    return _WRITER.block("locals", HclBlock(found), 0)
 
 
 def _given(choice: Choice) -> str:
@@ -384,6 +386,6 @@ def _outputs() -> str:
         ),
     }
     return "\n".join(
-        _WRITER.block(f'output "{name}"', Block({"description": why, "value": Raw(value)}), 0)
+        _WRITER.block(f'output "{name}"', HclBlock({"description": why, "value": Raw(value)}), 0)
         for name, (why, value) in outputs.items()
     )

@@ -13,7 +13,7 @@ from trainyard.jobs.pod_share import pod_resources
 from trainyard.jobs.programs import own_command
 from trainyard.jobs.programs.trainyard_trainer import settled_config, trainer_program, workspace_of
 from trainyard.plan.environment.network_environment import network_environment
-from trainyard.plan.environment.surroundings import Surroundings, instance_called
+from trainyard.plan.environment.surroundings import VariableScope, instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
 _DEFAULT_KEY = "token"
@@ -115,7 +115,7 @@ def _program(config: Config, request: JobRequest, processes: int) -> Program:
 
 
 def _environment(config: Config, request: JobRequest, resources: PodResources, label: str) -> dict[str, str]:
-    place = Surroundings(
+    place = VariableScope(
         instance=instance_called(label),
         nodes=request.nodes,
         efa=resources.efa,

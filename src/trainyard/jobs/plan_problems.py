@@ -13,8 +13,8 @@ from trainyard.jobs.programs import own_command
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import gpu_of
 from trainyard.plan.environment.environment_lint import looks_secret
-from trainyard.plan.environment.surroundings import Surroundings, instance_called
-from trainyard.plan.environment.variable_rules import Severity, judge_variable
+from trainyard.plan.environment.surroundings import VariableScope, instance_called
+from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 from trainyard.plan.instances import find_instance
 from trainyard.plan.node_room import NodeRoom
 from trainyard.plan.training_plan import plan_training
@@ -48,7 +48,7 @@ def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRo
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
     """Variables of the user that operators set, or that break a run in this place."""
-    place = Surroundings(
+    place = VariableScope(
         instance=instance_called(plan.instance_type),
         nodes=plan.nodes,
         efa=plan.resources.efa,
@@ -57,7 +57,7 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
     )
     for name, value in request.environment.items():
         said = judge_variable(name, value, place)
-        if said is not None and said.severity is Severity.ERROR:
+        if said is not None and said.severity is LintSeverity.ERROR:
             yield f"--env {name}: {said.reason}; {said.remedy}"
         if _RESERVED.fullmatch(name):
             yield f"--env {name}: set by the operator of the job"

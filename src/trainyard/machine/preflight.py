@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.config.parameters import count_parameters
+from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 """The first and the last minor release for which the lock is resolved."""
-TRAINING_BYTES_PER_PARAMETER = 16
-"""Float32 weight, gradient and AdamW's two moments."""
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""The same without the gradient."""
+_FLOAT = 4
+"""Bytes of a float32 weight, and of its gradient."""
 _MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA major release -> oldest driver branch that runs every minor release of it.
 
@@ -67,7 +66,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Room:
+class ExpectedWrites:
     """Data that will be written in addition to the run's own checkpoints."""
 
     what: str
@@ -108,14 +107,14 @@ class MachineFacts:
     """The folder of the Python environment."""
     disk_file_system: int = 0
     """The number of the file system that the run's folder is on."""
-    rooms: tuple[Room, ...] = ()
+    rooms: tuple[ExpectedWrites, ...] = ()
     """Other data that will be written, such as the copy in a store that is a folder."""
     memory: Memory | None = None
     """None when it is not known or does not matter."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class PreflightFinding:
     """The result of one check."""
 
     check: str
@@ -125,7 +124,7 @@ class Finding:
     """The fix; None when there is nothing to do."""
 
 
-def judge(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
+def judge(config: Config, facts: MachineFacts) -> tuple[PreflightFinding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (
         _python(facts),
@@ -139,7 +138,7 @@ def judge(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
     )
 
 
-def worst(findings: tuple[Finding, ...]) -> PreflightVerdict:
+def worst(findings: tuple[PreflightFinding, ...]) -> PreflightVerdict:
     """The worst verdict of all findings: failed, then degraded, then ok."""
     verdicts = {finding.verdict for finding in findings}
     return next(
@@ -149,21 +148,19 @@ def worst(findings: tuple[Finding, ...]) -> PreflightVerdict:
 
 
 def gpu_bytes_needed(config: Config) -> int:
-    """The least GPU memory that a step takes: 16 bytes per parameter, and the logits with their gradient.
+    """The least GPU memory that a step takes: weights, gradients, optimizer state, logits and their gradient.
 
     Activations are left out, because their size depends on the kernels.
     """
+    gradients = _FLOAT * count_parameters(config.model.architecture).total
     logits = config.training.batch_size * config.data.sequence_length * config.model.architecture.vocab_size
     number = 2 if config.model.dtype == "bfloat16" else 4
-    return (
-        TRAINING_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total + 2 * number * logits
-    )
+    return _checkpoint_bytes(config) + gradients + 2 * number * logits
 
 
 def disk_bytes_needed(config: Config, data_bytes: int) -> int:
     """Disk space for the kept checkpoints, the one being written, and the prepared data."""
-    checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
-    return _checkpoints_held(config) * checkpoint + data_bytes
+    return _checkpoints_held(config) * _checkpoint_bytes(config) + data_bytes
 
 
 def store_bytes_needed(config: Config) -> int:
@@ -172,7 +169,13 @@ def store_bytes_needed(config: Config) -> int:
     saves = -(-steps // saving.save_steps) if steps else 1
     permanent = steps // saving.keep_every if saving.keep_every and steps else 0
     kept = min(saves, saving.keep_last + permanent)
-    return kept * CHECKPOINT_BYTES_PER_PARAMETER * count_parameters(config.model.architecture).total
+    return kept * _checkpoint_bytes(config)
+
+
+def _checkpoint_bytes(config: Config) -> int:
+    """Float32 weights and the optimizer's state."""
+    each = _FLOAT + optimizer_bytes(config.training.optimizer)
+    return each * count_parameters(config.model.architecture).total
 
 
 def _checkpoints_held(config: Config) -> int:
@@ -182,12 +185,12 @@ def _checkpoints_held(config: Config) -> int:
     return saving.keep_last + 1 + permanent
 
 
-def _python(facts: MachineFacts) -> Finding:
+def _python(facts: MachineFacts) -> PreflightFinding:
     first, last = SUPPORTED_PYTHON
     if first <= _numbers(facts.python)[:2] <= last:
-        return Finding("python", PreflightVerdict.OK, f"Python {facts.python}")
+        return PreflightFinding("python", PreflightVerdict.OK, f"Python {facts.python}")
     wanted = f"{first[0]}.{first[1]} to {last[0]}.{last[1]}"
-    return Finding(
+    return PreflightFinding(
         "python",
         PreflightVerdict.FAILED,
         f"Python {facts.python}, but the lock is resolved for {wanted}",
@@ -195,12 +198,12 @@ def _python(facts: MachineFacts) -> Finding:
     )
 
 
-def _packages(facts: MachineFacts) -> Finding:
+def _packages(facts: MachineFacts) -> PreflightFinding:
     if not facts.lock_differences:
-        return Finding("packages", PreflightVerdict.OK, "every package is the one of the lock")
+        return PreflightFinding("packages", PreflightVerdict.OK, "every package is the one of the lock")
     shown = ", ".join(facts.lock_differences[:5])
     more = len(facts.lock_differences) - 5
-    return Finding(
+    return PreflightFinding(
         "packages",
         PreflightVerdict.FAILED,
         f"the packages differ from requirements-training.txt: {shown}"
@@ -209,24 +212,24 @@ def _packages(facts: MachineFacts) -> Finding:
     )
 
 
-def _torch(facts: MachineFacts) -> Finding:
+def _torch(facts: MachineFacts) -> PreflightFinding:
     if facts.torch is None:
-        return Finding(
+        return PreflightFinding(
             "torch",
             PreflightVerdict.FAILED,
             "torch cannot be imported",
             "install the lock again: make install",
         )
     built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "for the CPU"
-    return Finding("torch", PreflightVerdict.OK, f"torch {facts.torch}, built {built}")
+    return PreflightFinding("torch", PreflightVerdict.OK, f"torch {facts.torch}, built {built}")
 
 
-def _compiler(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
     if not config.compute.compile:
         return
     on_gpu = config.model.device != "cpu" and bool(facts.torch_gpu_bytes)
     if " " in facts.environment and not on_gpu:  # torch 2.13 links with -L and the folder, unquoted
-        yield Finding(
+        yield PreflightFinding(
             "compiler",
             PreflightVerdict.FAILED,
             f"compute.compile is on, and torch cannot compile for a CPU from a folder with a space: "
@@ -235,9 +238,9 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[Finding]:
         )
         return
     if not facts.missing_for_compiling:
-        yield Finding("compiler", PreflightVerdict.OK, "torch.compile finds what it needs")
+        yield PreflightFinding("compiler", PreflightVerdict.OK, "torch.compile finds what it needs")
         return
-    yield Finding(
+    yield PreflightFinding(
         "compiler",
         PreflightVerdict.FAILED,
         f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
@@ -245,19 +248,19 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[Finding]:
     )
 
 
-def _gpu(device: str, facts: MachineFacts) -> Iterator[Finding]:
+def _gpu(device: str, facts: MachineFacts) -> Iterator[PreflightFinding]:
     if device == "cpu":
-        yield Finding("gpu", PreflightVerdict.OK, "not asked for (model.device is cpu)")
+        yield PreflightFinding("gpu", PreflightVerdict.OK, "not asked for (model.device is cpu)")
         return
     problem = _gpu_problem(device, facts)
     if problem is None:
-        yield Finding(
+        yield PreflightFinding(
             "gpu", PreflightVerdict.OK, gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU"
         )
         return
     found, fix = problem
     # With `auto` the run can train on the CPU, slower than its owner expects: report that, do not refuse it.
-    yield Finding(
+    yield PreflightFinding(
         "gpu", PreflightVerdict.DEGRADED if device == "auto" else PreflightVerdict.FAILED, found, fix
     )
 
@@ -309,17 +312,17 @@ def _torch_problem(device: str, facts: MachineFacts) -> tuple[str, str] | None:
     )
 
 
-def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
     index = _device_index(config.model.device)
     if config.model.device == "cpu" or index >= len(facts.torch_gpu_bytes):
         return
     has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
     if has >= needs:
-        yield Finding(
+        yield PreflightFinding(
             "gpu memory", PreflightVerdict.OK, f"{gigabytes(has)}, at least {gigabytes(needs)} needed"
         )
         return
-    yield Finding(
+    yield PreflightFinding(
         "gpu memory",
         PreflightVerdict.FAILED,
         f"{gigabytes(has)}, but {config.model.name} needs at least {gigabytes(needs)} "
@@ -330,24 +333,26 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[Finding]:
     )
 
 
-def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
+def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]:
     if memory is None:
         return
     has, needs = gigabytes(memory.available), gigabytes(memory.needed)
     if memory.needed + memory.reserve <= memory.available:
-        yield Finding("memory", PreflightVerdict.OK, f"{has} of main memory available, {needs} needed")
+        yield PreflightFinding(
+            "memory", PreflightVerdict.OK, f"{has} of main memory available, {needs} needed"
+        )
         return
     of = f"{config.model.name}, batch {config.training.batch_size:,}"
     if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
         has_in_all = f"{has} of main memory available ({gigabytes(memory.total)} in all)"
         found = f"{has_in_all}, but {needs} are needed ({of})"
-        yield Finding("memory", PreflightVerdict.FAILED, found, _memory_fix(config, memory))
+        yield PreflightFinding("memory", PreflightVerdict.FAILED, found, _memory_fix(config, memory))
         return
     found = (
         f"{has} of main memory available; {needs} are needed for tensors, and about "
         f"{gigabytes(memory.reserve)} beside them ({of})"
     )
-    yield Finding(
+    yield PreflightFinding(
         "memory", PreflightVerdict.DEGRADED, found, f"if the run is killed: {_memory_fix(config, memory)}"
     )
 
@@ -367,11 +372,11 @@ def _memory_fix(config: Config, memory: Memory) -> str:
     )
 
 
-def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+def _disks(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
     """One finding per file system: all data that will be written to it is added up."""
     count = _checkpoints_held(config)
     own = disk_bytes_needed(config, facts.data_bytes)
-    run = Room(
+    run = ExpectedWrites(
         f"{count} checkpoints{' and the data' if facts.data_bytes else ''}",
         facts.disk,
         own,
@@ -382,12 +387,14 @@ def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
         yield _disk(tuple(room for room in (run, *facts.rooms) if room.file_system == number))
 
 
-def _disk(rooms: tuple[Room, ...]) -> Finding:
+def _disk(rooms: tuple[ExpectedWrites, ...]) -> PreflightFinding:
     free, needs = rooms[0].free, sum(room.needed for room in rooms)
     if free >= needs:
-        return Finding("disk", PreflightVerdict.OK, f"{gigabytes(free)} free, {gigabytes(needs)} needed")
+        return PreflightFinding(
+            "disk", PreflightVerdict.OK, f"{gigabytes(free)} free, {gigabytes(needs)} needed"
+        )
     parts = "; ".join(f"{room.what} in {room.path}: {gigabytes(room.needed)}" for room in rooms[1:])
-    return Finding(
+    return PreflightFinding(
         "disk",
         PreflightVerdict.FAILED,
         f"{gigabytes(free)} free at {rooms[0].path}, but {gigabytes(needs)} are needed "

@@ -4,7 +4,7 @@
 """
 
 from trainyard.config.schema import Config
-from trainyard.machine.preflight import Finding, MachineFacts, PreflightVerdict, gigabytes, gpu_names
+from trainyard.machine.preflight import MachineFacts, PreflightFinding, PreflightVerdict, gigabytes, gpu_names
 
 
 def summary(config: Config, facts: MachineFacts) -> str:
@@ -14,7 +14,7 @@ def summary(config: Config, facts: MachineFacts) -> str:
     return f"Python {facts.python}, {torch}, {gpus}, {free} free"
 
 
-def refusal(findings: tuple[Finding, ...]) -> str:
+def refusal(findings: tuple[PreflightFinding, ...]) -> str:
     """Every failed check with its fix, and that nothing was started."""
     failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
     lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
@@ -22,13 +22,13 @@ def refusal(findings: tuple[Finding, ...]) -> str:
     return "\n".join([*lines, f"{count} failed. Nothing was started."])
 
 
-def refusal_line(findings: tuple[Finding, ...]) -> str:
+def refusal_line(findings: tuple[PreflightFinding, ...]) -> str:
     """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
     failed = (f"{f.check}: {f.found}" for f in findings if f.verdict == PreflightVerdict.FAILED)
     return " ".join("; ".join(failed).split())
 
 
-def refusal_markdown(findings: tuple[Finding, ...]) -> str:
+def refusal_markdown(findings: tuple[PreflightFinding, ...]) -> str:
     """The refusal as a job summary."""
     failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
     rows = [f"| {f.check} | {_cell(f.found)} | {_cell(f.fix or '')} |" for f in failed]

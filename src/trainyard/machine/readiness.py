@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.machine.preflight import Finding, PreflightVerdict
+from trainyard.machine.preflight import PreflightFinding, PreflightVerdict
 
 _ROOM = 52
 """The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
@@ -47,7 +47,7 @@ class Answers:
     role_is_assumed: bool = True
 
 
-def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
+def judge_readiness(answers: Answers) -> tuple[PreflightFinding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers))
 
@@ -78,11 +78,11 @@ def number_text(answers: Answers) -> str:
     return f"run {answers.number} is {whose}"
 
 
-def _role(answers: Answers) -> Iterator[Finding]:
+def _role(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.role and answers.role_is_assumed:
-        yield Finding("role", PreflightVerdict.OK, f"{answers.role} can be assumed")
+        yield PreflightFinding("role", PreflightVerdict.OK, f"{answers.role} can be assumed")
     elif answers.role:
-        yield Finding(
+        yield PreflightFinding(
             "role",
             PreflightVerdict.FAILED,
             f"{answers.role} could not be assumed with GitHub's OIDC token; the step before says why",
@@ -91,7 +91,7 @@ def _role(answers: Answers) -> Iterator[Finding]:
         )
 
 
-def _store(answers: Answers) -> Iterator[Finding]:
+def _store(answers: Answers) -> Iterator[PreflightFinding]:
     if not answers.asked:
         return
     fix = f"mend that, and ask again in seconds: {answers.again} {shlex.quote(answers.url)}"
@@ -101,20 +101,22 @@ def _store(answers: Answers) -> Iterator[Finding]:
         another = f"{answers.again} file:///FOLDER"
         fix = f"name a folder that this user may write and that has room, and ask it in seconds: {another}"
     for problem in answers.problems:
-        yield Finding("store", PreflightVerdict.FAILED, problem, fix)
+        yield PreflightFinding("store", PreflightVerdict.FAILED, problem, fix)
     if not answers.problems:
         can = "can be written to" if answers.written else "can be read; nothing was written"
-        yield Finding("store", PreflightVerdict.OK, "; ".join((f"{answers.url} {can}", *answers.notes)))
+        yield PreflightFinding(
+            "store", PreflightVerdict.OK, "; ".join((f"{answers.url} {can}", *answers.notes))
+        )
 
 
-def _number(answers: Answers) -> Iterator[Finding]:
+def _number(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.number is None:
         return
     if answers.owner in (None, answers.run_id):
-        yield Finding("run number", PreflightVerdict.OK, number_text(answers))
+        yield PreflightFinding("run number", PreflightVerdict.OK, number_text(answers))
         return
     owner = answers.owner or "(unreadable record)"
-    yield Finding(
+    yield PreflightFinding(
         "run number",
         PreflightVerdict.FAILED,
         f"{answers.number} in {answers.url} belongs to run {owner}; this is run {answers.run_id}",
@@ -123,10 +125,10 @@ def _number(answers: Answers) -> Iterator[Finding]:
     )
 
 
-def _signing(answers: Answers) -> Iterator[Finding]:
+def _signing(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.signing_problem:
         verdict = PreflightVerdict.DEGRADED if answers.signing_is_away else PreflightVerdict.FAILED
         fix = "the manifest is signed when the run is stored: see docs/runbooks/signing.md"
-        yield Finding("signing", verdict, answers.signing_problem, fix)
+        yield PreflightFinding("signing", verdict, answers.signing_problem, fix)
     elif answers.signing:
-        yield Finding("signing", PreflightVerdict.OK, answers.signing)
+        yield PreflightFinding("signing", PreflightVerdict.OK, answers.signing)

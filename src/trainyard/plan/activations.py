@@ -7,7 +7,7 @@ recomputes cheap element-wise results. `benchmarks/memory_fit.py` compares the s
 
 from dataclasses import dataclass
 
-from trainyard.plan.workload import Recomputation, Workload
+from trainyard.plan.workload import Recomputation, TrainingWorkload
 
 _FLOAT = 4
 """Bytes of float32: the residual stream under autocast, and roots and sums always."""
@@ -29,7 +29,7 @@ class Widths:
     heads: int
 
     @classmethod
-    def of(cls, work: Workload) -> "Widths":
+    def of(cls, work: TrainingWorkload) -> "Widths":
         """Return the widths on one device; tensor parallelism divides heads and inner width."""
         shape, cut = work.architecture, work.layout.tensor
         head = shape.hidden_size // shape.num_attention_heads
@@ -42,7 +42,7 @@ class Widths:
         )
 
 
-def attention_kept(work: Workload) -> int:
+def attention_kept(work: TrainingWorkload) -> int:
     """Bytes per token that attention of one block keeps: norm, input of the projections, q, k, v, o."""
     width, wide = Widths.of(work), work.compute_bytes
     if scores_are_kept(work):
@@ -55,12 +55,12 @@ def attention_kept(work: Workload) -> int:
     return norm_kept(work) + _inputs_kept(work, projections=3) + mixing
 
 
-def _own_mask(work: Workload) -> int:
+def _own_mask(work: TrainingWorkload) -> int:
     """Bytes per token of the mask; each block makes its own unless the model is compiled."""
     return work.sequence_length * work.compute_bytes if work.separate and not work.compiled else 0
 
 
-def shared_kept(work: Workload) -> int:
+def shared_kept(work: TrainingWorkload) -> int:
     """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask."""
     if not work.separate or (work.compiled and scores_are_kept(work)):
         return 0
@@ -72,14 +72,14 @@ def shared_kept(work: Workload) -> int:
     return turns + (work.sequence_length if again else 0)
 
 
-def feed_forward_kept(work: Workload) -> int:
+def feed_forward_kept(work: TrainingWorkload) -> int:
     """Bytes per token that SwiGLU of one block keeps: norm, gate, activated gate, up, product."""
     inner = 3 if work.compiled else 4
     width = Widths.of(work)
     return norm_kept(work) + _inputs_kept(work, projections=2) + inner * width.inner * work.compute_bytes
 
 
-def norm_kept(work: Workload) -> int:
+def norm_kept(work: TrainingWorkload) -> int:
     """Bytes per token that an RMSNorm keeps: input and root; as separate operations also the quotient."""
     width = work.architecture.hidden_size
     if work.compiled or work.on_gpu:
@@ -87,14 +87,14 @@ def norm_kept(work: Workload) -> int:
     return 2 * width * _FLOAT + _FLOAT
 
 
-def _inputs_kept(work: Workload, *, projections: int) -> int:
+def _inputs_kept(work: TrainingWorkload, *, projections: int) -> int:
     """Bytes per token of the projections' input; under eager autocast each projection keeps its own cast."""
     autocast = work.bfloat16 and not work.layout.sharded
     copies = projections if autocast and not work.compiled else 1
     return copies * work.architecture.hidden_size * work.compute_bytes
 
 
-def block_kept(work: Workload) -> int:
+def block_kept(work: TrainingWorkload) -> int:
     """Bytes per token that one block keeps from its forward to its backward pass."""
     if work.recomputation is Recomputation.NONE:
         return block_needed(work)
@@ -106,17 +106,17 @@ def block_kept(work: Workload) -> int:
     return kept
 
 
-def block_needed(work: Workload) -> int:
+def block_needed(work: TrainingWorkload) -> int:
     """Bytes per token that the backward pass of one block needs, kept or recomputed."""
     return attention_kept(work) + feed_forward_kept(work)
 
 
-def final_norm_kept(work: Workload) -> int:
+def final_norm_kept(work: TrainingWorkload) -> int:
     """Bytes per token kept between the last block and the logits."""
     return norm_kept(work) + _inputs_kept(work, projections=1)
 
 
-def scores_are_kept(work: Workload) -> bool:
+def scores_are_kept(work: TrainingWorkload) -> bool:
     """Whether attention runs without a fused kernel, so that scores of all pairs of tokens exist.
 
     On a CPU, compiled attention of short sequences is written out. On a GPU, flash attention does not support

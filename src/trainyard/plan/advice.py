@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from trainyard.plan.device import Device, gpu_of
 from trainyard.plan.instances import CATALOGUE, InstanceType
 from trainyard.plan.memory import highest_memory_peak, host_bytes
-from trainyard.plan.workload import Layout, Recomputation, Workload
+from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload
 
 _MOST_NODES = 64
 
@@ -46,7 +46,7 @@ class Machines:
         return self.devices * self.nodes
 
 
-def changes_that_fit(work: Workload, here: Machines) -> tuple[Change, ...]:
+def changes_that_fit(work: TrainingWorkload, here: Machines) -> tuple[Change, ...]:
     """Return changes that fit: on these machines, on more of them, on a cheaper type, or on another type.
 
     The second and third are tried only if nothing fits on these machines. Empty when nothing helps.
@@ -61,7 +61,7 @@ def changes_that_fit(work: Workload, here: Machines) -> tuple[Change, ...]:
     return tuple(ways)
 
 
-def fits(work: Workload, device: Device) -> bool:
+def fits(work: TrainingWorkload, device: Device) -> bool:
     """Whether `work` fits into device memory and, where it is known, main memory."""
     host = device.host_usable_bytes
     if host is not None and host_bytes(work) > host:
@@ -69,19 +69,19 @@ def fits(work: Workload, device: Device) -> bool:
     return highest_memory_peak(work).parts.total <= device.usable_bytes
 
 
-def _first_fit(work: Workload, machines: Machines) -> list[Workload]:
+def _first_fit(work: TrainingWorkload, machines: Machines) -> list[TrainingWorkload]:
     """Return the smallest change that fits on these machines, or an empty list."""
     changes = (c for c in _smallest_first(work, machines.processes) if fits(c, machines.device))
     return [changed] if (changed := next(changes, None)) else []
 
 
-def _as_it_is(work: Workload, instance: InstanceType) -> bool:
+def _as_it_is(work: TrainingWorkload, instance: InstanceType) -> bool:
     """Whether one machine of the type trains the configuration unchanged."""
     alike = work.layout == Layout() or work.layout.devices == instance.gpus
     return alike and fits(replace(work, on_gpu=True), gpu_of(instance))
 
 
-def _on_more_nodes(work: Workload, here: Machines) -> list[Change]:
+def _on_more_nodes(work: TrainingWorkload, here: Machines) -> list[Change]:
     nodes = 2 * here.nodes
     while here.device.on_gpu and nodes <= _MOST_NODES:
         found = _first_fit(work, replace(here, nodes=nodes))
@@ -91,7 +91,7 @@ def _on_more_nodes(work: Workload, here: Machines) -> list[Change]:
     return []
 
 
-def _cheapest_with_changes(work: Workload, *, below: InstanceType | None) -> list[Change]:
+def _cheapest_with_changes(work: TrainingWorkload, *, below: InstanceType | None) -> list[Change]:
     """Return the smallest change on the cheapest type where one helps, if it is cheaper than `below`."""
     on_gpu = replace(work, on_gpu=True)
     for instance in _by_price():
@@ -102,7 +102,9 @@ def _cheapest_with_changes(work: Workload, *, below: InstanceType | None) -> lis
     return []
 
 
-def _change(work: Workload, changed: Workload, instance: InstanceType | None = None) -> Change:
+def _change(
+    work: TrainingWorkload, changed: TrainingWorkload, instance: InstanceType | None = None
+) -> Change:
     peak = highest_memory_peak(changed).parts.total
     return Change(overrides_between(work, changed), instance, peak, changed.layout.devices)
 
@@ -112,7 +114,7 @@ def _by_price() -> list[InstanceType]:
     return [instance for _, _, instance in sorted(priced, key=lambda row: row[:2])]
 
 
-def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
+def _smallest_first(work: TrainingWorkload, processes: int) -> Iterator[TrainingWorkload]:
     """Yield changed workloads, smallest change first."""
     rounded, waited = replace(work, bfloat16=True), replace(work, staged=False)
     if waited != work:
@@ -127,7 +129,7 @@ def _smallest_first(work: Workload, processes: int) -> Iterator[Workload]:
                     yield from _split(changed)
 
 
-def _layouts(work: Workload, processes: int) -> Iterator[Workload]:
+def _layouts(work: TrainingWorkload, processes: int) -> Iterator[TrainingWorkload]:
     """Yield the layouts that `processes` allow: unchanged, sharded, then tensor parallel over 2, 4, 8."""
     laid = [_laid_out(work, processes), _sharded(work, processes)]
     laid += [_cut(work, processes, parts) for parts in (2, 4, 8) if parts > work.layout.tensor]
@@ -139,7 +141,7 @@ def _stronger(mode: Recomputation) -> list[Recomputation]:
     return modes[modes.index(mode) :]
 
 
-def _laid_out(work: Workload, processes: int) -> Workload | None:
+def _laid_out(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
     """Lay out `work` on `processes` by its own strategy."""
     layout = work.layout
     if layout == Layout() or layout.devices == processes:
@@ -160,14 +162,14 @@ def _copied(layout: Layout, processes: int) -> Layout:
     )
 
 
-def _sharded(work: Workload, processes: int) -> Workload | None:
+def _sharded(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
     """Shard `work` over all `processes`; None when it is sharded already or there is only one."""
     if processes == 1 or work.layout.sharded or work.layout.compressed:
         return None
     return _shared_out(work, Layout(shards=processes, sharded=True))
 
 
-def _cut(work: Workload, processes: int, parts: int) -> Workload | None:
+def _cut(work: TrainingWorkload, processes: int, parts: int) -> TrainingWorkload | None:
     """Shard `work` with tensor parallelism over `parts`; None when sizes do not divide."""
     shape = work.architecture
     sizes = (shape.num_attention_heads, shape.num_key_value_heads, shape.intermediate_size, shape.vocab_size)
@@ -179,7 +181,7 @@ def _cut(work: Workload, processes: int, parts: int) -> Workload | None:
     return None if rest else _shared_out(work, replace(layout, gradient_buckets=False))
 
 
-def _shared_out(work: Workload, layout: Layout) -> Workload | None:
+def _shared_out(work: TrainingWorkload, layout: Layout) -> TrainingWorkload | None:
     """Lay out `work` with the same number of sequences per step; None when they do not divide."""
     each, rest = divmod(work.batch_size * work.accumulation * work.layout.data, layout.data)
     if rest or not each:
@@ -188,7 +190,7 @@ def _shared_out(work: Workload, layout: Layout) -> Workload | None:
     return replace(work, layout=layout, batch_size=size, accumulation=each // size)
 
 
-def _split(work: Workload) -> Iterator[Workload]:
+def _split(work: TrainingWorkload) -> Iterator[TrainingWorkload]:
     """Yield the same global batch in more, smaller forward passes."""
     for size in range(work.batch_size // 2, 0, -1):
         if work.batch_size % size == 0:
@@ -196,7 +198,7 @@ def _split(work: Workload) -> Iterator[Workload]:
             yield replace(work, batch_size=size, accumulation=pieces)
 
 
-def overrides_between(work: Workload, changed: Workload) -> tuple[str, ...]:
+def overrides_between(work: TrainingWorkload, changed: TrainingWorkload) -> tuple[str, ...]:
     """Return the --set arguments that turn `work` into `changed`."""
     cut, again = changed.layout.tensor, changed.recomputation
     accumulation = "training.gradient_accumulation_steps"

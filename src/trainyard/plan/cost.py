@@ -6,7 +6,7 @@ from trainyard.config.schema import TrainingConfig
 from trainyard.plan.device import Device
 from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import InstanceType
-from trainyard.plan.workload import Workload
+from trainyard.plan.workload import TrainingWorkload
 
 _GPU_MFU_COMPILED, _GPU_MFU_EAGER, _CPU_MFU = 0.39, 0.33, 0.60
 """Llama 3.1 8B on 8 × H100 with and without torch.compile (torchtitan, benchmarks/llama3_h100_202412); small
@@ -33,7 +33,7 @@ class Estimate:
     """Price of all rented machines, including unused GPUs."""
 
 
-def default_mfu(work: Workload) -> float:
+def default_mfu(work: TrainingWorkload) -> float:
     """Return the assumed share of the peak for a kind of device."""
     if not work.on_gpu:
         return _CPU_MFU
@@ -62,7 +62,7 @@ class Rented:
 
 
 def estimate(
-    training: TrainingConfig, work: Workload, device: Device, *, rented: Rented, mfu: float
+    training: TrainingConfig, work: TrainingWorkload, device: Device, *, rented: Rented, mfu: float
 ) -> Estimate:
     """Estimate time and cost of the whole run on devices of this kind."""
     each, peak = flops_per_token(work.architecture, work.sequence_length), device.peak(bfloat16=work.bfloat16)

@@ -6,14 +6,15 @@ What the machine has is handed in; `machine.preflight` judges.
 from dataclasses import dataclass, replace
 
 from trainyard.config.parameters import count_parameters
+from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.device import cpu
 from trainyard.plan.memory import highest_memory_peak, host_bytes
-from trainyard.plan.workload import Workload, workload_of
+from trainyard.plan.workload import TrainingWorkload, workload_of
 
-_STATE_BYTES = 16
-"""Bytes per parameter: float32 weight, gradient and AdamW's two moments."""
+_WEIGHT_AND_GRADIENT_BYTES = 8
+"""Bytes per parameter: float32 weight and gradient."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> Main
         processes = gpus if config.compute.strategy != "single" else 1
         return MainMemoryNeed(processes * host_bytes(work), None)
     if config.recipe != "pretrain":
-        state = _STATE_BYTES * count_parameters(config.model.architecture).total
-        return MainMemoryNeed(state, None)
+        each = _WEIGHT_AND_GRADIENT_BYTES + optimizer_bytes(config.training.optimizer)
+        return MainMemoryNeed(each * count_parameters(config.model.architecture).total, None)
     work = _workload(config, on_gpu=False, processes=1)
     room = cpu(cores=1, memory_bytes=available_bytes).usable_bytes
     return MainMemoryNeed(highest_memory_peak(work).parts.total, largest_batch_size(work, room))
@@ -48,7 +49,7 @@ def reserve_bytes(available_bytes: int) -> int:
     return cpu(cores=1, memory_bytes=available_bytes).reserve_bytes
 
 
-def largest_batch_size(work: Workload, room: int) -> int:
+def largest_batch_size(work: TrainingWorkload, room: int) -> int:
     """Return the most sequences per forward pass that fit into `room` bytes, at most those of `work`.
 
     Gradients are counted as accumulated: a smaller batch is the same training with more accumulation.
@@ -64,7 +65,7 @@ def largest_batch_size(work: Workload, room: int) -> int:
     return fits
 
 
-def _workload(config: Config, *, on_gpu: bool, processes: int) -> Workload:
+def _workload(config: Config, *, on_gpu: bool, processes: int) -> TrainingWorkload:
     """Return the workload on `processes`, or on the fewest that `compute` allows."""
     try:
         return workload_of(config, on_gpu=on_gpu, processes=processes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from trainyard.config.parameters import count_parameters
 from trainyard.plan import activations
-from trainyard.plan.workload import Recomputation, Workload
+from trainyard.plan.workload import Recomputation, TrainingWorkload
 
 _FLOAT = 4
 LOSS_ROWS_BYTES = 1 << 21, 1 << 26
@@ -27,7 +27,7 @@ class MemoryParts:
     weights: int
     """Float32 parameters, and the rotary tables."""
     moments: int
-    """AdamW's two moments in float32, and PowerSGD's error feedback."""
+    """The optimizer's state, and PowerSGD's error feedback in float32."""
     gradients: int = 0
     """Float32 gradients; they appear as activations are freed."""
     copies: int = 0
@@ -54,7 +54,7 @@ class MemoryPeak:
     parts: MemoryParts
 
 
-def memory_peaks_of(work: Workload) -> tuple[MemoryPeak, ...]:
+def memory_peaks_of(work: TrainingWorkload) -> tuple[MemoryPeak, ...]:
     """Return every moment that can be the peak, in the order of the step."""
     blocks = work.architecture.num_layers
     return (
@@ -69,37 +69,39 @@ def memory_peaks_of(work: Workload) -> tuple[MemoryPeak, ...]:
     )
 
 
-def highest_memory_peak(work: Workload) -> MemoryPeak:
+def highest_memory_peak(work: TrainingWorkload) -> MemoryPeak:
     """Return the moment of the peak."""
     return max(memory_peaks_of(work), key=lambda moment: moment.parts.total)
 
 
-def _resident(work: Workload) -> dict[str, int]:
+def _resident(work: TrainingWorkload) -> dict[str, int]:
     """Memory that is held at every moment: weights, optimizer state, staged copy."""
     shape, parts = work.architecture, work.layout.parts
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
-    moments = (3 if work.layout.compressed else 2) * weights
+    moments = (work.optimizer_bytes + (_FLOAT if work.layout.compressed else 0)) * weights // _FLOAT
     return {"weights": weights + tables, "moments": moments, "staging": 0 if work.on_gpu else _staged(work)}
 
 
-def host_bytes(work: Workload) -> int:
+def host_bytes(work: TrainingWorkload) -> int:
     """Main memory that one GPU process uses: offloaded state and the staged copy."""
     if not work.on_gpu:
         return 0
-    state = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
-    return (4 * state if work.layout.offloaded else 0) + _staged(work)
+    weights = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
+    state = (2 * _FLOAT + work.optimizer_bytes) * weights // _FLOAT
+    return (state if work.layout.offloaded else 0) + _staged(work)
 
 
-def _staged(work: Workload) -> int:
+def _staged(work: TrainingWorkload) -> int:
     """Bytes of the staged copy of this process's state; replicas share the saving."""
     if not work.staged:
         return 0
     total, layout = _FLOAT * count_parameters(work.architecture).total, work.layout
-    return 3 * total // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
+    saved = (_FLOAT + work.optimizer_bytes) * total // _FLOAT
+    return saved // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
 
 
-def _at_loss(work: Workload) -> MemoryParts:
+def _at_loss(work: TrainingWorkload) -> MemoryParts:
     """Memory in the loss: all activations, logits, their gradient, and two float32 copies of one chunk."""
     count, shape = count_parameters(work.architecture), work.architecture
     kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
@@ -114,21 +116,21 @@ def _at_loss(work: Workload) -> MemoryParts:
     )
 
 
-def loss_backward(work: Workload) -> int:
+def loss_backward(work: TrainingWorkload) -> int:
     """Bytes that the backward pass of the loss adds to those of the forward pass."""
     return _logits(work) + _rows_of_logits(work)
 
 
-def _logits(work: Workload) -> int:
+def _logits(work: TrainingWorkload) -> int:
     return work.tokens * work.architecture.vocab_size * work.compute_bytes
 
 
-def _rows_of_logits(work: Workload) -> int:
+def _rows_of_logits(work: TrainingWorkload) -> int:
     row = _FLOAT * work.architecture.vocab_size
     return 2 * row * min(work.tokens, max(1, LOSS_ROWS_BYTES[work.on_gpu] // row))
 
 
-def _at_final_norm(work: Workload) -> MemoryParts:
+def _at_final_norm(work: TrainingWorkload) -> MemoryParts:
     count, shape = count_parameters(work.architecture), work.architecture
     floats = 3 if work.compiled or work.on_gpu else 5
     return MemoryParts(
@@ -145,7 +147,7 @@ def _at_final_norm(work: Workload) -> MemoryParts:
     )
 
 
-def _at_feed_forward(work: Workload, *, left: int) -> MemoryParts:
+def _at_feed_forward(work: TrainingWorkload, *, left: int) -> MemoryParts:
     """Memory in SwiGLU's backward pass with `left` blocks to go: gradients of residual and inner width."""
     count, shape = count_parameters(work.architecture), work.architecture
     done = count.head + (shape.num_layers - left) * count.block
@@ -161,7 +163,7 @@ def _at_feed_forward(work: Workload, *, left: int) -> MemoryParts:
     )
 
 
-def _at_attention(work: Workload, *, left: int) -> MemoryParts:
+def _at_attention(work: TrainingWorkload, *, left: int) -> MemoryParts:
     """Memory in attention's backward pass with `left` blocks to go: gradients of q, k, v and any scores."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
@@ -180,7 +182,7 @@ def _at_attention(work: Workload, *, left: int) -> MemoryParts:
     )
 
 
-def _at_end(work: Workload) -> MemoryParts:
+def _at_end(work: TrainingWorkload) -> MemoryParts:
     count, shape = count_parameters(work.architecture), work.architecture
     # The embedding's gradient is dense; a tied one is added to the gradient of the output layer.
     tied = _FLOAT * count.embedding // work.layout.parts if shape.tie_word_embeddings else 0
@@ -197,12 +199,12 @@ def _at_end(work: Workload) -> MemoryParts:
     )
 
 
-def _at_optimizer(work: Workload) -> MemoryParts:
+def _at_optimizer(work: TrainingWorkload) -> MemoryParts:
     workspace = _CUBLAS_WORKSPACE if work.on_gpu else 0
     return MemoryParts(**_resident(work), gradients=_all_gradients(work), workspace=workspace)
 
 
-def _all_gradients(work: Workload) -> int:
+def _all_gradients(work: TrainingWorkload) -> int:
     return (
         0
         if work.layout.offloaded
@@ -210,54 +212,54 @@ def _all_gradients(work: Workload) -> int:
     )
 
 
-def _gradients(work: Workload, *, so_far: int) -> int:
+def _gradients(work: TrainingWorkload, *, so_far: int) -> int:
     """Bytes of gradients when the last accumulated pass has computed those of `so_far` parameters."""
     if work.layout.offloaded:
         return 0
     return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.parts
 
 
-def _gradients_stay(work: Workload) -> bool:
+def _gradients_stay(work: TrainingWorkload) -> bool:
     """Whether gradients exist before the last forward pass: those of earlier passes, or DDP's buckets."""
     return work.accumulation > 1 or work.layout.gradient_buckets
 
 
-def _kept_in(work: Workload, blocks: int) -> int:
+def _kept_in(work: TrainingWorkload, blocks: int) -> int:
     """Bytes per token that `blocks` blocks keep, with what they share."""
     return blocks * activations.block_kept(work) + activations.shared_kept(work)
 
 
-def _computed_again(work: Workload) -> int:
+def _computed_again(work: TrainingWorkload) -> int:
     return activations.block_needed(work) - activations.block_kept(work)
 
 
-def _copied_blocks(work: Workload, *, left: int | None = None) -> int:
+def _copied_blocks(work: TrainingWorkload, *, left: int | None = None) -> int:
     """Number of blocks with bfloat16 copies while `left` are to go; with recomputation one."""
     if work.recomputation is Recomputation.NONE:
         return work.architecture.num_layers if left is None else left
     return 0 if left is None else 1
 
 
-def _copies(work: Workload, parameters: int) -> int:
+def _copies(work: TrainingWorkload, parameters: int) -> int:
     """Bytes of bfloat16 copies; FSDP casts weights when it gathers them (`_gathered_block`)."""
     return work.compute_bytes * parameters if work.bfloat16 and not work.layout.sharded else 0
 
 
-def _lasting_workspace(work: Workload) -> int:
+def _lasting_workspace(work: TrainingWorkload) -> int:
     return _gathered_tables(work) + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
 
 
-def _gathered_tables(work: Workload) -> int:
+def _gathered_tables(work: TrainingWorkload) -> int:
     """Bytes of embedding and output gathered by FSDP, held until the end of the backward pass."""
     return work.compute_bytes * _tables(work) if work.layout.sharded else 0
 
 
-def _tables(work: Workload) -> int:
+def _tables(work: TrainingWorkload) -> int:
     count = count_parameters(work.architecture)
     return (count.embedding + count.output) // work.layout.tensor + work.architecture.hidden_size
 
 
-def _gathered_block(work: Workload, computed: int) -> int:
+def _gathered_block(work: TrainingWorkload, computed: int) -> int:
     """Bytes of two gathered blocks, one prefetched, the gradients of `computed` parameters of one, and the
     reduce-scatter buffer of another."""
     if not work.layout.sharded:
@@ -266,6 +268,6 @@ def _gathered_block(work: Workload, computed: int) -> int:
     return (work.compute_bytes * (2 * block + computed) + _FLOAT * block) // work.layout.tensor
 
 
-def _table_gradients(work: Workload) -> int:
+def _table_gradients(work: TrainingWorkload) -> int:
     """Bytes of the unsharded gradients of embedding and output, and their reduce-scatter buffer."""
     return (work.compute_bytes + _FLOAT) * _tables(work) if work.layout.sharded else 0

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.config.registries import store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.target import PLACES, Machine, Target, machine_for
@@ -29,7 +30,6 @@ LATEST_MINUTES = 470
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNASKED = ("push", "schedule")
 """Events that start a run without anybody asking for training."""
-_STORE = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?|file:///.+")
 _STORE_EXAMPLE = "s3://BUCKET/PREFIX"
 
 
@@ -178,10 +178,8 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
 
 
 def _store(text: str) -> str:
-    if text and not _STORE.fullmatch(text):
-        raise ConfigError(
-            f"TRAINYARD_STORE: {text!r} is not a store; write {_STORE_EXAMPLE} or file:///FOLDER"
-        )
+    if text and (not re.fullmatch(store_pattern(), text) or text.endswith(":///")):
+        raise ConfigError(f"TRAINYARD_STORE: {text!r} is not a store; write {store_examples()}")
     return text.rstrip("/")
 
 

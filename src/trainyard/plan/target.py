@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import parse_json
+from trainyard.run.untrusted_files import parse_json
 
 GPU_SMALL = "gpu_small"
 GPU_SMALL_HARDWARE = "g5.xlarge"

@@ -17,7 +17,7 @@ from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.instances import PRICES_AS_OF
 from trainyard.plan.memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
-from trainyard.plan.workload import Workload, workload_of
+from trainyard.plan.workload import TrainingWorkload, workload_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrainingPlan:
     config: Config
     device: Device
     rented: Rented
-    work: Workload
+    work: TrainingWorkload
     estimate: Estimate
     advice: tuple[Change, ...]
     """Changes that make it fit; empty when it fits or when nothing helps."""
@@ -93,6 +93,7 @@ class TrainingPlan:
     def _run(self) -> dict[str, Any]:
         work = self.work
         return {
+            "optimizer": self.config.training.optimizer,
             "dtype": "bfloat16" if work.bfloat16 else "float32",
             "compiled": work.compiled,
             "strategy": self.config.compute.strategy,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.config.mesh import mesh_shape
+from trainyard.config.registries import DEFAULT_OPTIMIZER, optimizer_bytes
 from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
 
 
@@ -55,7 +56,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Workload:
+class TrainingWorkload:
     """Training step of one device."""
 
     architecture: ArchitectureConfig
@@ -72,6 +73,8 @@ class Workload:
     layout: Layout = Layout()
     separate: bool = False
     """Whether documents of a sample are separated, by a mask over all pairs of tokens."""
+    optimizer_bytes: int = optimizer_bytes(DEFAULT_OPTIMIZER)
+    """Bytes per parameter of the optimizer's state."""
     staged: bool = False
     """Whether checkpoints are staged in main memory and written in the background."""
 
@@ -96,12 +99,12 @@ class Workload:
         return self.tokens * self.accumulation * self.layout.data
 
 
-def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload:
+def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
     """Return the workload of `config` on each of `processes` devices.
 
     Raises ConfigError when they cannot be shared out as `compute` says.
     """
-    return Workload(
+    return TrainingWorkload(
         architecture=config.model.architecture,
         batch_size=config.training.batch_size,
         accumulation=config.training.gradient_accumulation_steps,
@@ -112,6 +115,7 @@ def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> Workload
         recomputation=Recomputation(config.compute.activation_checkpointing),
         layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
         separate=config.data.packing == "separate",
+        optimizer_bytes=optimizer_bytes(config.training.optimizer),
         staged=config.checkpointing.mode != "sync",
     )
 

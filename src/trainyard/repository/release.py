@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import CheckFailedError, ConfigError, VerificationError
-from trainyard.run.outside import read_named_text
+from trainyard.run.untrusted_files import read_named_text
 from trainyard.run.whole_files import sha256_of_file
 
 CHECKSUMS = "SHA256SUMS"

@@ -13,8 +13,8 @@ from trainyard.repository.runner_command import DRIVER_COMMAND
 from trainyard.repository.setup_step import (
     SecretChange,
     SetupChange,
+    SetupStep,
     SetupVerdict,
-    Step,
     Todo,
     named_repository,
     on_host,
@@ -51,25 +51,25 @@ class About:
         return f"repos/{self.name}"
 
 
-def repository(about: About) -> Step:
-    """The repository itself; `asking.refuse_unfit` has checked it before."""
+def repository(about: About) -> SetupStep:
+    """The repository itself; `repository_api.refuse_unfit` has checked it before."""
     kind = "private" if about.private else "public"
-    return Step("repository", SetupVerdict.OK, f"{kind}, no fork, not archived; you administer it")
+    return SetupStep("repository", SetupVerdict.OK, f"{kind}, no fork, not archived; you administer it")
 
 
-def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
+def actions(found: Json, selected: Json, about: About, *, role: bool) -> SetupStep:
     """Whether Actions are enabled, and the actions that the workflows use are allowed."""
     name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)
     if not found.get("enabled"):
         body = {"enabled": True, "allowed_actions": found.get("allowed_actions") or "all"}
         change = SetupChange("PUT", f"{about.base}/actions/permissions", body)
-        return Step(name, SetupVerdict.CHANGE, "Actions: off → on", (change,), overwrites=True)
+        return SetupStep(name, SetupVerdict.CHANGE, "Actions: off → on", (change,), overwrites=True)
     allowed = found.get("allowed_actions", "all")
     if allowed == "local_only":
         text = "only this owner's actions are allowed; the workflows need actions/*"
-        return Step(name, SetupVerdict.YOU, text, todo=settings)
+        return SetupStep(name, SetupVerdict.YOU, text, todo=settings)
     if allowed == "selected" and not selected.get("github_owned_allowed"):
-        return Step(
+        return SetupStep(
             name,
             SetupVerdict.YOU,
             "GitHub's own actions are not allowed; the workflows need them",
@@ -79,34 +79,34 @@ def actions(found: Json, selected: Json, about: About, *, role: bool) -> Step:
         "aws-actions/" in p for p in selected.get("patterns_allowed") or ()
     )
     if allowed == "selected" and role and not aws:
-        return Step(
+        return SetupStep(
             name, SetupVerdict.YOU, "aws-actions/configure-aws-credentials@* is not allowed", todo=settings
         )
-    return Step(name, SetupVerdict.OK, f"on, {allowed} actions allowed")
+    return SetupStep(name, SetupVerdict.OK, f"on, {allowed} actions allowed")
 
 
-def workflow(found: Json | None, about: About) -> Step:
+def workflow(found: Json | None, about: About) -> SetupStep:
     """Whether training_ci.yml is on the default branch and enabled."""
     name = "workflow"
     if found is None:
         push = Todo(HERE, f"git push origin {about.branch}")
-        return Step(name, SetupVerdict.YOU, f"{WORKFLOW} is not on {about.branch} yet", todo=(push,))
+        return SetupStep(name, SetupVerdict.YOU, f"{WORKFLOW} is not on {about.branch} yet", todo=(push,))
     state = str(found.get("state"))
     if state == "active":
-        return Step(name, SetupVerdict.OK, f"{WORKFLOW} is on {about.branch} and active")
+        return SetupStep(name, SetupVerdict.OK, f"{WORKFLOW} is on {about.branch} and active")
     change = SetupChange("PUT", f"{about.base}/actions/workflows/{WORKFLOW}/enable")
     text = f"{WORKFLOW}: {state} → active"
-    return Step(name, SetupVerdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
+    return SetupStep(name, SetupVerdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
 
 
-def fork_requests(found: Json, about: About) -> Step:
+def fork_requests(found: Json, about: About) -> SetupStep:
     """Whether, in a public repository, every pull request from outside waits for an approval."""
     policy = found.get("approval_policy")
     if policy == STRICTEST:
-        return Step("fork PRs", SetupVerdict.OK, "outside contributors wait for an approval, each time")
+        return SetupStep("fork PRs", SetupVerdict.OK, "outside contributors wait for an approval, each time")
     path = f"{about.base}/actions/permissions/fork-pr-contributor-approval"
     change = SetupChange("PUT", path, {"approval_policy": STRICTEST})
-    return Step(
+    return SetupStep(
         "fork PRs",
         SetupVerdict.CHANGE,
         f"approval of outside pull requests: {policy} → {STRICTEST}",
@@ -114,14 +114,16 @@ def fork_requests(found: Json, about: About) -> Step:
     )
 
 
-def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> Step:
+def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> SetupStep:
     """One variable of the repository; `wanted` is None to keep the present value."""
     if found and wanted in (None, found):
-        return Step(row, SetupVerdict.OK, f"{name} = {found}")
+        return SetupStep(row, SetupVerdict.OK, f"{name} = {found}")
     if wanted is None:
-        return Step(row, SetupVerdict.YOU, f"{name} is not set")
+        return SetupStep(row, SetupVerdict.YOU, f"{name} is not set")
     text = f"{name}: {found} → {wanted}" if found else f"{name} = {wanted}"
-    return Step(row, SetupVerdict.CHANGE, text, (_set(name, wanted, found, about),), overwrites=bool(found))
+    return SetupStep(
+        row, SetupVerdict.CHANGE, text, (_set(name, wanted, found, about),), overwrites=bool(found)
+    )
 
 
 def _set(name: str, value: str, found: str | None, about: About) -> SetupChange:
@@ -130,7 +132,7 @@ def _set(name: str, value: str, found: str | None, about: About) -> SetupChange:
     return SetupChange("POST", path, body) if found is None else SetupChange("PATCH", f"{path}/{name}", body)
 
 
-def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> Step:
+def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> SetupStep:
     """Whether an environment exists and is limited to the default branch (`release`: to version tags)."""
     pattern, kind = ("v*", "tag") if name == "release" else (about.branch, "branch")
     path, limit = f"{about.base}/environments/{name}", f"{'tags ' if kind == 'tag' else ''}{pattern}"
@@ -138,17 +140,19 @@ def environment(name: str, found: Json | None, policies: Sequence[Json], about: 
     settings = Todo(BROWSER, f"{about.page}/settings/environments")
     row = f"env {name}"
     if found is None:
-        return Step(row, SetupVerdict.CHANGE, f"new, limited to {limit}", (_environment_put(path, {}), add))
+        return SetupStep(
+            row, SetupVerdict.CHANGE, f"new, limited to {limit}", (_environment_put(path, {}), add)
+        )
     rule = found.get("deployment_branch_policy")
     if not (rule or {}).get("custom_branch_policies"):
         before = "protected branches" if rule else "every branch may use it"
         text = f"{before} → limited to {limit}"
-        return Step(
+        return SetupStep(
             row, SetupVerdict.CHANGE, text, (_environment_put(path, found), add), overwrites=bool(rule)
         )
     others = [p for p in policies if (p.get("name"), p.get("type", "branch")) != (pattern, kind)]
     if len(others) == len(policies):
-        return Step(
+        return SetupStep(
             row, SetupVerdict.CHANGE, f"{_names(others) or 'no branch'} may use it → {limit} too", (add,)
         )
     if others:
@@ -157,18 +161,18 @@ def environment(name: str, found: Json | None, policies: Sequence[Json], about: 
             for policy in others
         )
         text = f"limited to {limit}, and {_names(others)} too: remove what should not be"
-        return Step(row, SetupVerdict.YOU, text, todo=(*remove, settings))
+        return SetupStep(row, SetupVerdict.YOU, text, todo=(*remove, settings))
     more = "; add a reviewer before you release" if name == "release" and not _reviewers(found) else ""
-    return Step(row, SetupVerdict.OK, f"limited to {limit}{more}")
+    return SetupStep(row, SetupVerdict.OK, f"limited to {limit}{more}")
 
 
-def environment_refused(name: str, message: str, about: About) -> Step:
+def environment_refused(name: str, message: str, about: About) -> SetupStep:
     """The step for an environment that GitHub's plan does not offer in a private repository."""
     text = (
         f"{message.rstrip('.')}; in a private repository environments need GitHub Pro, Team or Enterprise. "
         "Without them any branch may use the secrets: --no-environments accepts that"
     )
-    return Step(
+    return SetupStep(
         f"env {name}",
         SetupVerdict.YOU,
         text,
@@ -176,43 +180,43 @@ def environment_refused(name: str, message: str, about: About) -> Step:
     )
 
 
-def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> Step:
+def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> SetupStep:
     """One wanted secret; only its name can be compared, because GitHub never shows a value."""
     place = f"environment {change.environment}" if change.environment else "the repository"
     row = "secret"
     if change.name in found:
-        return Step(row, SetupVerdict.OK, f"{change.name} is in {place}; a value is never read")
+        return SetupStep(row, SetupVerdict.OK, f"{change.name} is in {place}; a value is never read")
     if can_ask:
-        return Step(row, SetupVerdict.CHANGE, f"{change.name} in {place}", (change,))
+        return SetupStep(row, SetupVerdict.CHANGE, f"{change.name} in {place}", (change,))
     line = change.command_line(about.host, about.name)
-    return Step(row, SetupVerdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
+    return SetupStep(row, SetupVerdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
 
 
-def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> Step:
+def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> SetupStep:
     """Whether the role trusts this repository, according to AWS or because a run has assumed it."""
     name, todo = "aws role", tuple(Todo(HERE, line) for line in trusted.commands())
     subject = trusted.subject.text(trusted.form)
     if held is not None and trusted.fits(held):
-        return Step(name, SetupVerdict.OK, f"{trusted.name} trusts {subject}")
+        return SetupStep(name, SetupVerdict.OK, f"{trusted.name} trusts {subject}")
     if held is not None:
         text = f"{trusted.name} trusts {_listed(subjects_of(held)) or 'nobody of GitHub'} → {subject}"
-        return Step(name, SetupVerdict.YOU, text, todo=todo)
+        return SetupStep(name, SetupVerdict.YOU, text, todo=todo)
     if assumed_by:
-        return Step(name, SetupVerdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
+        return SetupStep(name, SetupVerdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
     if "NoSuchEntity" in why_not:
         create = (todo[0], Todo(HERE, trusted.create_command()))
         text = f"AWS has no role {trusted.name}; its policy is in docs/runbooks/permissions.md#artifacts"
-        return Step(name, SetupVerdict.YOU, text, todo=create)
+        return SetupStep(name, SetupVerdict.YOU, text, todo=create)
     text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it proves it"
-    return Step(name, SetupVerdict.YOU, text, todo=todo)
+    return SetupStep(name, SetupVerdict.YOU, text, todo=todo)
 
 
-def role_of_other_issuer(why: str, *, assumed_by: str) -> Step:
+def role_of_other_issuer(why: str, *, assumed_by: str) -> SetupStep:
     """The step for a role whose policy `repository.trust_policy` cannot write: only a run shows that it
     works."""
     if assumed_by:
-        return Step("aws role", SetupVerdict.OK, f"was assumed by run {assumed_by}")
-    return Step(
+        return SetupStep("aws role", SetupVerdict.OK, f"was assumed by run {assumed_by}")
+    return SetupStep(
         "aws role",
         SetupVerdict.YOU,
         f"{why}: write its trust policy by hand; a run that assumes it proves it",
@@ -221,20 +225,20 @@ def role_of_other_issuer(why: str, *, assumed_by: str) -> Step:
 
 def runner(
     fitting: Sequence[Json], labels: Sequence[str], *, remark: str = "", todo: Sequence[Todo] = ()
-) -> Step:
+) -> SetupStep:
     """Whether a runner with all labels is online; `todo` has the commands that register one."""
     name, wanted = "runner", ", ".join(labels)
     online = [each for each in fitting if each.get("status") == "online"]
     if online:
-        return Step(
+        return SetupStep(
             name, SetupVerdict.OK, f"{_listed(str(each.get('name')) for each in online)} online with {wanted}"
         )
     if fitting:
         names = _listed(str(each.get("name")) for each in fitting)
         look = Todo(MACHINE, "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped")
-        return Step(name, SetupVerdict.YOU, f"{names} has {wanted} and is offline", todo=(look,))
+        return SetupStep(name, SetupVerdict.YOU, f"{names} has {wanted} and is offline", todo=(look,))
     text = f"no runner with the labels {wanted} is registered{remark}"
-    return Step(name, SetupVerdict.YOU, text, todo=tuple(todo))
+    return SetupStep(name, SetupVerdict.YOU, text, todo=tuple(todo))
 
 
 def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tuple[str, tuple[Todo, ...]]:
@@ -251,13 +255,15 @@ def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tup
     return said, tuple(todo)
 
 
-def public_runner(about: About) -> Step:
+def public_runner(about: About) -> SetupStep:
     """The step for a public repository, which gets a runner only with --allow-public."""
     text = (
         "the repository is public, so pull requests from strangers could reach your machine: make it "
         "private, or accept that with --allow-public"
     )
-    return Step("runner", SetupVerdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),))
+    return SetupStep(
+        "runner", SetupVerdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),)
+    )
 
 
 def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json]:
@@ -267,16 +273,18 @@ def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json
     ]
 
 
-def watch(found: str | None, *, registered: bool, wanted: bool, about: About) -> Step:
+def watch(found: str | None, *, registered: bool, wanted: bool, about: About) -> SetupStep:
     """Whether the watchdog is on; it is turned on only once a runner is registered."""
     note = "" if about.issues else "; issues are off, so it can open none"
     if found:
-        return Step("watchdog", SetupVerdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
+        return SetupStep("watchdog", SetupVerdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
     if not wanted:
-        return Step("watchdog", SetupVerdict.OPTIONAL, f"{WATCH} is not set: nothing watches the runner")
+        return SetupStep("watchdog", SetupVerdict.OPTIONAL, f"{WATCH} is not set: nothing watches the runner")
     if not registered:
-        return Step("watchdog", SetupVerdict.WAITS, f"{WATCH} = on, once a runner is registered")
-    return Step("watchdog", SetupVerdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),))
+        return SetupStep("watchdog", SetupVerdict.WAITS, f"{WATCH} = on, once a runner is registered")
+    return SetupStep(
+        "watchdog", SetupVerdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),)
+    )
 
 
 @dataclass(frozen=True)
@@ -322,36 +330,40 @@ def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], 
     return Trained(checked, check_run, check_id, proven, last, assumed)
 
 
-def machine(found: Trained, *, command_shown: bool, about: About) -> Step:
+def machine(found: Trained, *, command_shown: bool, about: About) -> SetupStep:
     """Whether the GPU machine and its driver can train, according to scripts/check_environment.py there."""
     name = "gpu machine"
     if found.checked == "success":
-        return Step(name, SetupVerdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train")
+        return SetupStep(
+            name, SetupVerdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train"
+        )
     if found.checked:
         look = Todo(
             HERE,
             f"gh run view {found.check_id} --repo {named_repository(about.host, about.name)} --log-failed",
         )
-        return Step(
+        return SetupStep(
             name, SetupVerdict.YOU, f"run {found.check_run} found the machine not fit to train", todo=(look,)
         )
     note = "only where the command above says that the driver is missing or too old"
     todo = (Todo(MACHINE, DRIVER_COMMAND, note),) if command_shown else ()
-    return Step(name, SetupVerdict.WAITS, "the first run checks its driver, GPU and disk", todo=todo)
+    return SetupStep(name, SetupVerdict.WAITS, "the first run checks its driver, GPU and disk", todo=todo)
 
 
-def first_run(found: Trained, *, ready: bool, about: About) -> Step:
+def first_run(found: Trained, *, ready: bool, about: About) -> SetupStep:
     """Whether a training job was green on that runner."""
     if found.proven_run:
-        return Step("first green", SetupVerdict.OK, f"run {found.proven_run} trained and was proven")
+        return SetupStep("first green", SetupVerdict.OK, f"run {found.proven_run} trained and was proven")
     after = f"; the newest is {found.last}" if found.last else ""
     repository = named_repository(about.host, about.name)
     line = f"gh workflow run {WORKFLOW} --repo {repository} -f config=configs/smoke.yaml"
     verdict, note = (SetupVerdict.YOU, "") if ready else (SetupVerdict.WAITS, "once a runner is online")
-    return Step("first green", verdict, f"no training was proven yet{after}", todo=(Todo(HERE, line, note),))
+    return SetupStep(
+        "first green", verdict, f"no training was proven yet{after}", todo=(Todo(HERE, line, note),)
+    )
 
 
-def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
+def branch_rule(found: Sequence[Json] | None, about: About) -> SetupStep:
     """Whether the default branch requires the check `ci`; optional, since a rule also blocks your pushes."""
     checks = [
         check.get("context")
@@ -360,16 +372,18 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> Step:
         for check in (rule.get("parameters") or {}).get("required_status_checks", ())
     ]
     if "ci" in checks:
-        return Step("branch rule", SetupVerdict.OK, f"{about.branch} asks for the check ci")
+        return SetupStep("branch rule", SetupVerdict.OK, f"{about.branch} asks for the check ci")
     why = (
         "could not be read: not on this plan?"
         if found is None
         else f"{about.branch} does not ask for the check ci"
     )
-    return Step("branch rule", SetupVerdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
+    return SetupStep("branch rule", SetupVerdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
 
 
-def labels_row(found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About) -> Step:
+def labels_row(
+    found: str | None, wanted: Sequence[str] | None, default: Sequence[str], about: About
+) -> SetupStep:
     """The labels: the wanted ones, else the present ones, else the default."""
     value = labels_text(wanted) if wanted else (None if found else labels_text(default))
     return variable("runner labels", LABELS, about, found=found, wanted=value)

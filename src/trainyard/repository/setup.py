@@ -18,9 +18,9 @@ from urllib.parse import quote, unquote
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.repository import rules
 from trainyard.repository.address import GITHUB
-from trainyard.repository.asking import Ask, RefusedError, every, got, got_or_none
+from trainyard.repository.repository_api import Ask, RefusedError, every, got, got_or_none
 from trainyard.repository.runner_command import Registration, runner_command
-from trainyard.repository.setup_step import SecretChange, SetupChange, SetupVerdict, Step, Todo
+from trainyard.repository.setup_step import SecretChange, SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
 from trainyard.repository.variables import (
     DEFAULT_LABELS,
@@ -58,7 +58,7 @@ class Manner:
     """How changes are made."""
 
     dry_run: bool
-    agreed: Callable[[Step], bool]
+    agreed: Callable[[SetupStep], bool]
     """Shows the person a change that replaces something, and returns whether it may be made."""
     can_ask: Callable[[str], bool]
     """Whether the value of a secret is given or can be asked for."""
@@ -83,10 +83,10 @@ class Setup:
         self._variables: dict[str, dict[str, Any]] | None = None
         self._trained = rules.Trained()
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[SetupStep]:
         """Every step, yielded as soon as it is finished."""
         yield rules.repository(self._about)
-        done: dict[str, Step] = {}
+        done: dict[str, SetupStep] = {}
         for name, judge in self._judges():
             step = self._settled(name, judge)
             done[step.name] = step
@@ -99,7 +99,7 @@ class Setup:
         )
         yield self._settled("branch rule", self._branch_rule)
 
-    def _judges(self) -> Iterator[tuple[str, Callable[[], Step]]]:
+    def _judges(self) -> Iterator[tuple[str, Callable[[], SetupStep]]]:
         """The steps in their order; a later step may use what an earlier one found."""
         yield "actions", self._actions
         yield "workflow", self._workflow
@@ -121,22 +121,22 @@ class Setup:
             yield "aws role", self._aws_role
         yield "watchdog", self._watch
 
-    def _settled(self, name: str, judge: Callable[[], Step]) -> Step:
+    def _settled(self, name: str, judge: Callable[[], SetupStep]) -> SetupStep:
         """A step after its changes were made and read back, or with the reason why they were not."""
         if self._cut:
-            return Step(name, SetupVerdict.UNREACHED, "run it again: what is done stays done")
+            return SetupStep(name, SetupVerdict.UNREACHED, "run it again: what is done stays done")
         try:
             step = judge()
             return self._changed(step, judge) if step.verdict is SetupVerdict.CHANGE else step
         except ServiceTroubleError as error:
             self._cut = str(error)
-            return Step(name, SetupVerdict.UNREACHED, self._cut)
+            return SetupStep(name, SetupVerdict.UNREACHED, self._cut)
         except RefusedError as error:
             if "upgrade" in error.said.lower() and self._plan_lacks(name, error):
                 return self._without_plan(name, f"GitHub said {error.said}")
-            return Step(name, SetupVerdict.REFUSED, str(error))
+            return SetupStep(name, SetupVerdict.REFUSED, str(error))
 
-    def _changed(self, step: Step, judge: Callable[[], Step]) -> Step:
+    def _changed(self, step: SetupStep, judge: Callable[[], SetupStep]) -> SetupStep:
         if self._manner.dry_run:
             return replace(step, verdict=SetupVerdict.WOULD)
         if step.overwrites and not self._manner.agreed(step):
@@ -175,10 +175,10 @@ class Setup:
         lacks = name.startswith("env ") and refusal.status in (403, 404, 422)
         return lacks and self._about.private and not login
 
-    def _without_plan(self, name: str, message: str) -> Step:
+    def _without_plan(self, name: str, message: str) -> SetupStep:
         return rules.environment_refused(name.removeprefix("env "), message, self._about)
 
-    def _actions(self) -> Step:
+    def _actions(self) -> SetupStep:
         path = f"{self._about.base}/actions/permissions"
         found = got(self._ask, path)
         selected = (
@@ -186,11 +186,11 @@ class Setup:
         )
         return rules.actions(found, selected, self._about, role=bool(self._wanted.role))
 
-    def _workflow(self) -> Step:
+    def _workflow(self) -> SetupStep:
         path = f"{self._about.base}/actions/workflows/{WORKFLOW}"
         return rules.workflow(got_or_none(self._ask, path), self._about)
 
-    def _fork_requests(self) -> Step:
+    def _fork_requests(self) -> SetupStep:
         path = f"{self._about.base}/actions/permissions/fork-pr-contributor-approval"
         return rules.fork_requests(got(self._ask, path), self._about)
 
@@ -201,16 +201,18 @@ class Setup:
             self._variables = {str(item["name"]): item for item in items}
         return self._variables
 
-    def _labels_step(self) -> Step:
+    def _labels_step(self) -> SetupStep:
         found = self._found().get(LABELS, {}).get("value")
         if not self._wanted.labels and found:
             try:
                 self._labels = labels_of_variable(found)
             except ConfigError as error:
-                return Step("runner labels", SetupVerdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it")
+                return SetupStep(
+                    "runner labels", SetupVerdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it"
+                )
         return rules.labels_row(found, self._wanted.labels, self._labels, self._about)
 
-    def _store_step(self) -> Step:
+    def _store_step(self) -> SetupStep:
         variables = self._found()
         role = variables.get(ROLE, {})
         self._role = self._wanted.role or str(role.get("value") or "")
@@ -225,11 +227,11 @@ class Setup:
 
     def _variable(
         self, row: str, name: str, value: str | None, found: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> Step:
+    ) -> SetupStep:
         known = (self._found() if found is None else found).get(name, {})
         return rules.variable(row, name, self._about, found=known.get("value"), wanted=value)
 
-    def _environment(self, name: str) -> Step:
+    def _environment(self, name: str) -> SetupStep:
         path = f"{self._about.base}/environments/{name}"
         found = got_or_none(self._ask, path)
         self._missing = self._missing - {name} if found else self._missing | {name}
@@ -238,17 +240,17 @@ class Setup:
             policies = every(self._ask, f"{path}/deployment-branch-policies", "branch_policies")
         return rules.environment(name, found, policies, self._about)
 
-    def _secret(self, place: str, name: str) -> Step:
+    def _secret(self, place: str, name: str) -> SetupStep:
         environment = place if self._wanted.environments else ""
         if environment in self._missing and not self._manner.dry_run:
-            return Step("secret", SetupVerdict.WAITS, f"{name} waits for the environment {environment}")
+            return SetupStep("secret", SetupVerdict.WAITS, f"{name} waits for the environment {environment}")
         part = f"environments/{environment}" if environment else "actions"
         items = every(self._ask, f"{self._about.base}/{part}/secrets", "secrets", none=bool(environment))
         change = SecretChange(name, environment)
         can_ask = self._manner.can_ask(name)
         return rules.secret(change, [str(i["name"]) for i in items], can_ask=can_ask, about=self._about)
 
-    def _runner(self) -> Step:
+    def _runner(self) -> SetupStep:
         if not self._about.private and not self._wanted.allow_public:
             return rules.public_runner(self._about)
         runners = every(self._ask, f"{self._about.base}/actions/runners", "runners")
@@ -260,7 +262,7 @@ class Setup:
             return rules.runner(fitting, self._labels)
         if not self._store:
             text = "the command for a machine comes once the store is known, because it creates its folder"
-            return Step("runner", SetupVerdict.WAITS, text)
+            return SetupStep("runner", SetupVerdict.WAITS, text)
         self._command_shown = True
         said, todo = rules.lacking(runners, self._labels, self._about)
         token = SetupChange("POST", f"{self._about.base}/actions/runners/registration-token")
@@ -305,7 +307,7 @@ class Setup:
         made = Registration(self._about.page, self._labels, downloads, token, folders)
         return Todo(rules.MACHINE, runner_command(made), note)
 
-    def _machine(self) -> Step:
+    def _machine(self) -> SetupStep:
         base = f"{self._about.base}/actions"
         path = f"{base}/workflows/{WORKFLOW}/runs?branch={quote(self._about.branch, safe='')}"
         answer = got_or_none(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
@@ -314,7 +316,7 @@ class Setup:
         self._trained = rules.trained(with_jobs, self._labels, self._role_since)
         return rules.machine(self._trained, command_shown=self._command_shown, about=self._about)
 
-    def _aws_role(self) -> Step:
+    def _aws_role(self) -> SetupStep:
         subject = got_or_none(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
         about, assumed_by = self._about, self._trained.role_run
         if about.host != GITHUB or subject.get("use_default") is False:
@@ -329,11 +331,11 @@ class Setup:
         held, why_not = self._ask_aws(trusted.name)
         return rules.role(trusted, held, why_not, assumed_by=assumed_by)
 
-    def _watch(self) -> Step:
+    def _watch(self) -> SetupStep:
         found = self._found().get(WATCH, {}).get("value")
         return rules.watch(found, registered=self._registered, wanted=self._wanted.watch, about=self._about)
 
-    def _branch_rule(self) -> Step:
+    def _branch_rule(self) -> SetupStep:
         path = f"{self._about.base}/rules/branches/{quote(self._about.branch, safe='')}"
         answer = self._ask("GET", f"{path}?per_page=100")
         found = answer.content if answer.status == 200 and isinstance(answer.content, list) else None

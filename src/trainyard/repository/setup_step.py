@@ -83,7 +83,7 @@ class Todo:
 
 
 @dataclass(frozen=True)
-class Step:
+class SetupStep:
     """One row of the set-up."""
 
     name: str
@@ -106,7 +106,7 @@ def named_repository(host: str, repository: str) -> str:
     return repository if host == "github.com" else f"{host}/{repository}"
 
 
-def exit_code(steps: Iterable[Step]) -> ExitCode:
+def exit_code(steps: Iterable[SetupStep]) -> ExitCode:
     """0 when every step is checked, 1 when steps remain, 4 when GitHub refused or could not be reached."""
     verdicts = {step.verdict for step in steps}
     if verdicts & {SetupVerdict.REFUSED, SetupVerdict.UNREACHED}:

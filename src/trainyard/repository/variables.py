@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Sequence
 
+from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import parse_json
+from trainyard.run.untrusted_files import parse_json
 
 LABELS, STORE, WATCH, ROLE = (
     "TRAINYARD_RUNNER_LABELS",
@@ -77,9 +78,9 @@ def labels_text(labels: Sequence[str]) -> str:
 
 def checked_store(url: str) -> str:
     """`url` if it is a valid address of a store. Raises ConfigError."""
-    form = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?|file:///(?!.*%00)[^\s].*"
+    form = "|".join(scheme.strict_pattern for scheme in STORE_SCHEMES.values())
     if len(url) > 1000 or not re.fullmatch(form, url):
-        raise ConfigError(f"{url[:140]!r} is no store such as s3://bucket/prefix or file:///folder")
+        raise ConfigError(f"{url[:140]!r} is no store such as {store_examples()}")
     return url.rstrip("/")
 
 

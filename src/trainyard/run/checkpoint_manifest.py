@@ -14,7 +14,7 @@ from typing import Any, Self
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
 from trainyard.run.directory import step_of
-from trainyard.run.outside import open_regular, parse_json_object, read_bytes
+from trainyard.run.untrusted_files import open_regular, parse_json_object, read_bytes
 from trainyard.run.whole_files import sha256_of_file, write_json_atomically
 
 MANIFEST_NAME = "manifest.json"

@@ -18,7 +18,7 @@ class Progress(Protocol):
         ...
 
 
-class Unseen:
+class UnseenProgress:
     """Ignores all progress."""
 
     def begin(self, what: str, total: int | None = None, unit: str = "B") -> None:
@@ -28,4 +28,4 @@ class Unseen:
         pass
 
 
-UNSEEN = Unseen()
+UNSEEN = UnseenProgress()

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.errors import RecordError
 from trainyard.run.commands import made_by, resume_command
-from trainyard.run.outside import iterate_json_lines
+from trainyard.run.untrusted_files import iterate_json_lines
 from trainyard.run.whole_files import write_bytes_atomically
 
 Row = dict[str, Any]

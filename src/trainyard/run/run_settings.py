@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import parse_yaml
+from trainyard.run.untrusted_files import parse_yaml
 
 
 def read_settings(content: str | bytes, name: str = "config.yaml") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import parse_json, parse_json_object
+from trainyard.run.untrusted_files import parse_json, parse_json_object
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _THREAD = re.compile(r"[A-Z0-9]{2,40}:\d{1,20}\.\d{1,20}", re.ASCII)

@@ -1,22 +1,23 @@
-"""Choose the recipe of a configuration: pretraining on prepared tokens, or GRPO on generated questions.
+"""Find the recipe of a configuration, and prepare, rehearse or train by it.
 
-The recipes share the run directory and everything after it. `session` and `grpo` implement them. Each is
-imported only when it is needed, because its imports take time.
+`config.registries` lists the recipes. Each is imported only when it is needed, because its imports take time.
 """
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.config.mesh import require_processes
+from trainyard.config.registries import RECIPES
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
 
 if TYPE_CHECKING:
-    from trainyard.training.data.training_data import TrainingData
-    from trainyard.training.grpo.questions import Questions
+    from trainyard.training.run.recipe_contract import Recipe
     from trainyard.training.run.run_context import Listener
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
@@ -26,15 +27,15 @@ RequestFor = Callable[[Any], "Request[Any]"]
 """Makes the request from the data, which is prepared last."""
 
 
-def ready_data(config: Config, progress: Progress = UNSEEN) -> "TrainingData | Questions":
-    """The training data of the recipe, prepared if needed. Raises what `training_data` raises."""
-    if config.recipe == "grpo":
-        from trainyard.training.grpo.questions import questions_of
+def recipe_of(config: Config) -> "Recipe":
+    """Import and return the recipe of a configuration."""
+    recipe: Recipe = import_module(RECIPES[config.recipe].module).RECIPE
+    return recipe
 
-        return questions_of(config)
-    from trainyard.training.data.training_data import ready_data as ready_tokens
 
-    return ready_tokens(config.data, config.model, progress)
+def ready_data(config: Config, progress: Progress = UNSEEN) -> Any:
+    """Return the training data of the recipe, prepared if needed."""
+    return recipe_of(config).ready_data(config, progress)
 
 
 def together(
@@ -44,11 +45,9 @@ def together(
 
     None where a recipe trains in one process.
     """
-    if config.recipe == "grpo":
-        return nullcontext(None)
-    from trainyard.training.run.lifecycle import together as join
+    from trainyard.training.run import lifecycle
 
-    return join(config, directory, told=told, listener=listener)
+    return lifecycle.together(config, directory, told=told, listener=listener)
 
 
 class Trainer(Protocol):
@@ -68,28 +67,25 @@ class Trainer(Protocol):
 
 
 def trainer_of(config: Config) -> Trainer:
-    """Import and return the trainer of the recipe."""
-    if config.recipe == "grpo":
-        from trainyard.training.grpo.session import train_on_rewards
+    """Import the recipe and return its trainer."""
+    from trainyard.training.run import lifecycle
 
-        return train_on_rewards
-    from trainyard.training.run.lifecycle import train
-
-    return train
+    return partial(lifecycle.train, recipe_of(config))
 
 
 def rehearse(config: Config, request_for: RequestFor, *, processes: int | None = None) -> dict[str, Any]:
-    """Describe what `processes` processes would train or prepare first, without changing anything.
+    """Describe what `processes` processes would train, without changing anything, for `--dry-run`.
 
-    The default for `processes` is the number that torchrun has started, or 1.
+    Data that is not prepared stays unprepared. The length of the run is then unknown, so the description says
+    under `prepares` what would be prepared first. The default for `processes` is the number that torchrun has
+    started, or 1.
     """
+    from trainyard.training.run import lifecycle
+
     count = processes or int(os.environ.get("WORLD_SIZE", "1"))
     require_processes(config, count)
-    if config.recipe == "grpo":
-        from trainyard.training.grpo.questions import questions_of
-        from trainyard.training.grpo.session import describe
-
-        return describe(request_for(questions_of(config)))
-    from trainyard.training.rehearsal import rehearse as rehearse_pretraining
-
-    return rehearse_pretraining(config, request_for, processes=count)
+    recipe = recipe_of(config)
+    data = recipe.data_at_hand(config)
+    if data is None:
+        return {"prepares": recipe.plan_preparation(config)}
+    return lifecycle.describe(recipe, request_for(data), processes=count)

@@ -21,7 +21,7 @@ from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import provenance
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.run.lifecycle import train
+from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -78,7 +78,7 @@ class Yard:
         data = prepare_data(config.data, config.model)
         request = Request(config, self.run, data, "auto", f"id-of-{self.path.name}", facts)
         try:
-            train(request, stop=listener.stop, listener=listener)
+            trainer_of(config)(request, stop=listener.stop, listener=listener)
         except StoppedError:
             assert stop_at is not None
         (self.run.logs / "trainer.log").write_text("training began\ntraining ended\n")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.repository import asking
+from trainyard.repository import repository_api
 from trainyard.repository.setup import Manner, Setup, WantedSetup
-from trainyard.repository.setup_step import SetupVerdict, Step, exit_code
+from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code
 
 ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
 WANTED = WantedSetup(
@@ -199,7 +199,7 @@ def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., An
 
 def set_up(
     github: Any, ask: Any, wanted: WantedSetup = WANTED, *, yes: bool = True, dry_run: bool = False
-) -> list[Step]:
+) -> list[SetupStep]:
     def set_secret(change: Any) -> None:
         path = f"repos/me/lab/environments/{change.environment}/secrets/{change.name}"
         answer = ask("PUT", path, {"encrypted_value": "sealed"})
@@ -209,12 +209,12 @@ def set_up(
     def can_ask(_: str) -> bool:
         return True
 
-    about, _ = asking.about(ask, "github.com", "me/lab")
+    about, _ = repository_api.about(ask, "github.com", "me/lab")
     manner = Manner(dry_run, lambda _: yes, can_ask, set_secret)
     return list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws here")).steps())
 
 
-def row_of(steps: list[Step], case: Case) -> Step:
+def row_of(steps: list[SetupStep], case: Case) -> SetupStep:
     return next(step for step in steps if step.name == case.row)
 
 

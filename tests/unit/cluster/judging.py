@@ -7,13 +7,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import demand_of
-from trainyard.cluster.looking import Looking
 from trainyard.cluster.verdict import Verdict, judge, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
-from trainyard.run.outside import read_yaml
+from trainyard.run.untrusted_files import read_yaml
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
 
@@ -28,12 +28,12 @@ def script() -> ModuleType:
     return module
 
 
-def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> Looking:
+def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:
     args = script().parse_args(["check", "--kubeconfig", str(kubeconfig), *options])
     access = access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={})
     api = Api(access, call_seconds=call_seconds)
     demand = demand_of(vars(args), ClusterConfig(), namespace=access.namespace)
-    return Looking(api, demand, server=access.server, context=access.context, now=time.time() + 3600)
+    return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time() + 3600)
 
 
 def verdict_of(kubeconfig: Path, *options: str) -> Verdict:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.cluster.generated import workload
 
+from trainyard.cluster.api_objects import workload_of
 from trainyard.cluster.hyperpod import (
     auto_resume,
     cluster_list_record,
@@ -17,7 +18,6 @@ from trainyard.cluster.hyperpod import (
     operator_version,
     queries,
 )
-from trainyard.cluster.reduction import workload_of
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
 from trainyard.gateways.prometheus import Prometheus
 

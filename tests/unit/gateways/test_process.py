@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from trainyard.gateways.checkout import run_script
-from trainyard.gateways.process import run_watched
+from trainyard.gateways.process import run_measured
 
 
 def test_the_end_of_the_output_is_kept_and_the_memory_measured(tmp_path: Path) -> None:
     program = (
         "import sys; x = bytearray(b'a') * 300_000_000; print('a' * 100_000); print(len(x)); sys.exit(3)"
     )
-    done = run_watched([sys.executable, "-c", program], seconds=60, cwd=tmp_path, environment={})
+    done = run_measured([sys.executable, "-c", program], seconds=60, cwd=tmp_path, environment={})
     assert done.exit_code == 3
     assert done.log.endswith("a\n300000000\n")
     assert len(done.log) <= 64 * 1024
@@ -25,7 +25,7 @@ def test_the_end_of_the_output_is_kept_and_the_memory_measured(tmp_path: Path) -
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
     began = time.monotonic()
     line = ["/bin/sh", "-c", "echo begun; sleep 100 & echo $! > child; wait"]
-    done = run_watched(line, seconds=0.5, cwd=tmp_path, environment={"PATH": os.environ["PATH"]})
+    done = run_measured(line, seconds=0.5, cwd=tmp_path, environment={"PATH": os.environ["PATH"]})
     assert done.exit_code is None
     assert done.log == "begun\n\n/bin/sh: not done after 0 seconds"
     assert time.monotonic() - began < 30
@@ -40,7 +40,7 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Pat
 
 
 def test_a_missing_program_gives_a_result(tmp_path: Path) -> None:
-    done = run_watched([str(tmp_path / "none")], seconds=5, cwd=tmp_path, environment={})
+    done = run_measured([str(tmp_path / "none")], seconds=5, cwd=tmp_path, environment={})
     assert (done.exit_code, done.memory_bytes) == (None, 0)
     assert "No such file" in done.log
 

@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.image.building import aws_build
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
-from trainyard.image.building.build_progress import Progress
+from trainyard.image.building.build_progress import BuildProgress
 from trainyard.image.building.build_request import request_of
 from trainyard.image.context.build_context import checked_tag, seal_context
 from trainyard.image.context.dockerfile import parse_dockerfile
@@ -74,6 +74,6 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         clock=lambda: 0.0,
         pause=lambda _: True,
     )
-    result = builder.build(REQUEST, Progress("fsdp"), say=lambda _: None, token="t", origin="")
+    result = builder.build(REQUEST, BuildProgress("fsdp"), say=lambda _: None, token="t", origin="")
     assert started == [task] * bool(task)
     assert result["built"] is (task == "image")

@@ -9,8 +9,8 @@ import pytest
 
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflicts import judge
-from trainyard.image.conflict.declared_versions import Declared, base_image, declare, locked_packages
-from trainyard.image.conflict.finding import Finding, Machine
+from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare, locked_packages
+from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.version_facts import (
     DRIVERS,
     GPU_ARCHITECTURES,
@@ -30,16 +30,16 @@ DIGEST = "@sha256:" + "a" * 64
 CLEAN = f"FROM python:3.11-slim{DIGEST}\nUSER 1000\n"
 
 
-def declared(text: str, lock: str = "") -> Declared:
+def declared(text: str, lock: str = "") -> DeclaredVersions:
     locked = {name: (*found, "lock.txt") for name, found in locked_packages(lock).items()}
     return declare(parse_dockerfile(text, "Dockerfile"), "Dockerfile", locked)
 
 
-def findings(text: str, lock: str = "", machine: Machine | None = None) -> list[Finding]:
-    return judge(declared(text, lock), machine or Machine())
+def findings(text: str, lock: str = "", machine: TargetMachine | None = None) -> list[ImageFinding]:
+    return judge(declared(text, lock), machine or TargetMachine())
 
 
-def rules(text: str, lock: str = "", machine: Machine | None = None) -> set[str]:
+def rules(text: str, lock: str = "", machine: TargetMachine | None = None) -> set[str]:
     return {finding.rule for finding in findings(text, lock, machine)}
 
 
@@ -74,7 +74,7 @@ def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) ->
 )
 def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
     lock = f"torch==2.99.0\ncuda-toolkit=={cuda}.1\n"
-    found = [f for f in findings(CLEAN, lock, Machine(architecture)) if f.rule == "architecture"]
+    found = [f for f in findings(CLEAN, lock, TargetMachine(architecture)) if f.rule == "architecture"]
     enough = version(cuda) >= OLDEST_CUDA[architecture]
     assert bool(found) == (not enough)
     if found:
@@ -93,7 +93,7 @@ def test_cuda_wants_a_driver_that_is_new_enough(major: int) -> None:
     lock = f"torch==2.99.0\ncuda-toolkit=={major}.0\n"
     needed = DRIVERS[major]
     for driver, fits in ((needed, True), ((needed[0] + 1,), True), ((needed[0] - 1, 99), False)):
-        assert ("driver" in rules(CLEAN, lock, Machine(driver=driver))) == (not fits)
+        assert ("driver" in rules(CLEAN, lock, TargetMachine(driver=driver))) == (not fits)
     assert "driver" not in rules(CLEAN, lock)
 
 
@@ -184,17 +184,17 @@ EFA = f"{CLEAN}RUN curl -O https://x/aws-efa-installer-%s.tar.gz && make -C aws-
 )
 def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
     text = EFA % (installer, plugin)
-    machine = Machine("sm_90", efa=True, rdma=True, family="p5")
+    machine = TargetMachine("sm_90", efa=True, rdma=True, family="p5")
     assert ("efa-versions" in rules(text, "", machine)) == says
     assert "efa-missing" not in rules(text, "", machine)
     assert "efa-missing" in rules(CLEAN, "", machine)
-    assert "efa-missing" not in rules(CLEAN, "", Machine("sm_86", efa=False, family="g5"))
+    assert "efa-missing" not in rules(CLEAN, "", TargetMachine("sm_86", efa=False, family="g5"))
 
 
 @pytest.mark.parametrize("instance", [one.name for one in CATALOGUE])
 def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
     found = next(one for one in CATALOGUE if one.name == instance)
-    machine = Machine(efa=found.efa > 0, rdma=has_rdma(instance))
+    machine = TargetMachine(efa=found.efa > 0, rdma=has_rdma(instance))
     severity = {
         value: [
             f.severity
@@ -278,7 +278,7 @@ def test_a_tag_is_named_and_a_stage_is_not() -> None:
 def test_flash_attention_3_is_for_hopper() -> None:
     lock = "flash-attn-3==3.0.0\n"
     for architecture in OLDEST_CUDA:
-        assert ("flash-attn" in rules(CLEAN, lock, Machine(architecture))) == (architecture != "sm_90")
+        assert ("flash-attn" in rules(CLEAN, lock, TargetMachine(architecture))) == (architecture != "sm_90")
 
 
 def test_the_architectures_of_extensions_include_the_machines() -> None:
@@ -291,6 +291,6 @@ def test_the_architectures_of_extensions_include_the_machines() -> None:
         ("10.0", "sm_103", False),
     ):
         text = f"{CLEAN}ENV TORCH_CUDA_ARCH_LIST={listed}\n"
-        assert ("arch-list" in rules(text, "", Machine(architecture))) == says, (listed, architecture)
-        after = fix(text, lambda t, a=architecture: findings(t, "", Machine(a)), file="Dockerfile")  # type: ignore[misc]
-        assert "arch-list" not in rules(after, "", Machine(architecture))
+        assert ("arch-list" in rules(text, "", TargetMachine(architecture))) == says, (listed, architecture)
+        after = fix(text, lambda t, a=architecture: findings(t, "", TargetMachine(a)), file="Dockerfile")  # type: ignore[misc]
+        assert "arch-list" not in rules(after, "", TargetMachine(architecture))

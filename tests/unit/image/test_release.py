@@ -31,7 +31,7 @@ from trainyard.image.release.check_levels import (
     probe_answers,
 )
 from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
-from trainyard.image.release.tag_strategy import STRATEGIES, Origin, Tag, origin_of, plan_tags, tags_for
+from trainyard.image.release.tag_strategy import STRATEGIES, ImageSource, Tag, origin_of, plan_tags, tags_for
 
 COMMIT, CONTENT = "a1" * 20, "content-x"
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -88,23 +88,25 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"content": "c", "labelled": LATER}, Origin(LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": LATER, "git": CHANGED}, Origin(LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": COMMIT}, Origin(COMMIT, False, ())),
-        ({"content": "c", "labelled": COMMIT, "version": "9.0.0"}, Origin(COMMIT, False, ("9.0.0",))),
-        ({"content": "c"}, Origin("", True, ())),
-        ({"content": "c", "git": {}}, Origin("", True, ())),
-        ({"content": "c", "commit": COMMIT, "git": {}}, Origin(COMMIT, False, ())),
-        ({"content": "c", "commit": LATER}, Origin(LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": LATER, "inherited": True}, Origin("", True, ())),
-        ({"content": "c", "inherited": True, "commit": COMMIT}, Origin(COMMIT, False, ())),
-        ({}, Origin(LATER, False, ("v1.3.0",))),
-        ({"labelled": COMMIT}, Origin(LATER, True, ("v1.3.0",))),
-        ({"git": CHANGED}, Origin(LATER, True, ("v1.3.0",))),
-        ({"git": {"commit": LATER}}, Origin(LATER, True, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "git": CHANGED}, ImageSource(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": COMMIT}, ImageSource(COMMIT, False, ())),
+        ({"content": "c", "labelled": COMMIT, "version": "9.0.0"}, ImageSource(COMMIT, False, ("9.0.0",))),
+        ({"content": "c"}, ImageSource("", True, ())),
+        ({"content": "c", "git": {}}, ImageSource("", True, ())),
+        ({"content": "c", "commit": COMMIT, "git": {}}, ImageSource(COMMIT, False, ())),
+        ({"content": "c", "commit": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
+        ({"content": "c", "labelled": LATER, "inherited": True}, ImageSource("", True, ())),
+        ({"content": "c", "inherited": True, "commit": COMMIT}, ImageSource(COMMIT, False, ())),
+        ({}, ImageSource(LATER, False, ("v1.3.0",))),
+        ({"labelled": COMMIT}, ImageSource(LATER, True, ("v1.3.0",))),
+        ({"git": CHANGED}, ImageSource(LATER, True, ("v1.3.0",))),
+        ({"git": {"commit": LATER}}, ImageSource(LATER, True, ("v1.3.0",))),
     ],
 )
-def test_an_image_is_named_by_the_commit_it_was_built_from(given: dict[str, Any], expected: Origin) -> None:
+def test_an_image_is_named_by_the_commit_it_was_built_from(
+    given: dict[str, Any], expected: ImageSource
+) -> None:
     usual: dict[str, Any] = {
         "content": "",
         "labelled": "",

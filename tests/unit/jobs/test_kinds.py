@@ -29,8 +29,8 @@ from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import Surroundings, has_rdma
-from trainyard.plan.environment.variable_rules import Severity
+from trainyard.plan.environment.surroundings import VariableScope, has_rdma
+from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import CATALOGUE
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
@@ -102,8 +102,8 @@ def pods_of(bodies: list[dict[str, Any]]) -> int:
 def test_nothing_that_we_render_is_found_wrong_by_our_own_lint(kind: str) -> None:
     for instance, nodes in itertools.product(FEW, (1, 4)):
         text = yaml.safe_dump_all(objects(planned(kind, "ddp", instance, nodes)))
-        found = lint([read_environment_file("job.yaml", text, Surroundings())])
-        assert [f for f in found if f.severity is not Severity.INFO] == []
+        found = lint([read_environment_file("job.yaml", text, VariableScope())])
+        assert [f for f in found if f.severity is not LintSeverity.INFO] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,12 +8,12 @@ import pytest
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.machine.preflight import (
-    Finding,
+    ExpectedWrites,
     Gpu,
     MachineFacts,
     Memory,
+    PreflightFinding,
     PreflightVerdict,
-    Room,
     disk_bytes_needed,
     gigabytes,
     gpu_bytes_needed,
@@ -65,11 +65,11 @@ def config(device: str = "auto", shape: ArchitectureConfig | None = None, **trai
     )
 
 
-def finding(findings: tuple[Finding, ...], check: str) -> Finding:
+def finding(findings: tuple[PreflightFinding, ...], check: str) -> PreflightFinding:
     return next(f for f in findings if f.check == check)
 
 
-def failed(findings: tuple[Finding, ...]) -> list[str]:
+def failed(findings: tuple[PreflightFinding, ...]) -> list[str]:
     return [f.check for f in findings if f.verdict == PreflightVerdict.FAILED]
 
 
@@ -387,8 +387,8 @@ def test_unknown_memory_is_not_judged() -> None:
 @pytest.mark.parametrize("store", [0, 40 * GB, 71 * GB, 72 * GB])
 def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, store: int) -> None:
     own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
-    room = Room("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
-    other = Room("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
+    room = ExpectedWrites("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
+    other = ExpectedWrites("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
     findings = judge(config(), replace(CPU_BOX, rooms=(room, other)))
     disks = [found for found in findings if found.check == "disk"]
     assert len(disks) == (1 if together else 3)

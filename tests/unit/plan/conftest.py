@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import ArchitectureConfig, Config
-from trainyard.plan.workload import Workload
+from trainyard.plan.workload import TrainingWorkload
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 TINYLLAMA = ArchitectureConfig(
@@ -23,11 +23,11 @@ TINYLLAMA = ArchitectureConfig(
 
 
 @pytest.fixture
-def workload() -> Callable[..., Workload]:
+def workload() -> Callable[..., TrainingWorkload]:
     """TinyLlama on a GPU, 4 × 2,048 tokens in compiled bfloat16, with changes: `workload(batch_size=1)`."""
-    base = Workload(TINYLLAMA, 4, 1, 2048, bfloat16=True, compiled=True, on_gpu=True)
+    base = TrainingWorkload(TINYLLAMA, 4, 1, 2048, bfloat16=True, compiled=True, on_gpu=True)
 
-    def build(**changes: Any) -> Workload:
+    def build(**changes: Any) -> TrainingWorkload:
         return replace(base, **changes)
 
     return build

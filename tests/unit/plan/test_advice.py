@@ -9,16 +9,16 @@ from trainyard.plan.advice import Machines, changes_that_fit, fits, overrides_be
 from trainyard.plan.device import cpu, gpu, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.memory import highest_memory_peak
-from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
+from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, workload_of
 
-Build = Callable[..., Workload]
+Build = Callable[..., TrainingWorkload]
 Load = Callable[..., Config]
 NAME = "training_configuration"
 EAGER = ("model.dtype=float32", "compute.compile=false")
 """What takes most memory, so that there is something to advise."""
 
 
-def just_enough_for(work: Workload, **more: int) -> Machines:
+def just_enough_for(work: TrainingWorkload, **more: int) -> Machines:
     """GPUs on which `work` fits and nothing larger does."""
     total = highest_memory_peak(work).parts.total + 2**30
     return Machines(gpu("L4", round(total / 0.95) + 10), **more)

@@ -9,9 +9,9 @@ from trainyard.plan.cost import Rented, default_mfu, estimate
 from trainyard.plan.device import gpu, gpu_of
 from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import find_instance
-from trainyard.plan.workload import Layout, Workload
+from trainyard.plan.workload import Layout, TrainingWorkload
 
-Build = Callable[..., Workload]
+Build = Callable[..., TrainingWorkload]
 HERE = Rented(None, 1)
 
 

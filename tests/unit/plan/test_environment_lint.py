@@ -6,28 +6,28 @@ import pytest
 import yaml
 
 from trainyard.errors import ConfigError
-from trainyard.plan.environment.environment_lint import Finding, lint
+from trainyard.plan.environment.environment_lint import LintFinding, lint
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import Surroundings, has_rdma, instance_called, version_of
-from trainyard.plan.environment.variable_rules import RENAMED, Severity, judge_variable
+from trainyard.plan.environment.surroundings import VariableScope, has_rdma, instance_called, version_of
+from trainyard.plan.environment.variable_rules import RENAMED, LintSeverity, judge_variable
 from trainyard.plan.instances import CATALOGUE
 
-E, W, I = Severity.ERROR, Severity.WARNING, Severity.INFO  # noqa: E741
-NOWHERE = Surroundings()
+E, W, I = LintSeverity.ERROR, LintSeverity.WARNING, LintSeverity.INFO  # noqa: E741
+NOWHERE = VariableScope()
 
 
-def place(name: str, nodes: int | None = 4, **known: Any) -> Surroundings:
+def place(name: str, nodes: int | None = 4, **known: Any) -> VariableScope:
     instance = instance_called(name)
     assert instance is not None
     found = {"efa": instance.efa, "gpus": instance.gpus, **known}
-    return Surroundings(instance=instance, nodes=nodes, **found)
+    return VariableScope(instance=instance, nodes=nodes, **found)
 
 
 RDMA, PLAIN_EFA, NO_EFA = place("p5.48xlarge"), place("g5.8xlarge"), place("g5.xlarge")
 OLD, OLDEST = place("p5.48xlarge", plugin=(1, 6)), place("p5.48xlarge", plugin=(1, 5))
 BY_TCP = place("p5.48xlarge", efa=0, network="tcp")
-JUDGED: list[tuple[str, str, Surroundings, Severity | None]] = [
+JUDGED: list[tuple[str, str, VariableScope, LintSeverity | None]] = [
     ("FI_EFA_USE_DEVICE_RDMA", "1", RDMA, I),
     ("FI_EFA_USE_DEVICE_RDMA", "1", PLAIN_EFA, E),
     ("FI_EFA_USE_DEVICE_RDMA", "1", NO_EFA, W),
@@ -59,10 +59,10 @@ JUDGED: list[tuple[str, str, Surroundings, Severity | None]] = [
     ("NCCL_NET", "socket", BY_TCP, None),
     ("NCCL_NET", "IB", RDMA, E),
     ("NCCL_SOCKET_IFNAME", "eth0", NOWHERE, W),
-    ("NCCL_SOCKET_IFNAME", "eth0", Surroundings(host_network=True), E),
+    ("NCCL_SOCKET_IFNAME", "eth0", VariableScope(host_network=True), E),
     ("NCCL_SOCKET_IFNAME", "^lo,docker", NOWHERE, None),
     ("NCCL_SOCKET_IFNAME", "^lo,docker,eth", NOWHERE, E),
-    ("NCCL_SOCKET_IFNAME", "^lo,docker,eth", Surroundings(host_network=True), None),
+    ("NCCL_SOCKET_IFNAME", "^lo,docker,eth", VariableScope(host_network=True), None),
     ("NCCL_DEBUG", "INFO", RDMA, None),
     ("NCCL_DEBUG", "WARN", RDMA, W),
     ("NCCL_DEBUG", "WARN", place("p5.48xlarge", nodes=1), None),
@@ -81,11 +81,11 @@ JUDGED: list[tuple[str, str, Surroundings, Severity | None]] = [
     ("NCCL_P2P_DISABLE", "0", NOWHERE, None),
     ("CUDA_LAUNCH_BLOCKING", "1", NOWHERE, W),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "1", NOWHERE, I),
-    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 13)), W),
-    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 10)), None),
-    ("PYTORCH_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 13)), None),
-    ("PYTORCH_ALLOC_CONF", "expandable_segments:True", Surroundings(torch=(2, 10)), W),
-    ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64", Surroundings(torch=(2, 8)), E),
+    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", VariableScope(torch=(2, 13)), W),
+    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", VariableScope(torch=(2, 10)), None),
+    ("PYTORCH_ALLOC_CONF", "expandable_segments:True", VariableScope(torch=(2, 13)), None),
+    ("PYTORCH_ALLOC_CONF", "expandable_segments:True", VariableScope(torch=(2, 10)), W),
+    ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64", VariableScope(torch=(2, 8)), E),
     ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", NOWHERE, I),
     ("TORCH_FR_BUFFER_SIZE", "2000", NOWHERE, None),
     ("NCCL_DEUBG", "INFO", NOWHERE, W),
@@ -102,7 +102,7 @@ JUDGED: list[tuple[str, str, Surroundings, Severity | None]] = [
 
 @pytest.mark.parametrize(("name", "value", "where", "severity"), JUDGED)
 def test_a_variable_is_judged_by_its_place(
-    name: str, value: str, where: Surroundings, severity: Severity | None
+    name: str, value: str, where: VariableScope, severity: LintSeverity | None
 ) -> None:
     found = judge_variable(name, value, where)
     assert (found.severity if found else None) == severity
@@ -168,7 +168,7 @@ spec:
 """
 
 
-def found_in(text: str, name: str = "job.yaml", where: Surroundings = NOWHERE) -> list[Finding]:
+def found_in(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[LintFinding]:
     return lint([read_environment_file(name, text, where)])
 
 
@@ -176,7 +176,7 @@ def test_a_manifest_that_is_right_has_no_findings() -> None:
     assert found_in(MANIFEST) == []
 
 
-CHANGES: list[tuple[str, str, Severity, str, str]] = [
+CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
     ("name: pytorch\n", "name: megatron\n", E, "containers", "no container is called pytorch"),
     ("efa: 32", "efa: 4", W, "vpc.amazonaws.com/efa", "4 of the 32"),
     ("efa: 32", "efa: 64", E, "vpc.amazonaws.com/efa", "the pod never starts"),
@@ -201,7 +201,7 @@ CHANGES: list[tuple[str, str, Severity, str, str]] = [
 
 @pytest.mark.parametrize(("old", "new", "severity", "subject", "words"), CHANGES)
 def test_each_fault_in_a_manifest_is_found_with_its_line(
-    old: str, new: str, severity: Severity, subject: str, words: str
+    old: str, new: str, severity: LintSeverity, subject: str, words: str
 ) -> None:
     assert old in MANIFEST
     text = MANIFEST.replace(old, new, 1)

@@ -14,12 +14,12 @@ from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
 from trainyard.plan import activations, memory
 from trainyard.plan.memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
-from trainyard.plan.workload import Layout, Recomputation, Workload, workload_of
+from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, workload_of
 from trainyard.training.model import attention, loss
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_fit.py"
 SHAPES = ("small-float32", "small-bfloat16")
-Build = Callable[..., Workload]
+Build = Callable[..., TrainingWorkload]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_plan_is_within_a_tenth_of_a_real_step(
     assert result["measured"][part] > 1_000_000
 
 
-def at(work: Workload, name: str) -> MemoryParts:
+def at(work: TrainingWorkload, name: str) -> MemoryParts:
     return next(moment.parts for moment in memory_peaks_of(work) if moment.name == name)
 
 
@@ -229,7 +229,7 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:
-    def work(*overrides: str, on_gpu: bool = False) -> Workload:
+    def work(*overrides: str, on_gpu: bool = False) -> TrainingWorkload:
         config = load("smoke", "compute.strategy=ddp", *overrides)
         return workload_of(config, on_gpu=on_gpu, processes=2)
 

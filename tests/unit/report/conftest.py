@@ -13,7 +13,7 @@ import pytest
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run, write_identity, write_outcome
-from trainyard.run.judged import digests_now
+from trainyard.run.judged_records import digests_now
 from trainyard.run.records import RecordWriter, append_event
 from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
 

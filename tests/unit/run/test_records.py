@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.run.outside import iterate_json_lines
 from trainyard.run.records import RecordWriter, Row, append_event, keep_rows_up_to, read_rows
+from trainyard.run.untrusted_files import iterate_json_lines
 
 
 def write(path: Path, *rows: Row) -> None:

@@ -12,7 +12,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row
 from trainyard.training.checkpoint import writer_process
 from trainyard.training.data.training_data import ready_data
-from trainyard.training.run.lifecycle import train
+from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -120,7 +120,7 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         directory = RunDirectory(tmp_path / name)
         data = ready_data(config.data, config.model)
         request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"}, **asked)
-        return train(request, stop=stop or StopRequest(), listener=listener or Spy())
+        return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener or Spy())
 
     return run
 

@@ -20,9 +20,9 @@ from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, ManifestFile, read_described_manifest, size_of
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.outside import open_regular, read_bytes
 from trainyard.run.records import iterate_rows
 from trainyard.run.run_settings import read_settings
+from trainyard.run.untrusted_files import open_regular, read_bytes
 from trainyard.run.whole_files import sha256_of_file
 
 RECORDS = "records"

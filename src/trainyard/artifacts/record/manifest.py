@@ -24,7 +24,7 @@ from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import DamagedFileError, VerificationError
 from trainyard.run.checkpoint_manifest import text_of, whole_number
 from trainyard.run.digests import require_digest
-from trainyard.run.outside import parse_json_object
+from trainyard.run.untrusted_files import parse_json_object
 
 _SCHEMA = 1
 _END_OF_TIME = 253402300800.0

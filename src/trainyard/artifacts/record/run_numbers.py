@@ -16,7 +16,7 @@ from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, Ve
 from trainyard.run.checkpoint_manifest import text_of
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.outside import parse_json_object
+from trainyard.run.untrusted_files import parse_json_object
 
 _MOST_DIGITS = 15
 _RACES = 20

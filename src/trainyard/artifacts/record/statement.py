@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.run.outside import same_json
+from trainyard.run.untrusted_files import same_json
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:trainyard:training-run:v1"

@@ -21,7 +21,7 @@ from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import Checkpoint, own_manifest
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.record.owed import is_loose, missing_records
+from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.signature import Verifier, require_signed
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.download import Landing, require_distinct

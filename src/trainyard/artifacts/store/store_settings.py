@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.outside import read_bytes
 from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.untrusted_files import read_bytes
 
 
 class StoreSettings(NamedTuple):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
-from trainyard.run.outside import parse_json, parse_json_line, read_bytes
 from trainyard.run.records import Row
+from trainyard.run.untrusted_files import parse_json, parse_json_line, read_bytes
 
 _STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", re.ASCII | re.IGNORECASE)
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.hashing import checksum_agrees
 from trainyard.artifacts.store.object_store import SHA256, Store, StoredObject
-from trainyard.artifacts.store.watched import watched
+from trainyard.artifacts.store.store_progress import with_progress
 from trainyard.errors import ObjectChangedError
 from trainyard.run.digests import FileDigests, PartDigests
 from trainyard.run.progress import UNSEEN, Progress
@@ -63,7 +63,7 @@ def compare_objects(
     """
     read_back = _drawn(entries, depth, seed)
     progress.begin("reading back the store", sum(entry.size for entry in entries if entry.key in read_back))
-    store = watched(store, progress)
+    store = with_progress(store, progress)
 
     def compare(entry: ManifestObject) -> str | None:
         return _compare(

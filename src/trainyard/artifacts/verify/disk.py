@@ -13,7 +13,7 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of, is_pruned
 from trainyard.artifacts.record.contents import checkpoint_group, link_within, metrics_chunks
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.record.owed import missing_records
+from trainyard.artifacts.record.required_records import missing_records
 from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
@@ -26,9 +26,9 @@ from trainyard.errors import CheckpointError, DamagedFileError, TrainyardError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory, step_of
 from trainyard.run.identity import read_run
-from trainyard.run.judged import RECORDS
-from trainyard.run.outside import open_regular
+from trainyard.run.judged_records import RECORDS
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.untrusted_files import open_regular
 
 _FILES_AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20

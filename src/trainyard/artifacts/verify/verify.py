@@ -14,7 +14,7 @@ from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of, doomed_steps, own_manifest
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
-from trainyard.artifacts.record.owed import is_loose, missing_records
+from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.statement import statement_problems
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import (
@@ -31,8 +31,8 @@ from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.outside import parse_json_object, same_json
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.untrusted_files import parse_json_object, same_json
 from trainyard.run.whole_files import sha256_of_file
 
 __all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]

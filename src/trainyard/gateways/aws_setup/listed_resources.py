@@ -14,12 +14,12 @@ from trainyard.gateways.aws_setup.account import AwsAccount
 from trainyard.gateways.aws_setup.buckets import S3Bucket, S3BucketPolicy
 from trainyard.gateways.aws_setup.builds import BuildProject
 from trainyard.gateways.aws_setup.identities import AccessEntry, IamRole, OidcProvider
-from trainyard.gateways.aws_setup.registry_and_log import EcrRepository, LogGroup
+from trainyard.gateways.aws_setup.registry_and_log import EcrRepositorySetup, LogGroup
 
 _NAMES = ("RepositoryName", "BucketName", "Bucket", "LogGroupName", "RoleName", "Name", "Url", "PrincipalArn")
 
 
-class Kind(Protocol):
+class ResourceKind(Protocol):
     """One type of resource."""
 
     def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Listed(Protocol):
 
 
 @dataclass(frozen=True)
-class Change:
+class ResourceChange:
     """What was found, and done, about one resource."""
 
     resource: Listed
@@ -74,8 +74,8 @@ class Application:
     ) -> None:
         call = aws.call
         self._compare = compare
-        self._kinds: dict[str, Kind] = {
-            "AWS::ECR::Repository": EcrRepository(call),
+        self._kinds: dict[str, ResourceKind] = {
+            "AWS::ECR::Repository": EcrRepositorySetup(call),
             "AWS::S3::Bucket": S3Bucket(call, region=aws.region, account=account),
             "AWS::S3::BucketPolicy": S3BucketPolicy(call),
             "AWS::Logs::LogGroup": LogGroup(call),
@@ -85,44 +85,48 @@ class Application:
             "AWS::EKS::AccessEntry": AccessEntry(call),
         }
 
-    def apply(self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool) -> Iterator[Change]:
+    def apply(
+        self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool
+    ) -> Iterator[ResourceChange]:
         """Make what is missing and change what differs. Ends at the first refusal: later ones build on it."""
         for resource, properties in wanted:
             name = _name(properties)
             try:
                 change = self._agree(resource, properties, dry_run=dry_run)
             except ServiceError as error:
-                yield Change(resource, name, None, refused=str(error))
+                yield ResourceChange(resource, name, None, refused=str(error))
                 return
             yield change
 
-    def _agree(self, resource: Listed, p: dict[str, Any], *, dry_run: bool) -> Change:
+    def _agree(self, resource: Listed, p: dict[str, Any], *, dry_run: bool) -> ResourceChange:
         kind, name = self._kinds[resource.type], _name(p)
         before, wanted = kind.found(p), kind.wanted(p)
         differing = tuple(self._compare(wanted, before)) if before is not None else ()
         if dry_run or (before is not None and not differing):
-            return Change(resource, name, before, differing)
+            return ResourceChange(resource, name, before, differing)
         if before is None:
             kind.create(p)
         else:
             kind.change(p, {key for key in wanted if any(self._compare({key: wanted[key]}, before))})
         remaining = tuple(self._compare(wanted, kind.found(p) or {}))
-        return Change(resource, name, before, differing, remaining, done=True)
+        return ResourceChange(resource, name, before, differing, remaining, done=True)
 
-    def remove(self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool) -> Iterator[Change]:
+    def remove(
+        self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool
+    ) -> Iterator[ResourceChange]:
         """Remove what holds no data, last made first. What is refused stays, and the rest goes on."""
         for resource, p in reversed(list(wanted)):
             kind, name = self._kinds[resource.type], _name(p)
             try:
                 before = kind.found(p)
                 if before is None or dry_run:
-                    yield Change(resource, name, before)
+                    yield ResourceChange(resource, name, before)
                     continue
                 kept = kind.remove(p)
             except ServiceError as error:
-                yield Change(resource, name, None, refused=str(error))
+                yield ResourceChange(resource, name, None, refused=str(error))
                 continue
-            yield Change(resource, name, before, done=not kept, kept=kept)
+            yield ResourceChange(resource, name, before, done=not kept, kept=kept)
 
 
 def _name(p: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from trainyard.gateways.aws_setup.account import Call
 _NO_REPOSITORY = ("RepositoryNotFoundException",)
 
 
-class EcrRepository:
+class EcrRepositorySetup:
     """`AWS::ECR::Repository`."""
 
     def __init__(self, call: Call) -> None:

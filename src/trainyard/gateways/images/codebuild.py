@@ -34,7 +34,7 @@ class QuotaError(ServiceError):
 
 
 @dataclass(frozen=True)
-class Phase:
+class CodeBuildPhase:
     """One phase of a build."""
 
     name: str
@@ -53,7 +53,7 @@ class BuildState:
     build_id: str
     status: str
     """IN_PROGRESS, SUCCEEDED, FAILED, FAULT, TIMED_OUT, STOPPED."""
-    phases: tuple[Phase, ...]
+    phases: tuple[CodeBuildPhase, ...]
     log_group: str
     log_stream: str
     log_address: str
@@ -232,11 +232,11 @@ def _state(found: Mapping[str, Any]) -> BuildState:
     )
 
 
-def _phase(found: Mapping[str, Any]) -> Phase:
+def _phase(found: Mapping[str, Any]) -> CodeBuildPhase:
     contexts = found.get("contexts") or ()
     said = " ".join(str(one.get("message") or "").strip() for one in contexts).strip()
     seconds = found.get("durationInSeconds")
-    return Phase(
+    return CodeBuildPhase(
         name=str(found.get("phaseType", "")),
         status=str(found.get("phaseStatus") or ""),
         seconds=float(seconds) if seconds is not None else None,

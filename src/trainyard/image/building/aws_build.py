@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from trainyard.image.building.build_progress import Builds, Ended, Follower, Progress
+from trainyard.image.building.build_progress import BuildEnded, BuildProgress, Builds, Follower
 from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
@@ -95,7 +95,7 @@ class AwsBuilder:
     def build(
         self,
         request: BuildRequest,
-        progress: Progress,
+        progress: BuildProgress,
         *,
         say: Callable[[str], None],
         token: str,
@@ -132,13 +132,13 @@ class AwsBuilder:
 
     def _follow(
         self,
-        progress: Progress,
+        progress: BuildProgress,
         say: Callable[[str], None],
         *,
         token: str,
         source: Mapping[str, str],
         variables: Mapping[str, str],
-    ) -> Ended:
+    ) -> BuildEnded:
         """Start a build and wait for its end."""
         follower = Follower(
             self.aws,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-from trainyard.image.building.build_progress import Progress
+from trainyard.image.building.build_progress import BuildProgress
 
 Result = TypeVar("Result")
 _WAIT_SECONDS = 0.5
@@ -18,7 +18,7 @@ class Fleet(Generic[Result]):
     """The builds of several images; `line` and `tell` are what the terminal asks for."""
 
     def __init__(self, images: Sequence[str], clock: Callable[[], float]) -> None:
-        self.progress = {image: Progress(image, since=clock()) for image in images}
+        self.progress = {image: BuildProgress(image, since=clock()) for image in images}
         self._clock = clock
         self._end = threading.Event()
 
@@ -49,7 +49,7 @@ class Fleet(Generic[Result]):
         """In a log, each build says its own lines."""
 
 
-def _going(one: Progress, now: float) -> str:
+def _going(one: BuildProgress, now: float) -> str:
     seconds = max(0, int(now - one.since))
     again = f" (attempt {one.attempt})" if one.attempt > 1 else ""
     return f"{one.phase} {seconds // 60}:{seconds % 60:02d}{again}"

@@ -55,7 +55,7 @@ class PhaseState(Protocol):
     def message(self) -> str: ...
 
 
-class State(Protocol):
+class ProgressState(Protocol):
     """A build; see `gateways.images.codebuild`."""
 
     @property
@@ -79,7 +79,7 @@ class Builds(Protocol):
 
 
 @dataclass
-class Progress:
+class BuildProgress:
     """What is known of one image's build; the live line reads it while another thread writes it."""
 
     image: str
@@ -92,7 +92,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Ended:
+class BuildEnded:
     """A build that succeeded."""
 
     build_id: str
@@ -114,7 +114,7 @@ class Follower:
     """Follows the builds of one image."""
 
     builds: Builds
-    progress: Progress
+    progress: BuildProgress
     clock: Callable[[], float]
     pause: Callable[[float], bool]
     """Waits some seconds; True as soon as everything is to end."""
@@ -124,7 +124,7 @@ class Follower:
     poll_seconds: float = 5.0
     _tail: list[str] = field(default_factory=list)
 
-    def run(self, start: Callable[[int], str]) -> Ended:
+    def run(self, start: Callable[[int], str]) -> BuildEnded:
         """Start a build, with the number of the attempt, and follow it until it has succeeded.
 
         Raises CheckFailedError when the build failed, ServiceTroubleError when CodeBuild did,
@@ -177,7 +177,7 @@ class Follower:
                 )
             self._wait(0 if lines else self.poll_seconds)
 
-    def _tell_phases(self, state: State, told: int) -> int:
+    def _tell_phases(self, state: ProgressState, told: int) -> int:
         """Say each phase once, when it has ended; returns how many were said."""
         ended = [phase for phase in state.phases if phase.status]
         for phase in ended[told:]:
@@ -196,7 +196,7 @@ class Follower:
             raise StoppedBuildError(f"{self.progress.image}: the build {self.progress.build_id} was stopped")
 
 
-def can_heal(state: State, tail: Sequence[str]) -> bool:
+def can_heal(state: ProgressState, tail: Sequence[str]) -> bool:
     """Whether another attempt may succeed: CodeBuild's own faults, and a network that was in trouble."""
     if state.status == "FAULT":
         return True
@@ -213,12 +213,12 @@ def can_heal(state: State, tail: Sequence[str]) -> bool:
     return bool(_PASSING.search(text))
 
 
-def failed_phase(state: State) -> PhaseState | None:
+def failed_phase(state: ProgressState) -> PhaseState | None:
     """The first phase that ended in another way than well."""
     return next((phase for phase in state.phases if phase.status not in ("", "SUCCEEDED")), None)
 
 
-def describe(state: State) -> str:
+def describe(state: ProgressState) -> str:
     """How a build ended, in a few words."""
     failed = failed_phase(state)
     where = f" in {failed.name}" if failed else ""
@@ -226,7 +226,7 @@ def describe(state: State) -> str:
     return f"{state.status.lower().replace('_', ' ')}{where}{said}"
 
 
-def failure(state: State, tail: Sequence[str], image: str, attempts: int) -> TrainyardError:
+def failure(state: ProgressState, tail: Sequence[str], image: str, attempts: int) -> TrainyardError:
     """The error for a build that ended badly for the last time."""
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     text = f"{image}: the build {state.build_id} {describe(state)}{tried}."
@@ -240,6 +240,6 @@ def failure(state: State, tail: Sequence[str], image: str, attempts: int) -> Tra
     return ServiceTroubleError(text) if is_theirs and state.status != "STOPPED" else CheckFailedError(text)
 
 
-def _ended(state: State, attempts: int) -> Ended:
+def _ended(state: ProgressState, attempts: int) -> BuildEnded:
     phases = tuple((phase.name, phase.seconds or 0.0) for phase in state.phases if phase.status)
-    return Ended(state.build_id, attempts, phases, dict(state.exported), state.log_address)
+    return BuildEnded(state.build_id, attempts, phases, dict(state.exported), state.log_address)

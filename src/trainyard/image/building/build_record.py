@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_progress import Ended
+from trainyard.image.building.build_progress import BuildEnded
 from trainyard.image.building.build_request import BuildRequest
 
 FOREIGN = ".image-context"
@@ -106,7 +106,7 @@ def github_source(request: BuildRequest, address: str, folder: str) -> dict[str,
     }
 
 
-def same_digest(request: BuildRequest, ended: Ended, find: Callable[[str, str], str | None]) -> str:
+def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, str], str | None]) -> str:
     """The digest of the built image. Raises VerificationError unless build and registry agree on it.
 
     `find` gives the digest that the registry holds for a tag and a digest, of which one is empty.
@@ -127,7 +127,7 @@ def same_digest(request: BuildRequest, ended: Ended, find: Callable[[str, str], 
 
 
 def aws_result(
-    request: BuildRequest, place: tuple[str, str], digest: str, ended: Ended | None
+    request: BuildRequest, place: tuple[str, str], digest: str, ended: BuildEnded | None
 ) -> dict[str, Any]:
     """The result as plain data; `place` is account and region, `ended` None where nothing was built."""
     account, region = place

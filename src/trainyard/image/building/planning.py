@@ -28,7 +28,7 @@ from trainyard.image.context.build_context import (
 from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content
 from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.image.context.ignore_rules import parse_ignore_file
-from trainyard.run.outside import read_text
+from trainyard.run.untrusted_files import read_text
 
 
 class Files(Protocol):

@@ -5,7 +5,7 @@ It names no digest: a digest is looked up where the image is pulled, and pinned 
 
 from dataclasses import dataclass
 
-from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import shown
 
 
@@ -17,7 +17,7 @@ class BaseChoice:
     reason: str
 
 
-def choose_base(declared: Declared, *, efa: bool) -> BaseChoice:
+def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
     """The kind of base image for what is declared; `efa` is whether the machine has it."""
     packages, cuda = declared.packages, declared.cuda
     number = f"{shown(cuda)}.x" if cuda else "VERSION"

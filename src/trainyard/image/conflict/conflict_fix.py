@@ -7,12 +7,12 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 
-from trainyard.image.conflict.finding import Edit, Finding
+from trainyard.image.conflict.finding import Edit, ImageFinding
 
 _MOST_EDITS = 50
 
 
-def fix(text: str, judge: Callable[[str], Sequence[Finding]], *, file: str) -> str:
+def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
     """The text after all edits that help; `judge` gives the findings of a text.
 
     Each edit is judged anew, because one may change what the next one is about.

@@ -4,12 +4,12 @@ Declared + the machine it is for --rules--> findings, the worst first
 """
 
 from trainyard.image.conflict.container_rules import CONTAINER_RULES
-from trainyard.image.conflict.declared_versions import Declared
-from trainyard.image.conflict.finding import ERROR, INFO, WARNING, Finding, Machine
+from trainyard.image.conflict.declared_versions import DeclaredVersions
+from trainyard.image.conflict.finding import ERROR, INFO, WARNING, ImageFinding, TargetMachine
 from trainyard.image.conflict.package_rules import PACKAGE_RULES
 
 
-def judge(declared: Declared, machine: Machine) -> list[Finding]:
+def judge(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:
     """All findings, the worst first, then by place."""
     found = [finding for rule in (*PACKAGE_RULES, *CONTAINER_RULES) for finding in rule(declared, machine)]
     order = (ERROR, WARNING, INFO)

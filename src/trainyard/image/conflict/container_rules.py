@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.image.conflict.declared_versions import Declared
-from trainyard.image.conflict.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
+from trainyard.image.conflict.declared_versions import DeclaredVersions
+from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.version_facts import (
     OLDEST_EFA_INSTALLER,
     OLDEST_EFA_NCCL,
@@ -14,7 +14,7 @@ from trainyard.image.conflict.version_facts import (
 )
 
 
-def _efa(declared: Declared, machine: Machine) -> Iterator[Finding]:
+def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     wanted = (
         ("EFA installer", declared.efa_installer, OLDEST_EFA_INSTALLER),
         ("aws-ofi-nccl", declared.efa_plugin, OLDEST_EFA_PLUGIN),
@@ -22,7 +22,7 @@ def _efa(declared: Declared, machine: Machine) -> Iterator[Finding]:
     )
     for name, found, oldest in wanted:
         if machine.efa and machine.family.startswith(("p5", "p6")) and found and found < oldest:
-            yield Finding(
+            yield ImageFinding(
                 "efa-versions",
                 ERROR,
                 declared.dockerfile,
@@ -32,7 +32,7 @@ def _efa(declared: Declared, machine: Machine) -> Iterator[Finding]:
                 f"take {name} {shown(oldest)} or newer",
             )
     if machine.efa and not declared.efa_installer and not declared.efa_plugin and declared.base.kind != "dlc":
-        yield Finding(
+        yield ImageFinding(
             "efa-missing",
             WARNING,
             declared.dockerfile,
@@ -62,7 +62,7 @@ _USELESS = {
 }
 
 
-def _variables(declared: Declared, machine: Machine) -> Iterator[Finding]:
+def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     for variable in declared.variables:
         name, value = variable.name, variable.value
         severity, why = "", ""
@@ -75,7 +75,7 @@ def _variables(declared: Declared, machine: Machine) -> Iterator[Finding]:
         elif name == "FI_EFA_USE_DEVICE_RDMA":
             severity, why = _device_rdma(declared, machine, value)
         if severity:
-            yield Finding(
+            yield ImageFinding(
                 "environment",
                 severity,
                 declared.dockerfile,
@@ -87,7 +87,7 @@ def _variables(declared: Declared, machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _device_rdma(declared: Declared, machine: Machine, value: str) -> tuple[str, str]:
+def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str) -> tuple[str, str]:
     if declared.efa_plugin and declared.efa_plugin < OLDEST_MODERN_PLUGIN:
         return "", ""
     if value == "1" and machine.efa and not machine.rdma:
@@ -97,9 +97,9 @@ def _device_rdma(declared: Declared, machine: Machine, value: str) -> tuple[str,
     return WARNING, "RDMA is found by itself since aws-ofi-nccl 1.7; where the device has none, =1 aborts"
 
 
-def _pinned(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _pinned(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     for stage in declared.parsed.unpinned:
-        yield Finding(
+        yield ImageFinding(
             "unpinned",
             WARNING,
             declared.dockerfile,
@@ -110,10 +110,10 @@ def _pinned(declared: Declared, _machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _user(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _user(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     user = declared.parsed.last("USER")
     if user is None or user.text.split(":")[0] in ("root", "0"):
-        yield Finding(
+        yield ImageFinding(
             "user",
             WARNING,
             declared.dockerfile,
@@ -124,13 +124,13 @@ def _user(declared: Declared, _machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _secrets(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     for instruction in declared.parsed.instructions:
         if instruction.name not in ("ARG", "ENV"):
             continue
         found = re.search(r"\b(\w*(?:TOKEN|PASSWORD|SECRET|ACCESS_KEY|API_KEY)\w*)", instruction.text.upper())
         if found:
-            yield Finding(
+            yield ImageFinding(
                 "secret",
                 ERROR,
                 declared.dockerfile,

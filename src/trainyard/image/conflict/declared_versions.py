@@ -67,7 +67,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredVersions:
     """Everything that rules look at."""
 
     dockerfile: str
@@ -104,7 +104,7 @@ class Declared:
         return self.torch is None and bool(self.base.torch)
 
 
-def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, str]]) -> Declared:
+def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, str]]) -> DeclaredVersions:
     """What the last stage of a Dockerfile called `name` declares.
 
     `locked` is what its locks hold: name -> version, line and file.
@@ -128,7 +128,7 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
         packages["torch"] = Package("torch", f"{torch.text}+{index}", torch.file, torch.line)
     nccl = version(known.get("NCCL_VERSION", "").removeprefix("v"))
     wheel = next((packages[one].version for one in packages if one.startswith("nvidia-nccl-cu")), ())
-    return Declared(
+    return DeclaredVersions(
         dockerfile=name,
         parsed=parsed,
         base=base_image(

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import Version
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetMachine:
     """What the image is to run on; what is not named is unknown."""
 
     architecture: str = ""
@@ -33,7 +33,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ImageFinding:
     """One thing that is wrong."""
 
     rule: str
@@ -51,4 +51,4 @@ class Finding:
         return facts | {"fixable": self.edit is not None}
 
 
-Rule = Callable[[Declared, Machine], Iterator[Finding]]
+Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[ImageFinding]]

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.image.conflict.declared_versions import Declared
+from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import shown
 
 
-def declared_record(declared: Declared) -> dict[str, str]:
+def declared_record(declared: DeclaredVersions) -> dict[str, str]:
     """The versions that were found; what is not known is left out."""
     torch = declared.torch
     found = {

@@ -6,8 +6,8 @@ A rule that does not know a version says nothing.
 import re
 from collections.abc import Iterator
 
-from trainyard.image.conflict.declared_versions import Declared
-from trainyard.image.conflict.finding import ERROR, WARNING, Edit, Finding, Machine, Rule
+from trainyard.image.conflict.declared_versions import DeclaredVersions
+from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.version_facts import (
     DRIVERS,
     OLDEST_CUDA,
@@ -25,12 +25,12 @@ _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "ap
 """Packages whose extensions are compiled against torch, often on installation."""
 
 
-def _torch_python(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch, python = declared.torch, declared.base.python
     release = TORCH.get(minor(torch.version)) if torch else None
     if torch and release and python and not release.oldest_python <= python <= release.newest_python:
         span = f"{shown(release.oldest_python)} to {shown(release.newest_python)}"
-        yield Finding(
+        yield ImageFinding(
             "torch-python",
             ERROR,
             declared.dockerfile,
@@ -41,10 +41,10 @@ def _torch_python(declared: Declared, _machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _own_python(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _own_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     python = declared.base.python
     if python and python < OLDEST_PYTHON:
-        yield Finding(
+        yield ImageFinding(
             "python",
             ERROR,
             declared.dockerfile,
@@ -55,12 +55,12 @@ def _own_python(declared: Declared, _machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _torch_twice(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch, base = declared.torch, declared.base
     if not torch or not base.torch or same_prefix(torch.version, base.torch):
         return
     compiled = base.kind == "ngc"
-    yield Finding(
+    yield ImageFinding(
         "torch-twice",
         ERROR if compiled else WARNING,
         torch.file,
@@ -74,12 +74,12 @@ def _torch_twice(declared: Declared, _machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _cuda_of_torch(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
     release = TORCH.get(minor(torch.version)) if torch else None
     if torch and release and torch.cuda and torch.cuda not in release.cuda:
         wheels = ", ".join(f"cu{a}{b}" for a, b in release.cuda)
-        yield Finding(
+        yield ImageFinding(
             "torch-cuda",
             ERROR,
             torch.file,
@@ -95,13 +95,13 @@ def _version_edit(line: int, old: str, cuda: Version) -> Edit | None:
     return Edit(line, old, f"cu{cuda[0]}{cuda[1]}") if line else None
 
 
-def _cuda_of_base(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     cuda, base = _cuda(declared), declared.base
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return
     compiled = sorted(name for name in _COMPILED if name in declared.packages)
     if compiled and base.has_compiler:
-        yield Finding(
+        yield ImageFinding(
             "base-cuda",
             ERROR,
             declared.dockerfile,
@@ -112,7 +112,7 @@ def _cuda_of_base(declared: Declared, _machine: Machine) -> Iterator[Finding]:
             f"take a base image with CUDA {shown(cuda)}",
         )
     else:
-        yield Finding(
+        yield ImageFinding(
             "base-cuda",
             WARNING,
             declared.dockerfile,
@@ -124,7 +124,7 @@ def _cuda_of_base(declared: Declared, _machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _architecture(declared: Declared, machine: Machine) -> Iterator[Finding]:
+def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     cuda, needed = _cuda(declared), OLDEST_CUDA.get(machine.architecture)
     if not cuda or not needed or cuda >= needed:
         return
@@ -132,7 +132,7 @@ def _architecture(declared: Declared, machine: Machine) -> Iterator[Finding]:
     file, line = (torch.file, torch.line) if torch else (declared.dockerfile, declared.base.line)
     # Code for sm_100 runs on sm_103, as of one major architecture.
     runs = machine.architecture == "sm_103" and cuda >= OLDEST_CUDA["sm_100"]
-    yield Finding(
+    yield ImageFinding(
         "architecture",
         WARNING if runs else ERROR,
         file,
@@ -145,7 +145,7 @@ def _architecture(declared: Declared, machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _arch_list(declared: Declared, machine: Machine) -> Iterator[Finding]:
+def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     if not declared.architectures or not machine.architecture:
         return
     number = machine.architecture.removeprefix("sm_")
@@ -157,7 +157,7 @@ def _arch_list(declared: Declared, machine: Machine) -> Iterator[Finding]:
     if wanted in listed or same_major or "+PTX" in declared.architectures or not listed:
         return
     line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
-    yield Finding(
+    yield ImageFinding(
         "arch-list",
         ERROR,
         declared.dockerfile,
@@ -169,11 +169,11 @@ def _arch_list(declared: Declared, machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _driver(declared: Declared, machine: Machine) -> Iterator[Finding]:
+def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     cuda = _cuda(declared)
     needed = DRIVERS.get(cuda[0]) if cuda else None
     if machine.driver and needed and machine.driver < needed:
-        yield Finding(
+        yield ImageFinding(
             "driver",
             ERROR,
             declared.dockerfile,
@@ -185,12 +185,12 @@ def _driver(declared: Declared, machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _suffixes(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _suffixes(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     cuda = _cuda(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
         if cuda and match and int(match[1]) != cuda[0]:
-            yield Finding(
+            yield ImageFinding(
                 "cuda-suffix",
                 ERROR,
                 package.file,
@@ -201,11 +201,11 @@ def _suffixes(declared: Declared, _machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _vllm(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _vllm(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     vllm, torch = declared.packages.get("vllm"), declared.torch
     needed = VLLM_TORCH.get(vllm.version[:3]) if vllm else None
     if vllm and torch and needed and not same_prefix(torch.version, needed):
-        yield Finding(
+        yield ImageFinding(
             "vllm-torch",
             ERROR,
             vllm.file,
@@ -219,13 +219,13 @@ def _vllm(declared: Declared, _machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _pairs(declared: Declared, _machine: Machine) -> Iterator[Finding]:
+def _pairs(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
     for name, table in TORCH_PAIRS.items():
         package = declared.packages.get(name)
         needed = table.get(minor(torch.version)) if torch else None
         if torch and package and needed and not same_prefix(package.version, needed):
-            yield Finding(
+            yield ImageFinding(
                 "torch-pair",
                 ERROR,
                 package.file,
@@ -240,10 +240,10 @@ def _pairs(declared: Declared, _machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _flash_attention(declared: Declared, machine: Machine) -> Iterator[Finding]:
+def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
-        yield Finding(
+        yield ImageFinding(
             "flash-attn",
             ERROR,
             third.file,
@@ -254,7 +254,7 @@ def _flash_attention(declared: Declared, machine: Machine) -> Iterator[Finding]:
         )
     second = declared.packages.get("flash-attn")
     if second and not declared.base.has_compiler and second.file == declared.dockerfile:
-        yield Finding(
+        yield ImageFinding(
             "flash-attn-build",
             WARNING,
             second.file,
@@ -266,7 +266,7 @@ def _flash_attention(declared: Declared, machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _cuda(declared: Declared) -> Version:
+def _cuda(declared: DeclaredVersions) -> Version:
     """The CUDA that torch runs with."""
     if declared.base_is_used:
         return declared.base.cuda

@@ -14,7 +14,7 @@ PROVENANCE_TYPE = "application/vnd.in-toto+json"
 _BUILD_TYPE = "https://github.com/trainyard/trainyard/image/v1"
 
 
-class Pin(Protocol):
+class LockedPackage(Protocol):
     """A package of a lock; see `machine.package_lock`."""
 
     @property
@@ -25,7 +25,7 @@ class Pin(Protocol):
     def hashes(self) -> tuple[str, ...]: ...
 
 
-def bill_of_materials(image: str, digest: str, pins: Sequence[Pin]) -> bytes:
+def bill_of_materials(image: str, digest: str, pins: Sequence[LockedPackage]) -> bytes:
     """The packages of an image as CycloneDX 1.6."""
     components = [
         {

@@ -34,7 +34,7 @@ MODEL = {
 _MOST_NAMED = 5
 
 
-class Facts(Protocol):
+class InspectedImage(Protocol):
     """What a builder says of an image; see `gateways.images.local_builder`."""
 
     @property
@@ -81,7 +81,7 @@ def linux_markers(architecture: str) -> dict[str, str]:
     return facts | {"platform_machine": machine}
 
 
-def judge_declared(facts: Facts, *, most_bytes: int) -> list[Answer]:
+def judge_declared(facts: InspectedImage, *, most_bytes: int) -> list[Answer]:
     """The checks that need no container: user, entry point, size."""
     user = facts.user.partition(":")[0]
     size = facts.size

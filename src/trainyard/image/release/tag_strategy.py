@@ -44,7 +44,7 @@ class TagStep:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ImageSource:
     """What is known of the source of an image."""
 
     commit: str
@@ -63,7 +63,7 @@ def origin_of(
     version: str,
     git: Mapping[str, Any],
     at_head: Callable[[], Sequence[str]],
-) -> Origin:
+) -> ImageSource:
     """The source of an image that was built earlier, perhaps from another state of the tree than today's.
 
     `content` and `labelled` are its labels of content and commit, `commit` and `version` what the user gives,
@@ -78,7 +78,7 @@ def origin_of(
         found = head
         dirty = labelled not in ("", head) or bool(git.get("dirty", bool(head)))  # unknown is not clean
     tags = tuple(at_head()) if not version and found and found == head else ()
-    return Origin(found, dirty, (version,) if version else tags)
+    return ImageSource(found, dirty, (version,) if version else tags)
 
 
 def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:

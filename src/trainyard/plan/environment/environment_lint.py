@@ -12,7 +12,7 @@ from trainyard.plan.environment.manifest_rules import judge_manifest
 from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
 from trainyard.plan.environment.variable_rules import (
     Judgement,
-    Severity,
+    LintSeverity,
     judge_variable,
     missing_variables,
 )
@@ -27,7 +27,7 @@ _LONGEST_VALUE = 60
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """One thing that is wrong, or worth knowing."""
 
     file: str
@@ -36,7 +36,7 @@ class Finding:
     """What it is about: a variable, or a field of a manifest."""
     value: str
     """As it is set; empty for secrets and for what is missing."""
-    severity: Severity
+    severity: LintSeverity
     reason: str
     remedy: str
     where: str = ""
@@ -55,14 +55,14 @@ class Finding:
         }
 
 
-def lint(files: Iterable[EnvironmentFile]) -> list[Finding]:
+def lint(files: Iterable[EnvironmentFile]) -> list[LintFinding]:
     """All findings, by file and line."""
     found = [finding for file in files for finding in _of_file(file)]
-    order = list(Severity)
+    order = list(LintSeverity)
     return sorted(found, key=lambda finding: (finding.file, finding.line, order.index(finding.severity)))
 
 
-def _of_file(file: EnvironmentFile) -> Iterator[Finding]:
+def _of_file(file: EnvironmentFile) -> Iterator[LintFinding]:
     """The findings of one file; a line that several containers share (a YAML anchor) is told once."""
     seen = set()
     for finding in (*_of_variables(file), *_of_fields(file)):
@@ -72,18 +72,18 @@ def _of_file(file: EnvironmentFile) -> Iterator[Finding]:
             yield finding
 
 
-def _of_variables(file: EnvironmentFile) -> Iterator[Finding]:
+def _of_variables(file: EnvironmentFile) -> Iterator[LintFinding]:
     for group in file.groups:
         yield from _of_group(file.name, group)
 
 
-def _of_fields(file: EnvironmentFile) -> Iterator[Finding]:
+def _of_fields(file: EnvironmentFile) -> Iterator[LintFinding]:
     for document in file.documents:
         for field in judge_manifest(document):
             yield _finding(file.name, field.line, field.subject, field.judgement, where=field.where)
 
 
-def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
+def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
     for setting in group.settings:
         if setting.by_reference:
             continue
@@ -100,15 +100,19 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
     names = frozenset(setting.name for setting in group.settings)
     if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} <= names:
         both = Judgement(
-            Severity.WARNING, "both names are set; torch reads PYTORCH_ALLOC_CONF only", "keep one of them"
+            LintSeverity.WARNING,
+            "both names are set; torch reads PYTORCH_ALLOC_CONF only",
+            "keep one of them",
         )
         yield _finding(name, group.line, "PYTORCH_CUDA_ALLOC_CONF", both, where=group.what)
     for variable, said in missing_variables(names, group.place).items():
         yield _finding(name, group.line, variable, said, where=group.what)
 
 
-def _finding(file: str, line: int, subject: str, said: Judgement, *, where: str, value: str = "") -> Finding:
-    return Finding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
+def _finding(
+    file: str, line: int, subject: str, said: Judgement, *, where: str, value: str = ""
+) -> LintFinding:
+    return LintFinding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
 
 
 def looks_secret(name: str) -> bool:
@@ -118,7 +122,7 @@ def looks_secret(name: str) -> bool:
 
 def _plain_secret() -> Judgement:
     return Judgement(
-        Severity.ERROR,
+        LintSeverity.ERROR,
         "a secret in plain text: whoever reads the file, the image or the object has it",
         "keep it in a Secret and name that (valueFrom.secretKeyRef); replace the one that was written down",
     )
@@ -129,7 +133,7 @@ def _by_operator(name: str, group: SettingGroup) -> Judgement | None:
     if kind not in _JOBS or not _BY_OPERATORS.fullmatch(name):
         return None
     if kind == "TrainJob" and name.startswith("PET_"):
-        return Judgement(Severity.ERROR, "a TrainJob with it is refused: Trainer sets it", "remove it")
+        return Judgement(LintSeverity.ERROR, "a TrainJob with it is refused: Trainer sets it", "remove it")
     return Judgement(
-        Severity.WARNING, f"the operator of {kind}s sets it in each pod, after yours", "remove it"
+        LintSeverity.WARNING, f"the operator of {kind}s sets it in each pod, after yours", "remove it"
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainyard.plan.environment.located_yaml import Located, Text, all_mappings
 from trainyard.plan.environment.settings_reading import EFA, GPU, INSTANCE_LABELS, nodes_of, pod_specs
 from trainyard.plan.environment.surroundings import instance_called
-from trainyard.plan.environment.variable_rules import Judgement, Severity
+from trainyard.plan.environment.variable_rules import Judgement, LintSeverity
 
 _LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
 _NODE_RANK = re.compile(r"--node[_-]rank[= ]?\d+|--machine_rank[= ]?\d+")
@@ -43,7 +43,7 @@ def judge_manifest(document: Located) -> Iterator[JudgedField]:
 
 
 def _said(
-    line: int, subject: str, where: str, severity: Severity, *, reason: str, remedy: str = "remove it"
+    line: int, subject: str, where: str, severity: LintSeverity, *, reason: str, remedy: str = "remove it"
 ) -> JudgedField:
     return JudgedField(line, subject, Judgement(severity, reason, remedy), where)
 
@@ -57,7 +57,7 @@ def _ray_parameters(document: Located, title: str) -> Iterator[JudgedField]:
                     parameters.lines[name],
                     f"rayStartParams.{name}",
                     title,
-                    Severity.ERROR,
+                    LintSeverity.ERROR,
                     reason="the values are texts; a number is refused by the API server",
                     remedy=f'write {name}: "{value}"',
                 )
@@ -75,7 +75,7 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
                 containers[0].line,
                 f"{role} containers",
                 title,
-                Severity.ERROR,
+                LintSeverity.ERROR,
                 reason=f"the operator refuses it: no container is called pytorch ({', '.join(names)})",
                 remedy="name the container pytorch",
             )
@@ -84,7 +84,7 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
             spec.line,
             "runPolicy.cleanPodPolicy",
             title,
-            Severity.WARNING,
+            LintSeverity.WARNING,
             reason="it is not set: pods that still run when the job has ended keep their GPUs",
             remedy="set cleanPodPolicy: Running",
         )
@@ -96,7 +96,7 @@ def _pod(pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
             pod.lines["hostNetwork"],
             "hostNetwork",
             title,
-            Severity.INFO,
+            LintSeverity.INFO,
             reason="EFA does not need it; pods then share the ports of their node",
         )
     yield from _volumes(pod, title)
@@ -118,7 +118,7 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
                 volume.line,
                 SHARED_MEMORY,
                 title,
-                Severity.WARNING,
+                LintSeverity.WARNING,
                 reason="all pods of the node share the host's /dev/shm",
                 remedy="use an emptyDir with medium: Memory and a sizeLimit",
             )
@@ -127,7 +127,7 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
                 volume.line,
                 f"volume {volume.text('name')}",
                 title,
-                Severity.WARNING,
+                LintSeverity.WARNING,
                 reason=f"{path} is on a disk of one node: its checkpoints go with it, others lack them",
                 remedy="use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
             )
@@ -144,7 +144,7 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
                 requests.lines[name],
                 name,
                 where,
-                Severity.ERROR,
+                LintSeverity.ERROR,
                 reason=f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
                 remedy="give both the same number",
             )
@@ -153,7 +153,7 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
             container.line,
             SHARED_MEMORY,
             where,
-            Severity.WARNING,
+            LintSeverity.WARNING,
             reason="it is not mounted: the 64 MiB that a container has are too few for data loaders and NCCL",
             remedy="mount an emptyDir with medium: Memory there",
         )
@@ -180,7 +180,7 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
             limits.lines[EFA],
             EFA,
             where,
-            Severity.ERROR,
+            LintSeverity.ERROR,
             reason=f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
             remedy=f"ask for {instance.efa}" if instance.efa else "remove it",
         )
@@ -189,7 +189,7 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
             limits.line,
             EFA,
             where,
-            Severity.WARNING,
+            LintSeverity.WARNING,
             reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
             remedy=f"ask for {instance.efa}",
         )
@@ -198,7 +198,7 @@ def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> 
             limits.lines[GPU],
             GPU,
             where,
-            Severity.ERROR,
+            LintSeverity.ERROR,
             reason=f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
             remedy=f"ask for at most {instance.gpus}",
         )
@@ -213,7 +213,7 @@ def _command(container: Located, where: str, *, several: bool) -> Iterator[Judge
                 container.lines[key],
                 key,
                 where,
-                Severity.ERROR,
+                LintSeverity.ERROR,
                 reason="the rank of a node is fixed in a template that pods share: two get the same rank",
                 remedy="leave it out: torchrun takes it from PET_NODE_RANK, which the operator sets",
             )
@@ -227,7 +227,7 @@ def _image(container: Located, where: str) -> Iterator[JudgedField]:
             container.text("image").line,
             "image",
             where,
-            Severity.WARNING,
+            LintSeverity.WARNING,
             reason=f"{image[:80]} moves: pods that start later may run another image",
             remedy="name it with its digest (@sha256:…)",
         )

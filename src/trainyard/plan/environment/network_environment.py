@@ -5,7 +5,7 @@ What is left out on purpose, and why, is in `variable_rules`. Sources: aws-ofi-n
 `src/nccl_ofi_net.cpp`, NCCL `src/plugin/net.cc`.
 """
 
-from trainyard.plan.environment.surroundings import Surroundings
+from trainyard.plan.environment.surroundings import VariableScope
 
 ANY_PLUGIN = "AWS Libfabric"
 """NCCL_NET that every version of the EFA plugin answers to: its name up to 1.12.1, and from 1.13.0 it takes
@@ -14,7 +14,7 @@ _RDMA_BY_ITSELF = (1, 7)
 _PROVIDER_BY_ITSELF = (1, 6)
 
 
-def network_environment(place: Surroundings) -> dict[str, str]:
+def network_environment(place: VariableScope) -> dict[str, str]:
     """The variables for `place`; none where no GPUs talk to other machines."""
     if not place.gpus or not place.nodes or place.nodes == 1:
         return {}
@@ -24,7 +24,7 @@ def network_environment(place: Surroundings) -> dict[str, str]:
     return {**found, "NCCL_NET": ANY_PLUGIN, **_for_old_plugins(place)}
 
 
-def _for_old_plugins(place: Surroundings) -> dict[str, str]:
+def _for_old_plugins(place: VariableScope) -> dict[str, str]:
     """What plugins before 1.7 do not find out by themselves."""
     if place.plugin is None or place.plugin >= _RDMA_BY_ITSELF:
         return {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from trainyard.plan.environment.located_yaml import Located, Text, all_mappings, read_documents
-from trainyard.plan.environment.surroundings import Surroundings, instance_called
+from trainyard.plan.environment.surroundings import VariableScope, instance_called
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
@@ -36,7 +36,7 @@ class SettingGroup:
     what: str
     """For people: `PyTorchJob train, container pytorch`; empty where the file has one environment."""
     settings: tuple[Setting, ...]
-    place: Surroundings
+    place: VariableScope
     line: int = 1
 
 
@@ -50,7 +50,7 @@ class EnvironmentFile:
     """Of a manifest."""
 
 
-def read_environment_file(name: str, text: str, given: Surroundings) -> EnvironmentFile:
+def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:
     """The settings of a file. Of a manifest's place `given` says only what it leaves open. Raises
     ConfigError."""
     plain = PurePath(name).name.lower()
@@ -115,7 +115,7 @@ def _docker_instructions(text: str) -> Iterator[tuple[int, str]]:
         begun, parts = 0, []
 
 
-def _manifest_groups(documents: list[Located], given: Surroundings) -> Iterator[SettingGroup]:
+def _manifest_groups(documents: list[Located], given: VariableScope) -> Iterator[SettingGroup]:
     for document in documents:
         title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
         nodes = nodes_of(document) or given.nodes
@@ -171,7 +171,7 @@ def _replicas(mapping: Located) -> int:
     return 1
 
 
-def _place_of(pod: Located, container: Located, given: Surroundings) -> Surroundings:
+def _place_of(pod: Located, container: Located, given: VariableScope) -> VariableScope:
     selector = pod.mapping("nodeSelector")
     label = next((selector.text(name) for name in INSTANCE_LABELS if selector.text(name)), "")
     resources = container.mapping("resources") or container.mapping("resourcesPerNode")

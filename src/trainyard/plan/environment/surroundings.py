@@ -15,7 +15,7 @@ Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class VariableScope:
     """Where variables will have their effect."""
 
     instance: InstanceType | None = None

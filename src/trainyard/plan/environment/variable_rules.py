@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.plan.environment.network_environment import ANY_PLUGIN
-from trainyard.plan.environment.surroundings import Surroundings
+from trainyard.plan.environment.surroundings import VariableScope
 
 MODERN_PLUGIN = (1, 7)
 _TAKES_OFI = (1, 13)
 _PLUGIN_NAMES = ("ofi", "aws libfabric", "libfabric")
 
 
-class Severity(StrEnum):
+class LintSeverity(StrEnum):
     """The worst first."""
 
     ERROR = "error"
@@ -33,16 +33,16 @@ class Severity(StrEnum):
 class Judgement:
     """What is to be said of one variable."""
 
-    severity: Severity
+    severity: LintSeverity
     reason: str
     remedy: str
 
 
-Rule = Callable[[str, Surroundings], Judgement | None]
+Rule = Callable[[str, VariableScope], Judgement | None]
 REMOVE = "remove it"
 
 
-def judge_variable(name: str, value: str, place: Surroundings) -> Judgement | None:
+def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | None:
     """What is wrong with `name` set to `value` in `place`; None where nothing is."""
     rule = _RULES.get(name)
     if rule is not None:
@@ -62,18 +62,18 @@ def judge_variable(name: str, value: str, place: Surroundings) -> Judgement | No
 
 
 def _error(reason: str, remedy: str = REMOVE) -> Judgement:
-    return Judgement(Severity.ERROR, reason, remedy)
+    return Judgement(LintSeverity.ERROR, reason, remedy)
 
 
 def _warning(reason: str, remedy: str = REMOVE) -> Judgement:
-    return Judgement(Severity.WARNING, reason, remedy)
+    return Judgement(LintSeverity.WARNING, reason, remedy)
 
 
 def _info(reason: str, remedy: str = REMOVE) -> Judgement:
-    return Judgement(Severity.INFO, reason, remedy)
+    return Judgement(LintSeverity.INFO, reason, remedy)
 
 
-def _device_rdma(value: str, place: Surroundings) -> Judgement | None:
+def _device_rdma(value: str, place: VariableScope) -> Judgement | None:
     if place.has_efa is False:
         return _warning("there is no EFA here, so it does nothing")
     on = value not in ("0", "false", "no", "off", "n")
@@ -99,11 +99,11 @@ def _device_rdma(value: str, place: Surroundings) -> Judgement | None:
     )
 
 
-def _type(place: Surroundings) -> str:
+def _type(place: VariableScope) -> str:
     return place.instance.name if place.instance else "this type"
 
 
-def _protocol(value: str, place: Surroundings) -> Judgement | None:
+def _protocol(value: str, place: VariableScope) -> Judgement | None:
     if place.plugin is not None and place.plugin < (1, 6) and value.lower() == "simple":
         return None
     if place.rdma is False and place.has_efa and value.lower() == "simple":
@@ -113,7 +113,7 @@ def _protocol(value: str, place: Surroundings) -> Judgement | None:
     )
 
 
-def _provider(value: str, place: Surroundings) -> Judgement | None:
+def _provider(value: str, place: VariableScope) -> Judgement | None:
     if value.lower() != "efa":
         wanted = _error if place.on_efa else _warning
         return wanted(
@@ -126,7 +126,7 @@ def _provider(value: str, place: Surroundings) -> Judgement | None:
     return _info("aws-ofi-nccl 1.6 and later take no other provider")
 
 
-def _net(value: str, place: Surroundings) -> Judgement | None:
+def _net(value: str, place: VariableScope) -> Judgement | None:
     plain = value.lower()
     if plain in _PLUGIN_NAMES:
         if place.one_node:
@@ -156,7 +156,7 @@ def _net(value: str, place: Surroundings) -> Judgement | None:
     return _error(f"NCCL has no network {value!r} on EC2, and fails") if place.nodes != 1 else None
 
 
-def _interface(value: str, place: Surroundings) -> Judgement | None:
+def _interface(value: str, place: VariableScope) -> Judgement | None:
     names = value.lstrip("^=").split(",")
     if value.startswith("^"):
         if any(name.startswith("eth") for name in names) and not place.host_network:
@@ -173,7 +173,7 @@ def _interface(value: str, place: Surroundings) -> Judgement | None:
     )
 
 
-def _debug(value: str, place: Surroundings) -> Judgement | None:
+def _debug(value: str, place: VariableScope) -> Judgement | None:
     if value.upper() in ("INFO", "TRACE"):
         return None
     if value.upper() not in ("VERSION", "WARN", "ABORT", "NONE", ""):
@@ -183,13 +183,13 @@ def _debug(value: str, place: Surroundings) -> Judgement | None:
     return _warning("which network was used is only written at the level INFO", "set NCCL_DEBUG=INFO")
 
 
-def _allocator_old(_value: str, place: Surroundings) -> Judgement | None:
+def _allocator_old(_value: str, place: VariableScope) -> Judgement | None:
     if place.torch is None or place.torch < (2, 11):
         return None
     return _warning("its name is PYTORCH_ALLOC_CONF since torch 2.9", "name it PYTORCH_ALLOC_CONF")
 
 
-def _allocator_new(value: str, place: Surroundings) -> Judgement | None:
+def _allocator_new(value: str, place: VariableScope) -> Judgement | None:
     if place.torch is not None and place.torch < (2, 9):
         return _error("torch before 2.9 does not read it", "name it PYTORCH_CUDA_ALLOC_CONF")
     if place.torch is not None and place.torch < (2, 11) and "expandable_segments" in value:
@@ -200,7 +200,7 @@ def _allocator_new(value: str, place: Surroundings) -> Judgement | None:
     return None
 
 
-def _rule_nvls(value: str, _place: Surroundings) -> Judgement | None:
+def _rule_nvls(value: str, _place: VariableScope) -> Judgement | None:
     return _warning(
         "NCCL and the plugin decide it by themselves; 0 loses NVLink SHARP on Hopper and later GPUs"
         if value == "0"
@@ -208,7 +208,7 @@ def _rule_nvls(value: str, _place: Surroundings) -> Judgement | None:
     )
 
 
-def _library_path(value: str, place: Surroundings) -> Judgement | None:
+def _library_path(value: str, place: VariableScope) -> Judgement | None:
     if not place.on_efa or "$LD_LIBRARY_PATH" in value or "${LD_LIBRARY_PATH" in value:
         return None
     if "/opt/amazon/efa/lib" in value and "nccl" in value:
@@ -322,7 +322,7 @@ _TRAINER = "TRAINYARD_RUN_ID"
 """Set in the pods of our own jobs: the trainer has NCCL write its log into the run directory."""
 
 
-def missing_variables(names: frozenset[str], place: Surroundings) -> dict[str, Judgement]:
+def missing_variables(names: frozenset[str], place: VariableScope) -> dict[str, Judgement]:
     """Variables that a container of several nodes with GPUs lacks; nothing where not all of its are known."""
     if not place.is_pod or not place.nodes or place.nodes == 1 or not place.gpus:
         return {}

@@ -81,7 +81,7 @@ class ChangeVerdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Figure:
+class ComparedFigure:
     """One figure, from all runs of both sides."""
 
     name: str
@@ -116,7 +116,7 @@ class Comparison:
     head: Side
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[ComparedFigure, ...]:
         """The figures that both sides have."""
         rules = self.rules
         every = (
@@ -127,7 +127,9 @@ class Comparison:
         )
         sides = [(tuple(self.base.values(key)), tuple(self.head.values(key))) for _, key, *_ in every]
         pairs = zip(every, sides, strict=True)
-        return tuple(Figure(name, *side, limit, up) for (name, _, limit, up), side in pairs if all(side))
+        return tuple(
+            ComparedFigure(name, *side, limit, up) for (name, _, limit, up), side in pairs if all(side)
+        )
 
     @property
     def worse(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ change's code wrote is escaped.
 
 from statistics import median
 
-from trainyard.report.change.change import ChangeVerdict, Comparison, Figure
+from trainyard.report.change.change import ChangeVerdict, ComparedFigure, Comparison
 from trainyard.report.dashboard.markdown import escaped, fenced
 from trainyard.report.facts.quantities import counted, loss, percent, scaled, size
 
@@ -63,7 +63,7 @@ def _table(comparison: Comparison) -> str:
     return "\n".join(["| | base | head | change | |", "|---|---:|---:|---:|---|", *rows])
 
 
-def _row(figure: Figure) -> str:
+def _row(figure: ComparedFigure) -> str:
     sides = " | ".join(_side(figure.name, values) for values in (figure.base, figure.head))
     return f"| {figure.name} | {sides} | {_change(figure)} | {_SIGNS[figure.verdict]} |"
 
@@ -80,7 +80,7 @@ def _written(name: str, value: float) -> str:
     return scaled(value) if name == "tokens/s" else loss(value)
 
 
-def _change(figure: Figure) -> str:
+def _change(figure: ComparedFigure) -> str:
     if figure.verdict is ChangeVerdict.EQUAL:
         return "none"
     change = figure.change

@@ -1,4 +1,4 @@
-"""What is said of a cluster: tables for a terminal, Markdown for the job summary.
+"""Text about a cluster: tables for a terminal, Markdown for the job summary.
 
-Enters: the plain data of `cluster.record`. Leaves: text. Nothing is judged here.
+In: the plain data of `cluster.record`. Out: text. Nothing is judged here.
 """

@@ -1,4 +1,4 @@
-"""What is free in a cluster, for a terminal: the answer first, then nodes, then who holds the rest."""
+"""Show the free capacity of a cluster on a terminal: the answer, then the nodes, then who uses the rest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def node_lines(data: Json, *, width: int) -> list[str]:
 
 
 def heading(data: Json) -> str:
-    """Which cluster, and for what."""
+    """The name of the cluster, and the plan that it was checked for."""
     cluster = data["cluster"]
     name = cluster["context"] or cluster["server"]
     return f"{name} · Kubernetes {cluster['version']} · {data['plan']['shape']}"

@@ -1,4 +1,4 @@
-"""The plan of remedies, and what became of it, for a terminal."""
+"""Show the planned remedies and their results on a terminal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from trainyard.report.cluster.table import table
 
 
 def fix_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
-    """The safe steps first, then what people do."""
+    """The safe steps first, then those that a person has to do."""
     steps = data["steps"]
     if not steps:
         return ["Nothing is to be done."]

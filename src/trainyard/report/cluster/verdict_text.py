@@ -64,7 +64,7 @@ def _counts(data: Json) -> list[tuple[str, int]]:
 
 
 def _cell(text: str) -> str:
-    """Text in a cell of a table: what Markdown or HTML would take for its own is shown as it is."""
+    """Text for a cell of a table, with the special characters of Markdown and HTML escaped."""
     plain = " ".join(text.split())
     for character in ("\\", "|", "`", "*", "_", "[", "]"):
         plain = plain.replace(character, f"\\{character}")

@@ -5,19 +5,20 @@
 All text that comes from the run is escaped. A section without known facts is left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from trainyard.report.dashboard.chart import Frame, Layer, line_chart
 from trainyard.report.dashboard.html_tables import checkpoint_table, event_table, provenance_table
 from trainyard.report.dashboard.stylesheet import STYLE
-from trainyard.report.dashboard.text import step_shares, utc
+from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.curve import averaged, thinned
+from trainyard.report.facts.figures import figure_tiles
 from trainyard.report.facts.headline import Headline, RunVerdict, headline
-from trainyard.report.facts.history import Curve, number
+from trainyard.report.facts.history import Curve
 from trainyard.report.facts.proof_record import PartRecord, ProofRecord
-from trainyard.report.facts.quantities import counted, duration, gigabytes, loss, percent, scaled
+from trainyard.report.facts.quantities import counted, scaled
 from trainyard.report.facts.run_facts import RunFacts
 
 _WIDE, _NARROW, _SMALL = Frame(900, 320), Frame(360, 260, left=42), Frame(430, 190)
@@ -86,48 +87,12 @@ def _callout(head: Headline) -> str:
 
 def _tiles(facts: RunFacts) -> str:
     tiles = "".join(
-        f'<div class="tile"><div class="what">{escape(what)}</div><div class="value">{escape(value)}</div>'
-        f'<div class="more">{escape(more)}</div></div>'
-        for what, value, more in _figures(facts)
+        f'<div class="tile"><div class="what">{escape(tile.name)}</div>'
+        f'<div class="value">{escape(tile.value)}</div>'
+        f'<div class="more">{escape(tile.comparison)}</div></div>'
+        for tile in figure_tiles(facts)
     )
     return f'<section class="tiles" aria-label="Figures">{tiles}</section>' if tiles else ""
-
-
-def _figures(facts: RunFacts) -> Iterable[tuple[str, str, str]]:
-    """Name, value and comparison of each known figure."""
-    last = facts.history.last
-    if facts.reward is not None:
-        yield (
-            "reward",
-            f"{facts.reward:.2f}",
-            "" if facts.first_reward is None else f"was {facts.first_reward:.2f}",
-        )
-    elif facts.loss is not None:
-        was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
-        yield "training loss", loss(facts.loss), was
-    if facts.validation_loss is not None:
-        bits = "" if facts.bits_per_byte is None else f"{facts.bits_per_byte:.2f} bits/byte"
-        yield "validation loss", loss(facts.validation_loss), bits
-    if facts.step is not None:
-        yield "steps", f"{facts.step:,}", f"of {facts.steps:,}" if facts.steps else ""
-    if facts.training_seconds is not None:
-        left = facts.seconds_remaining
-        yield (
-            "training time",
-            duration(facts.training_seconds),
-            "" if left is None else f"{duration(left)} left",
-        )
-    if (rate := last.get("tokens_per_second")) is not None:
-        tokens = number(facts.outcome.get("tokens")) or last.get("tokens")
-        yield "tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else ""
-    if (mfu := facts.mfu) is not None:
-        yield "MFU", percent(mfu), "of peak"
-    if (seconds := last.get("step_seconds")) is not None:
-        parts = [f"{percent(share)} {name}" for name, share in step_shares(facts)[:2]]
-        yield "step time", f"{seconds:.3g} s", ", ".join(parts)
-    if (used := last.get("gpu_memory_bytes")) is not None:
-        total = last.get("gpu_memory_total_bytes")
-        yield "GPU memory", gigabytes(used), f"of {gigabytes(total)}" if total else ""
 
 
 def _proof(facts: RunFacts) -> str:

@@ -14,7 +14,8 @@ from urllib.parse import quote
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import ConfigChanges, config_changes
 from trainyard.report.facts.curve import averaged
-from trainyard.report.facts.headline import Headline, RunVerdict, figures, headline
+from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.headline import Headline, RunVerdict, headline
 from trainyard.report.facts.next_commands import restore_command
 from trainyard.report.facts.quantities import counted, size
 from trainyard.report.facts.run_facts import RunFacts
@@ -38,7 +39,7 @@ def markdown_report(facts: RunFacts) -> str:
         f"### {head.verdict.symbol} {escaped(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
         *_degraded(facts),
-        " · ".join(figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
+        " · ".join(brief_figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
         _links(facts),
         _proof_table(facts),
         _curve(facts),
@@ -142,7 +143,7 @@ def _checkpoints(facts: RunFacts) -> str:
 
 
 def _go_on(facts: RunFacts, checkpoint: Path) -> str:
-    """How to go on from `checkpoint`; nothing for a run that has done all of its steps, or is at work."""
+    """The command that resumes from `checkpoint`; empty for a run that is finished or still training."""
     if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
         return ""
     return f"Go on from the newest:\n\n{fenced(_from_newest(facts, checkpoint), 'sh')}"

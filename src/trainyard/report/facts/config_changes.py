@@ -13,8 +13,8 @@ from trainyard.errors import DamagedFileError
 from trainyard.report.facts.history import number
 from trainyard.report.facts.resolved_config import config_settings
 from trainyard.run.directory import RunDirectory
-from trainyard.run.judged import digests_now
-from trainyard.run.outside import read_json_object
+from trainyard.run.judged_records import digests_now
+from trainyard.run.untrusted_files import read_json_object
 
 _RUNS = 200
 """At most this many neighbours are examined, the newest first."""

@@ -1,11 +1,9 @@
-"""The first line of every report: the verdict on a run, and its main figures."""
+"""The first line of every report: the verdict on a run."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.report.facts.next_commands import prove_command
-from trainyard.report.facts.quantities import counted, duration, loss, money, percent
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.run.failure import next_command, where_it_ended, with_advice
@@ -87,42 +85,3 @@ def position(facts: RunFacts) -> str:
     if facts.step is None:
         return ""
     return f" at step {facts.step:,}" + (f" of {facts.steps:,}" if facts.steps else "")
-
-
-def figures(
-    facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
-) -> list[str]:
-    """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, where known.
-
-    A run that trains on rewards has `reward 0.53 → 0.91` instead of losses. `strong` marks up losses, rewards
-    and costs; `escaped` is applied to text that comes from the run.
-    """
-    cost = "" if facts.usd is None else strong(money(facts.usd))
-    parts = (_losses(facts, strong), _length(facts), _speed(facts, escaped), cost)
-    return [text for text in parts if text]
-
-
-def _losses(facts: RunFacts, strong: Callable[[str], str]) -> str:
-    if facts.reward is not None:
-        was = f"{facts.first_reward:.2f} → " if facts.first_reward is not None else ""
-        return f"reward {strong(f'{was}{facts.reward:.2f}')}"
-    if facts.loss is None:
-        return ""
-    first = f"{loss(facts.first_loss)} → " if facts.first_loss is not None else ""
-    bits = f", {facts.bits_per_byte:.2f} bits/byte" if facts.bits_per_byte is not None else ""
-    return f"loss {strong(first + loss(facts.loss))}{bits}"
-
-
-def _length(facts: RunFacts) -> str:
-    if facts.step is None:
-        return ""
-    time = f" in {duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
-    return f"{counted(facts.step, 'step')}{time}"
-
-
-def _speed(facts: RunFacts, escaped: Callable[[str], str]) -> str:
-    hardware = facts.section("hardware")
-    device = hardware.get("device_name") or hardware.get("device")
-    place = f"on {escaped(str(device))}" if device else ""
-    mfu = facts.mfu
-    return " ".join(text for text in ("" if mfu is None else f"{percent(mfu)} MFU", place) if text)

@@ -43,7 +43,7 @@ class Curve:
 
 
 @dataclass
-class History:
+class MetricsHistory:
     """The columns of `metrics.jsonl`."""
 
     last: dict[str, float] = field(default_factory=dict)
@@ -83,9 +83,9 @@ class History:
         return paces[len(paces) // 2] if paces else self.last.get("step_seconds")
 
 
-def read_history(path: Path) -> History:
+def read_history(path: Path) -> MetricsHistory:
     """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
-    history = History()
+    history = MetricsHistory()
     for row in iterate_rows(path):
         history.add(row)
     return history

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.errors import DamagedFileError
 from trainyard.report.facts.history import number
-from trainyard.run.outside import read_json_object
+from trainyard.run.untrusted_files import read_json_object
 
 _NAMES = ("trained", "network", "stored", "repeatable")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import MOST_YAML_BYTES, read_bytes
 from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_bytes
 
 
 def read_config_text(path: Path) -> str | None:

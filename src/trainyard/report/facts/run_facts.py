@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
-from trainyard.report.facts.history import History, number, read_history
+from trainyard.report.facts.history import MetricsHistory, number, read_history
 from trainyard.report.facts.proof_record import ProofRecord, read_proof
 from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, state_of
 from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.judged import digests_now
-from trainyard.run.outside import read_json_object
+from trainyard.run.judged_records import digests_now
 from trainyard.run.records import Row, read_rows
+from trainyard.run.untrusted_files import read_json_object
 
 NOISE_BITS_PER_BYTE = 3.3
 """The entropy of English in bits per character, given only the character before: above it, text is noise.
@@ -54,7 +54,7 @@ class RunFacts:
     directory: Path
     run: Mapping[str, Any]
     """`run.json`; empty when it is missing or unreadable."""
-    history: History
+    history: MetricsHistory
     events: list[Row]
     checkpoints: tuple[ReportedCheckpoint, ...]
     proof: ProofRecord | None
@@ -284,7 +284,7 @@ def _is_run(directory: Path) -> bool:
     return any(file.is_file() for file in files) or layout.checkpoints.is_dir()
 
 
-def _newest(run: Mapping[str, Any], history: History, events: list[Row]) -> float | None:
+def _newest(run: Mapping[str, Any], history: MetricsHistory, events: list[Row]) -> float | None:
     outcome = run.get("outcome")
     candidates = [
         number(run.get("created")),
@@ -309,7 +309,7 @@ def _checkpoints(layout: RunDirectory) -> tuple[ReportedCheckpoint, ...]:
     return tuple(found)
 
 
-def _seconds_trained(history: History, events: list[Row]) -> float | None:
+def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None:
     """The sum over the run's segments of the time from the segment's start to its last row."""
     if not history.times:
         return None

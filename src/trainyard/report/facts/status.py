@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from trainyard.report.facts.history import History
+from trainyard.report.facts.history import MetricsHistory
 from trainyard.report.facts.quantities import ago
 from trainyard.run.failure import short_reason
 
@@ -45,7 +45,9 @@ class RunState:
 _OUTCOMES = {"succeeded": Status.SUCCEEDED, "failed": Status.FAILED, "stopped": Status.STOPPED}
 
 
-def state_of(run: Mapping[str, Any], history: History, newest: float | None, *, now: float) -> RunState:
+def state_of(
+    run: Mapping[str, Any], history: MetricsHistory, newest: float | None, *, now: float
+) -> RunState:
     """The state of a run whose last sign of life was at `newest` (Unix seconds)."""
     outcome = run.get("outcome")
     if isinstance(outcome, Mapping) and outcome.get("status") in _OUTCOMES:
@@ -67,7 +69,7 @@ def _interrupted(detail: str) -> RunState:
     return RunState(Status.INTERRUPTED, f"no outcome, {detail}")
 
 
-def _patience(history: History) -> float:
+def _patience(history: MetricsHistory) -> float:
     intervals = [after - before for before, after in pairwise(history.times[-20:])]
     typical = sorted(intervals)[len(intervals) // 2] if intervals else 0.0
     return max(_PATIENCE_SECONDS, _PATIENCE_ROWS * typical)

@@ -1,4 +1,4 @@
-"""What is said of jobs on a cluster: text for a terminal and for logs.
+"""Text about jobs on a cluster, for a terminal and for logs.
 
-Enters: the record of a `JobState`, and plain data of events. Leaves: text. Nothing is judged here.
+In: the record of a `JobState`, and plain data of events. Out: text. Nothing is judged here.
 """

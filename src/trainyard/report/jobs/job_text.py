@@ -1,4 +1,4 @@
-"""The state of jobs for a terminal: the result first, why, what was last printed, the next command last."""
+"""Show the state of jobs on a terminal: the result, the cause, the last output, the next command."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,13 +28,13 @@ def status_lines(data: Json, *, width: int) -> list[str]:
 
 
 def told_line(data: Json) -> str:
-    """One plain line of a job that is followed."""
+    """One plain line about a job that is being followed."""
     restarts = f", {_times(data['restarts'], 'restart')}" if data["restarts"] else ""
     return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
 
 
 def next_command(data: Json) -> str:
-    """The command that goes on from here; empty where nothing is to be done."""
+    """The next command to run; empty where there is nothing to do."""
     where = f"{data['job']} --namespace {data['namespace']}"
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
         return f"{_SCRIPT} resubmit {where}"
@@ -86,7 +86,7 @@ def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
 
 
 def change_lines(data: Json) -> list[str]:
-    """What was changed, or would be: `deleted pytorchjobs/llama`, `would delete pytorchjobs/llama`."""
+    """The change in words: `deleted pytorchjobs/llama`, or `would delete pytorchjobs/llama`."""
     if not data["changed"]:
         return [f"would {change}" for change in data["changes"]]
     parts = (change.partition(" ") for change in data["changes"])

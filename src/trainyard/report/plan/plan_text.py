@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.registries import DEFAULT_OPTIMIZER, OPTIMIZERS
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.facts.quantities import counted, duration, percent, scaled, size
-from trainyard.run.outside import parse_json, read_json
+from trainyard.run.untrusted_files import parse_json, read_json
 
 Plan = Mapping[str, Any]
 _PARTS = {
     "weights": "float32 parameters, rotary tables",
-    "moments": "AdamW's two moments, float32",
     "gradients": "float32",
     "copies": "bfloat16 copies of the weights",
     "activations": "kept for the backward pass",
@@ -79,9 +79,16 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "memory", f"highest at the {memory['peak_at']}"
     for part, bytes_ in memory["parts"].items():
         if bytes_:
-            yield f"  {part}", f"{size(bytes_):>9}   {_PARTS[part]}{_detail(part, plan)}"
+            yield f"  {part}", f"{size(bytes_):>9}   {_meaning(part, plan)}{_detail(part, plan)}"
     if memory["host_bytes"]:
         yield "main memory", f"{size(memory['host_bytes'])} {_host(plan)}"
+
+
+def _meaning(part: str, plan: Plan) -> str:
+    if part != "moments":
+        return _PARTS[part]
+    # Plans that were written before there was a choice do not name the optimizer.
+    return OPTIMIZERS[plan["run"].get("optimizer", DEFAULT_OPTIMIZER)].state_meaning
 
 
 def _host(plan: Plan) -> str:

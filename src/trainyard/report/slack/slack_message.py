@@ -10,39 +10,21 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
-from trainyard.report.facts.headline import Headline, RunVerdict, figures, headline, position
+from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.headline import Headline, RunVerdict, headline, position
 from trainyard.report.facts.history import number
 from trainyard.report.facts.quantities import duration, money
 from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
+from trainyard.report.slack.slack_events import SlackEvent
 from trainyard.run.commands import is_command
 from trainyard.run.identity import run_address
 
 SECTION_CHARACTERS = 3000
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-
-
-class SlackEvent(StrEnum):
-    """The event that a message is about."""
-
-    STARTED = "started"
-    RESUMED = "resumed"
-    """Another segment of the lineage, or another attempt."""
-    DEGRADED = "degraded"
-    """The run continues, but with a problem."""
-    STOPPED = "stopped"
-    """Stopped with a good checkpoint to resume from."""
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-    @property
-    def ends(self) -> bool:
-        """Whether this is the last event of a lineage."""
-        return self in (SlackEvent.SUCCEEDED, SlackEvent.FAILED)
 
 
 @dataclass(frozen=True)
@@ -80,24 +62,24 @@ class Surroundings:
     """`TrainingPlan.to_json`; empty when it was not planned."""
 
 
-def slack_message(moment: SlackEvent, facts: RunFacts | None, around: Surroundings) -> SlackMessage:
+def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surroundings) -> SlackMessage:
     """The message; `facts` is None while there is no run directory."""
     head = headline(facts) if facts is not None else None
     name = around.lineage or around.ci.get("run_number") or _number(facts, around)
-    if head is None and moment.ends and around.reason:  # without a run directory only the caller knows
-        title = f"{RunVerdict.FAILED.symbol} *{mrkdwn(f'Training {name} {moment}', 700)}*"
+    if head is None and event.ends and around.reason:  # without a run directory only the caller knows
+        title = f"{RunVerdict.FAILED.symbol} *{mrkdwn(f'Training {name} {event}', 700)}*"
     else:
-        title = _title(moment, head, f"Training {name}", _between(moment, facts, around))
-    parts = _about(facts, around) if moment is SlackEvent.STARTED else _result(moment, facts)
-    if moment is SlackEvent.FAILED and head is None and around.reason:
+        title = _title(event, head, f"Training {name}", _between(event, facts, around))
+    parts = _about(facts, around) if event.begins else _result(event, facts)
+    if event.is_failure and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]
-    first = " · ".join([title, *parts, *_links(moment, around.ci)])
+    first = " · ".join([title, *parts, *_links(event, around.ci)])
     blocks = [_section(first)]
-    if moment.ends or moment is SlackEvent.STOPPED:
+    if event.explains:
         blocks += [_section(text) for text in (_proof(facts), _what_next(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
     plain = " · ".join([title, *parts])
-    about = " · ".join([*parts, *_links(moment, around.ci)]) if moment is SlackEvent.STARTED else ""
+    about = " · ".join([*parts, *_links(event, around.ci)]) if event.begins else ""
     return SlackMessage(re.sub(r"[*`]", "", plain), blocks, title, about)
 
 
@@ -119,35 +101,33 @@ def mrkdwn(text: str, limit: int) -> str:
     return result
 
 
-def _title(moment: SlackEvent, head: Headline | None, name: str, between: str) -> str:
+def _title(event: SlackEvent, head: Headline | None, name: str, between: str) -> str:
     """The emoji and, in bold, what happened."""
-    words, symbol = _words(moment, head, name)
+    words, symbol = _words(event, head, name)
     return f"{symbol} *{mrkdwn(words + between, 700)}*".strip()
 
 
-def _words(moment: SlackEvent, head: Headline | None, name: str) -> tuple[str, str]:
-    if moment in (SlackEvent.STARTED, SlackEvent.RESUMED, SlackEvent.STOPPED):
-        return f"{name} {moment}", ""
-    if moment is SlackEvent.DEGRADED:
-        return f"{name} degraded", RunVerdict.DEGRADED.symbol
+def _words(event: SlackEvent, head: Headline | None, name: str) -> tuple[str, str]:
+    if not event.ends:
+        return f"{name} {event}", RunVerdict.DEGRADED.symbol if event.is_trouble else ""
     if head is None:
-        return f"{name} {moment}, and left no run directory", RunVerdict.FAILED.symbol
-    if moment is SlackEvent.FAILED and head.verdict is RunVerdict.PROVEN:
+        return f"{name} {event}, and left no run directory", RunVerdict.FAILED.symbol
+    if event.is_failure and head.verdict is RunVerdict.PROVEN:
         return f"{name} is proven, but a later step failed", RunVerdict.DEGRADED.symbol
-    if moment is SlackEvent.FAILED and head.verdict in (RunVerdict.GOING, RunVerdict.DEGRADED):
+    if event.is_failure and head.verdict in (RunVerdict.GOING, RunVerdict.DEGRADED):
         return f"{name} failed: {_lower(head.text)}", RunVerdict.FAILED.symbol
     if head.verdict is RunVerdict.PROVEN:
         return f"{name} proven", head.verdict.symbol
     return f"{name}: {_lower(head.text)}", head.verdict.symbol
 
 
-def _between(moment: SlackEvent, facts: RunFacts | None, around: Surroundings) -> str:
+def _between(event: SlackEvent, facts: RunFacts | None, around: Surroundings) -> str:
     """` 2/3 at step 2,340 (runner's time limit)` for events between start and end; empty for those two."""
-    if moment is SlackEvent.STARTED or moment.ends:
+    if event.begins or event.ends:
         return ""
     at = position(facts) if facts is not None else ""
-    reason = around.reason or (degradation(facts) if moment is SlackEvent.DEGRADED else "")
-    if moment is SlackEvent.DEGRADED:
+    reason = around.reason or (degradation(facts) if event.is_trouble else "")
+    if event.is_trouble:
         return f"{at}: {reason}" if reason else at
     segment = f" {around.segment}" if around.segment else ""
     return f"{segment}{at}" + (f" ({reason})" if reason else "")
@@ -197,17 +177,17 @@ def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
     return [", ".join(parts)] if parts else []
 
 
-def _result(moment: SlackEvent, facts: RunFacts | None) -> list[str]:
-    if facts is None or not moment.ends:
+def _result(event: SlackEvent, facts: RunFacts | None) -> list[str]:
+    if facts is None or not event.ends:
         return []
-    return figures(facts, escaped=lambda text: mrkdwn(text, 100))
+    return brief_figures(facts, escaped=lambda text: mrkdwn(text, 100))
 
 
-def _links(moment: SlackEvent, ci: Mapping[str, str]) -> list[str]:
+def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:
     address = run_address(ci)
     if not address:
         return []
-    report = [f"<{address}#artifacts|report>"] if moment.ends else []
+    report = [f"<{address}#artifacts|report>"] if event.ends else []
     return [f"<{address}|run>", *report]
 
 

@@ -21,14 +21,9 @@ from typing import Any, Protocol
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
-from trainyard.report.slack.slack_message import (
-    SlackEvent,
-    SlackMessage,
-    Surroundings,
-    retitled,
-    slack_message,
-)
-from trainyard.run.outside import read_json_object
+from trainyard.report.slack.slack_events import RESUMED, STARTED, SlackEvent
+from trainyard.report.slack.slack_message import SlackMessage, Surroundings, retitled, slack_message
+from trainyard.run.untrusted_files import read_json_object
 from trainyard.run.whole_files import write_json_atomically
 
 FILE_NAME = "slack.json"
@@ -97,7 +92,7 @@ def write_thread(path: Path, thread: SlackThread) -> None:
 class ThreadEvent:
     """A message to post, and its thread."""
 
-    moment: SlackEvent
+    kind: SlackEvent
     message: SlackMessage
     first: SlackMessage
     """The new text of the thread's first message."""
@@ -134,20 +129,20 @@ class ThreadPlace(Protocol):
 
 
 def event_of(
-    moment: SlackEvent, facts: RunFacts | None, around: Surroundings, thread: SlackThread
+    event: SlackEvent, facts: RunFacts | None, around: Surroundings, thread: SlackThread
 ) -> ThreadEvent | None:
-    """The event that `moment` adds to the thread; None for a degradation without a known reason.
+    """The event that `event` adds to the thread; None for a degradation without a known reason.
 
     Another start in a lineage that has begun counts as a resumption.
     """
-    if moment is SlackEvent.STARTED and thread.begun and _key(moment, "", around.ci) not in thread.said:
-        moment = SlackEvent.RESUMED
-    if moment is SlackEvent.DEGRADED and not (around.reason or degradation(facts)):
+    if event.begins and thread.begun and _key(event, "", around.ci) not in thread.said:
+        event = RESUMED
+    if event.is_trouble and not (around.reason or degradation(facts)):
         return None
-    message = slack_message(moment, facts, around)
-    about = thread.about or slack_message(SlackEvent.STARTED, facts, around).about
+    message = slack_message(event, facts, around)
+    about = thread.about or slack_message(STARTED, facts, around).about
     first = retitled(message.title, about, around.name)
-    return ThreadEvent(moment, message, first, thread, _key(moment, message.text, around.ci))
+    return ThreadEvent(event, message, first, thread, _key(event, message.text, around.ci))
 
 
 def tell(
@@ -159,7 +154,7 @@ def tell(
     cannot be edited, for example because it was deleted, that is only a warning: the event has been posted.
     """
     message, thread = event.message, event.thread
-    how: dict[str, Any] = {"channel": channel, "thread": thread, "broadcast": event.moment.ends}
+    how: dict[str, Any] = {"channel": channel, "thread": thread, "broadcast": event.kind.ends}
     posted = messenger.post(message.text, message.blocks, **how)
     if posted is None:
         return None
@@ -173,12 +168,12 @@ def tell(
     return after
 
 
-def _key(moment: SlackEvent, text: str, ci: Mapping[str, str]) -> str:
-    """A key that is equal for the same event: from the moment, the workflow run's attempt and the text.
+def _key(event: SlackEvent, text: str, ci: Mapping[str, str]) -> str:
+    """A key that is equal for the same event: from the event, the workflow run's attempt and the text.
 
     The text of a start does not count, because its expected end changes with the clock.
     """
-    words = "" if moment is SlackEvent.STARTED else text
+    words = "" if event.begins else text
     attempt = (ci.get("run_id", ""), ci.get("run_attempt", ""))
     digest = hashlib.sha256("\n".join([*attempt, words]).encode()).hexdigest()
-    return f"{moment}-{digest[:16]}"
+    return f"{event}-{digest[:16]}"

@@ -29,7 +29,7 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.run.outside import read_json_object
+from trainyard.run.untrusted_files import read_json_object
 from trainyard.run.whole_files import sha256_of_file, sync_directory, write_json_atomically
 from trainyard.training.checkpoint.retention import remove_checkpoint
 from trainyard.training.checkpoint.shards import Written, write_index

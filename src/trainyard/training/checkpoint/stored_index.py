@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.checkpoint_manifest import read_manifest
-from trainyard.run.outside import read_bytes
+from trainyard.run.untrusted_files import read_bytes
 
 INDEX_NAME = ".metadata"
 DAMAGED = (

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from trainyard.errors import CheckpointError, DamagedFileError
-from trainyard.run.outside import open_regular
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.untrusted_files import open_regular
 from trainyard.training.checkpoint.stored_index import DAMAGED, read_index, tensors_in, why
 
 PARTS = ("model", "optimizer")

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.config.schema import Config
 from trainyard.errors import DamagedFileError
-from trainyard.run.outside import read_json_object
+from trainyard.run.untrusted_files import read_json_object
 from trainyard.run.whole_files import write_json_atomically
 from trainyard.training.data.batches import Places, TokenBatches, first_windows
 from trainyard.training.data.skipped import Skipped

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import read_json_object
+from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.document_reader import Piece
 from trainyard.training.weights.pretrained import tokenizer_file
 

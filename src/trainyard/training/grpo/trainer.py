@@ -1,8 +1,8 @@
 """Run TRL's GRPO trainer, restricted to sampling, rewards and gradients.
 
 `steps` handles checkpoints, metrics, learning rate and stopping. Every optimizer step samples its own
-answers, so no state of TRL has to be kept between steps. Importing this module takes seconds, so `session`
-imports it only when it trains.
+answers, so no state of TRL has to be kept between steps. Importing this module takes seconds, so
+`policy_training` imports it only when it trains.
 """
 
 import warnings

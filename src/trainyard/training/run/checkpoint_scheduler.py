@@ -1,9 +1,9 @@
-"""When a run saves, what it keeps, and what it says of it: one save under way at most.
+"""Schedule the saves of a segment: at most one at a time, with old checkpoints removed after each.
 
 After a signal it does only what leads to a checkpoint: it removes nothing, and begins no save for which the
 grace period has no time.
 
-How a checkpoint is written is `checkpoint_save`'s; when a step is due is the loop's.
+`checkpoint_save` writes a checkpoint; `step_loop` decides at which steps one is due.
 """
 
 import logging
@@ -24,9 +24,9 @@ from trainyard.training.checkpoint.shards import Shares, fits, share_out
 from trainyard.training.run.run_context import RunContext
 
 _GUESS_SECONDS = 5.0
-"""What a save is assumed to take before the first one was measured."""
+"""Assumed duration of a save before the first one was measured."""
 _ENDING_SECONDS = 2.0
-"""From the last checkpoint to the exit code: the outcome is written, the processes leave."""
+"""From the last checkpoint to the exit code: the outcome is written and the processes exit."""
 _logger = logging.getLogger(__name__)
 
 
@@ -51,14 +51,14 @@ class Saver:
 
     @property
     def seconds(self) -> float:
-        """What it takes to end the save under way and to save once more, by what the last one took."""
+        """Seconds to finish the save under way and save once more, estimated from the last save."""
         return self._seconds * (2 if self._pending else 1)
 
     def save(self, *, wait: bool = False) -> None:
-        """Save the state of this step, unless that has begun already; `wait` until it is whole.
+        """Save the state of this step, unless that has begun already; with `wait` until it is complete.
 
-        One under way is waited for first. With `wait` nothing is copied. Raises CheckpointError, or
-        TrainingFailedError when a weight is not finite; the run is not to go on then.
+        A save under way is finished first. With `wait` nothing is copied. Raises CheckpointError, or
+        TrainingFailedError when a weight is not finite; the run must then end.
         """
         with self._parts.working(f"saving step {self._state.step}"):
             if self._begun_step != self._state.step:
@@ -69,10 +69,10 @@ class Saver:
                 self.finish()
 
     def stop(self) -> StoppedError:
-        """Save this step, or only finish the save under way where the grace period has no time for both.
+        """Save this step, or only finish the save under way if the grace period has no time for both.
 
-        Where it has no time for any save, the run ends at the newest whole checkpoint. Returns what to raise:
-        the run ends at the step that is saved.
+        If it has no time for any save, the run ends at the newest complete checkpoint. Returns the error to
+        raise, which names the step at which the run ends.
         """
         self._share_signal()
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
@@ -94,13 +94,13 @@ class Saver:
         )
 
     def staged(self) -> None:
-        """Wait until the state may change: right before the optimizer changes it."""
+        """Wait until the state may change; called right before the optimizer changes it."""
         if self._pending is not None:
             with self._waiting(), self._failing():
                 self._pending.staged()
 
     def poll(self) -> None:
-        """Go on with the save under way as far as that takes no time, at the edge of a step."""
+        """Advance the save under way, without waiting; called between two steps."""
         if self._pending is not None:
             with self._waiting(), self._failing():
                 saved = self._pending.advance(wait=False)
@@ -109,28 +109,28 @@ class Saver:
             self._tell_removed()
 
     def finish(self) -> None:
-        """Wait for the save under way, and for the removal of what is no longer kept."""
+        """Wait for the save under way, and for the removal of old checkpoints."""
         if self._pending is not None:
             with self._waiting(), self._failing():
                 saved = self._pending.advance(wait=True)
             self._conclude(saved, AtOnce())
         self._tell_removed()
 
-    def warm_up_reducer(self) -> None:
-        """Finish before the run fails for another reason, which a failure to save is not to hide.
+    def finish_before_failure(self) -> None:
+        """Finish the save under way before the run fails for another reason; a failure to save stays silent.
 
-        Raises TrainingFailedError when what was to be saved was not finite: that is the cause then.
+        Raises TrainingFailedError when a value to save was not finite, because that is the cause then.
         """
         with suppress(CheckpointError, RecordError):
             self.finish()
 
     def held_up(self) -> float:
-        """Seconds that saves have held up training since this was last asked."""
+        """Return the seconds that saves have held up training since the last call."""
         seconds, self._held_up = self._held_up, 0.0
         return seconds
 
     def remove_old(self) -> None:
-        """Remove the checkpoints beyond those kept, as a kill between saving and removing may leave them."""
+        """Remove checkpoints that are no longer kept; a kill after a save may have left some."""
         self._remove_up_to(self._state.step, AtOnce())
         self._tell_removed()
 
@@ -150,13 +150,13 @@ class Saver:
             self._engine.close(at_once=not done)
 
     def _share_signal(self) -> None:
-        """Let the grace period of one process be that of all."""
+        """Use the earliest signal of any process for the grace period of all."""
         since = [seconds for seconds in self._parts.world.gather(self._parts.stop.since_signal()) if seconds]
         if since:
             self._parts.stop.signalled_ago(max(since))
 
     def tell_grace(self, slowest_step: float) -> None:
-        """Once a save was measured, agree on what a stop takes; warn if the grace period is shorter."""
+        """After a measured save, agree on how long a stop takes; warn if the grace period is shorter."""
         if not self._is_measured:
             return
         self._is_measured = False
@@ -178,12 +178,12 @@ class Saver:
                 )
 
     def _has_time(self, saves: int, seconds: float = 0.0) -> bool:
-        """Whether all processes can save so many times before they are killed."""
+        """Whether all processes can save this many times before they are killed."""
         needed = saves * max(self._seconds, seconds)
         return self._parts.world.all(needed <= self._parts.stop.seconds_left())
 
     def _has_time_for_both(self, pending: PendingSave) -> bool:
-        """Whether all processes can end the save under way and save once more, before they are killed."""
+        """Whether all processes can finish the save under way and save once more before they are killed."""
         return self._has_time(2, pending.seconds)
 
     def _begin(self, engine: Engine) -> None:
@@ -245,7 +245,7 @@ class Saver:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Put a failure to save on record; the save under way is none any more."""
+        """Record a failure to save, and forget the save under way."""
         step = self._pending.step if self._pending else None
         try:
             yield

@@ -1,141 +1,153 @@
-"""One segment of a run: resume if asked, build the parts, train, record how it ended.
+"""The lifecycle of one segment of a run, the same for every recipe: resume, build, train, record the end.
 
-    config + data --> resume point --> run.json --> parts --> loop --> outcome
+    config + data --> resume point --> run.json --> state --> steps --> outcome
 
-The steps themselves are `loop`'s, the choice of a checkpoint is `resume`'s.
+`recipe_contract` says what the recipe adds. The choice of a checkpoint is `resume`'s, and the records around
+each step are `step_loop`'s.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
-from trainyard.config.mesh import mesh_shape
+from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE, RECIPES
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_lock import locked
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
 from trainyard.training.checkpoint.remedies import memory_explained, memory_kind, step_out_of_memory
-from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point, what_must_fit
+from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.state import TrainingState
-from trainyard.training.data.training_data import Batches, agreed_fingerprint
-from trainyard.training.data.vocabulary import load_vocabulary
+from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.model.model import parameter_count
-from trainyard.training.model.optimizer import build_optimizer
-from trainyard.training.model.parallel import Parallel, put_on_devices
+from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import ended_when_hung
-from trainyard.training.run.length import RunLength, global_batch, plan_length
-from trainyard.training.run.loop import Loop
 from trainyard.training.run.network_fallback import keep_nccl_log
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.profiling import StepProfile, steps_ahead
-from trainyard.training.run.run_context import Listener, PretrainingContext, show_work
+from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
+from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import Request, continue_records, finished_before, open_records
-from trainyard.training.run.sample import write_sample
+from trainyard.training.run.step_loop import StepLoop
 from trainyard.training.run.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
-from trainyard.training.run.validation import Validation
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import require_shared
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import World, joined
-from trainyard.training.weights.starting_weights import load_weights, open_starting_weights
+from trainyard.training.runtime.world import ALONE, World, joined
 from trainyard.training.weights.weight_source import WeightSource
 
-_PROMPT_TOKENS = 16
 _LEAVING_SECONDS = 3.0
-"""What is left of a grace period for the end of the process, once the trackers are closed."""
+"""Seconds of a grace period that are left for the end of the process, once the trackers are closed."""
 
 
 def train(
-    request: Request, *, stop: StopRequest, listener: Listener, world: World | None = None
+    recipe: Recipe,
+    request: Request[Any],
+    *,
+    stop: StopRequest,
+    listener: Listener,
+    world: World | None = None,
 ) -> dict[str, Any]:
-    """Train until done; returns the outcome. Raises StoppedError after an early stop with a checkpoint.
+    """Train until done; return the outcome. Raises StoppedError after an early stop with a checkpoint.
 
     `world` is that of `together`, if the caller has entered it; otherwise this joins the other processes.
     """
+    recipe.check(request)
     request = request.pinned()
     show_work(listener, "preparing the device")
     device = prepare_device(request.config)
     with ExitStack() as held:
         if world is None:
-            asked = partial(together, request.config, request.directory, told=lambda: stop.reason is not None)
-            world = held.enter_context(asked(listener=listener))
+            told = partial(_is_asked, stop)
+            entered = together(request.config, request.directory, told=told, listener=listener)
+            world = held.enter_context(entered) or ALONE
         show_work(listener, "opening the data")
-        session = _Session(request, world, device)
+        opened = held.enter_context(closing(recipe.open(request, processes=world.size)))
+        lifecycle = _Lifecycle(request, opened, world, device)
         world.on_main(lambda: held.enter_context(locked(request.directory.path)))
         require_shared(request.directory.path, world)
-        with closing(session.batches), memory_explained(request.config, request.directory):
-            return session.train(stop, listener)
+        if opened.advises_on_memory:
+            held.enter_context(memory_explained(request.config, request.directory))
+        return lifecycle.run(stop, listener)
+
+
+def _is_asked(stop: StopRequest) -> bool:
+    return stop.reason is not None
+
+
+def together(
+    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
+) -> AbstractContextManager[World | None]:
+    """Join the other processes of the run; `told` says whether this process was asked to end.
+
+    None where the recipe trains in one process.
+    """
+    if RECIPES[config.recipe].one_process:
+        return nullcontext(None)
+    return _joined(config, directory, told=told, listener=listener)
 
 
 @contextmanager
-def together(
+def _joined(
     config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
 ) -> Iterator[World]:
-    """Join the other processes of the run; `told` says whether this process was asked to end."""
     device = prepare_device(config)
     keep_nccl_log(directory.logs, device.type)
-    # One that failed has said why, and its launcher ends this one within seconds: nothing is said after it.
+    # A process that failed has said why, and its launcher ends this one within seconds; so say nothing more.
     show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
     with joined(device.type, config.compute.strategy, told_to_end=told) as world:
         yield world
 
 
-class _Session:
-    """A segment of a run in its world: what is the same for all of its steps."""
+class _Lifecycle:
+    """One segment of a run in its world."""
 
-    def __init__(self, request: Request, world: World, device: torch.device) -> None:
-        self._request, self._world, self._device = request, world, device
-        self._profiled = request.profile
-        groups = mesh_shape(request.config.compute, world.size).data
-        self.batches = _training_batches(request, groups)
-        self._length = _length(request, self.batches, groups)
-        fingerprint = agreed_fingerprint(request.data, world)
-        self._fits = what_must_fit(request.config, fingerprint, self._length.samples_per_step)
+    def __init__(
+        self, request: Request[Any], segment: RecipeSegment, world: World, device: torch.device
+    ) -> None:
+        self._request, self._segment = request, segment
+        self._world, self._device = world, device
+        self._fits = _what_must_fit(request, segment, agreed_fingerprint(request.data, world))
 
-    def train(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
-        request, world = self._request, self._world
-        directory, config = request.directory, request.config
+    def run(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
+        request, world, segment = self._request, self._world, self._segment
         show_work(listener, "looking for a checkpoint")
         point = world.on_main(self._resume_point)
-        done = world.on_main(lambda: finished_before(request, self._length, point))
+        done = world.on_main(lambda: finished_before(request, segment.length, point))
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
             if world.is_main:
                 request.on_outcome(done)
             return done
-        self._profiled = steps_ahead(
-            request.profile, done=point.step if point else 0, last=self._length.steps
-        )
-        show_work(listener, "building the model")
-        weights = None if point else _starting_weights(config)
-        parallel, state = self._new_state(weights, resumes=point is not None)
-        run_id = world.on_main(lambda: open_records(request, point, self._found(parallel, weights)))
-        parts = self._parts(run_id, parallel, state, watchers=(stop, listener))
+        profiled = _steps_to_profile(request, segment, point)
+        show_work(listener, segment.building)
+        weights = segment.starting_weights(point)
+        state = segment.build(weights, world=world, device=self._device, resumes=point is not None)
+        run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
+        context = self._context(run_id, state, profiled, watchers=(stop, listener))
         recorded = OutcomeRecorder(
-            directory, state, self._length, tell=request.on_outcome, stop=stop, is_main=world.is_main
+            request.directory,
+            state,
+            segment.length,
+            tell=request.on_outcome,
+            stop=stop,
+            is_main=world.is_main,
         )
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
         with ExitStack() as last, recorded as recorder:
-            show_work(listener, f"loading {point.path.name}" if point else "opening the records")
-            _resume(directory, state, point, world=world)
-            if state.data_position is not None:
-                self.batches.restore(state.data_position)
-            tracked = last.enter_context(self._tracked(parts))
-            facts = {"step": state.step, "steps": self._length.steps, "run_id": run_id}
-            facts["compiles"] = config.compute.compile
-            listener.on_event("started", facts)
-            started()
+            self._continue_from(point, state, listener)
+            tracked = last.enter_context(self._tracked(context))
+            self._tell_started(tracked)
             with ended_when_hung(tracked, recorder, leave=request.leave):
-                _run(tracked)
-                with tracked.watchdog.slow_work(), tracked.working("writing a sample"):
-                    recorder.sample = _sample(request, parallel.model, self._device)
+                self._train(tracked)
+                with tracked.watchdog.slow_work(), tracked.working(segment.sampling):
+                    recorder.sample = segment.sample(tracked)
                     show_sample(tracked.trackers, recorder.sample, state.step)
         return recorder.outcome
 
@@ -143,169 +155,133 @@ class _Session:
         asked = self._request
         return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
 
-    def _parts(
-        self, run_id: str, parallel: Parallel, state: TrainingState, *, watchers: tuple[StopRequest, Listener]
-    ) -> PretrainingContext:
+    def _continue_from(self, point: ResumePoint | None, state: TrainingState, listener: Listener) -> None:
+        """Bring state and records to the resume point, or to step 0."""
+        show_work(listener, f"loading {point.path.name}" if point else "opening the records")
+        if point is not None:
+            load_checkpoint(point.path, state, self._world)
+        self._world.on_main(lambda: continue_records(self._request.directory, state, point))
+        self._segment.restored(state)
+
+    def _tell_started(self, context: RunContext) -> None:
+        facts = {"step": context.state.step, "steps": context.length.steps, "run_id": context.run_id}
+        context.listener.on_event("started", facts | {"compiles": context.config.compute.compile})
+        started()
+
+    def _train(self, context: RunContext) -> None:
+        config, directory = context.config, context.directory
+        try:
+            with Saver(context) as saver, closing(StepLoop(context, saver)) as loop:
+                saver.remove_old()
+                self._segment.train(context, loop)
+                saver.save(wait=True)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            kind = memory_kind(error)
+            if kind is None or not self._segment.advises_on_memory:
+                raise
+            step = context.state.step + 1
+            raise step_out_of_memory(error, kind, step, config=config, directory=directory) from error
+
+    def _context(
+        self, run_id: str, state: TrainingState, profiled: range, *, watchers: tuple[StopRequest, Listener]
+    ) -> RunContext:
         stop, listener = watchers
-        return PretrainingContext(
+        return RunContext(
             config=self._request.config,
             directory=self._request.directory,
             run_id=run_id,
-            length=self._length,
+            length=self._segment.length,
             fits=self._fits,
             state=state,
             device=self._device,
-            parallel=parallel,
             world=self._world,
-            batches=self.batches,
-            validation=_validation(self._request, self._length.samples_per_step),
             trackers=(),
             stop=stop,
             listener=listener,
             gpu_facts=self._request.gpu_facts,
-            mfu=self._mfu(),
-            profile=StepProfile(self._profiled, self._request.directory.logs, self._world.rank),
             watchdog=Watchdog(self._request.config.monitoring),
+            profile=StepProfile(profiled, self._request.directory.logs, self._world.rank),
+            mfu=self._mfu(),
         )
 
     @contextmanager
-    def _tracked(self, parts: PretrainingContext) -> Iterator[PretrainingContext]:
-        """`parts` with their trackers, opened on the main process once the step to go on from is known."""
+    def _tracked(self, context: RunContext) -> Iterator[RunContext]:
+        """`context` with its trackers, opened on the main process once the step to resume from is known."""
         if not self._world.is_main:
-            yield parts
+            yield context
             return
-        resumed_at, monitoring = parts.state.step, parts.config.monitoring
         trackers = open_trackers(
-            monitoring,
-            parts.directory,
-            run_id=parts.run_id,
-            resumed_at=resumed_at,
-            hyperparameters=hyperparameters_of(parts.config),
+            context.config.monitoring,
+            context.directory,
+            run_id=context.run_id,
+            resumed_at=context.state.step,
+            hyperparameters=hyperparameters_of(context.config),
         )
         try:
-            yield replace(parts, trackers=trackers)
+            yield replace(context, trackers=trackers)
         finally:
-            close_trackers(trackers, seconds=parts.stop.seconds_left() - _LEAVING_SECONDS)
+            close_trackers(trackers, seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
 
-    def _new_state(self, weights: WeightSource | None, *, resumes: bool) -> tuple[Parallel, TrainingState]:
-        parallel = put_on_devices(self._request.config, self._world, self._device, draw=not resumes)
-        parallel.model.model.separates_documents = self._request.config.data.packing == "separate"
-        if weights:
-            load_weights(parallel.model, weights)
-        optimizer = build_optimizer(parallel.model, self._request.config.training)
-        exchange = parallel.compressed.tensors if parallel.compressed else None
-        return parallel, TrainingState(parallel.model, optimizer, exchange=exchange)
-
-    def _found(self, parallel: Parallel, weights: WeightSource | None) -> dict[str, Any]:
-        """What `run.json` says beside the request: plan, hardware, where the weights come from."""
-        model, compiled = self._request.config.model, self._request.config.compute.compile
-        counted: dict[str, Any] = {"parameters": parameter_count(parallel.model)}
-        if parallel.compressed:
-            counted["gradient_compression"] = asdict(parallel.compressed.compression)
-        if self._request.flops_per_token is not None:
-            counted["flops_per_token"] = self._request.flops_per_token
-        peak = self._peak_flops()
+    def _found(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
+        """The facts for `run.json` beside the request: recipe, plan, hardware, starting weights."""
+        config, peak = self._request.config, self._peak_flops()
+        plan: dict[str, Any] = {"parameters": parameter_count(state.model), **self._segment.plan_facts()}
+        if self._flops_per_token is not None:
+            plan["flops_per_token"] = self._flops_per_token
         return {
-            "plan": self._length.to_json() | counted,
-            "hardware": hardware_facts(self._device, self._world.size, compiled=compiled)
+            **({} if config.recipe == DEFAULT_RECIPE else {"recipe": config.recipe}),
+            "plan": self._segment.length.to_json() | plan,
+            "hardware": hardware_facts(self._device, self._world.size, compiled=config.compute.compile)
             | ({"peak_flops": peak} if peak else {}),
             # Random weights follow from the seed.
-            "model": {"path": model.path, "sha256": weights.digest()} if weights else None,
+            "model": {"path": config.model.path, "sha256": weights.digest()} if weights else None,
         }
 
+    @property
+    def _flops_per_token(self) -> int | None:
+        return self._request.flops_per_token if self._segment.counts_flops else None
+
     def _peak_flops(self) -> float | None:
-        """Of one device, by its name; None when the caller knows no peak of it."""
+        """The peak of one device, by its name; None when the caller knows none."""
+        if not self._segment.counts_flops:
+            return None
         on_gpu = self._device.type == "cuda"
         return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
 
     def _mfu(self) -> Callable[[float], float | None]:
-        """The share of the peak of all devices that a speed in tokens per second is; None when not known."""
-        each, size, known = self._request.flops_per_token, self._world.size, self._peak_flops()
+        """Converts tokens per second to the share of the peak of all devices; None when not known."""
+        each, size, known = self._flops_per_token, self._world.size, self._peak_flops()
         dtype = getattr(torch, self._request.config.model.dtype)
         measured = known is None and self._device.type == "cpu"
         peak = Peak(known and size * known, (lambda: size * cpu_peak_flops(dtype)) if measured else None)
         return lambda speed: None if each is None else peak.share(speed * each)
 
 
-def describe(request: Request, world_size: int = 1) -> dict[str, Any]:
-    """What `train` would do: the length of the run and the checkpoint it would go on from."""
+def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> dict[str, Any]:
+    """Describe what `train` would do: the length of the run and the checkpoint it would resume from."""
+    recipe.check(request)
     request = request.pinned()
-    config = request.config
-    groups = mesh_shape(config.compute, world_size).data
-    with closing(_training_batches(request, groups)) as batches:
-        length = _length(request, batches, groups)
-    fits = what_must_fit(config, request.data.fingerprint, length.samples_per_step)
-    point = find_resume_point(request.directory, request.resume, fits, record=False)
-    steps_ahead(request.profile, done=point.step if point else 0, last=length.steps)
-    if point is None:
-        _starting_weights(config)  # refuses what does not fit
-    return {
-        "run_dir": str(request.directory.path),
-        "resumes": str(point.path) if point else None,
-        "starts_from": None if point else config.model.path,
-        "plan": length.to_json(),
-        "data": request.data.to_json(),
-    }
+    with closing(recipe.open(request, processes=processes)) as segment:
+        fits = _what_must_fit(request, segment, request.data.fingerprint)
+        point = find_resume_point(request.directory, request.resume, fits, record=False)
+        _steps_to_profile(request, segment, point)
+        segment.starting_weights(point)  # refuses weights that do not fit
+        return {
+            "run_dir": str(request.directory.path),
+            "resumes": str(point.path) if point else None,
+            "starts_from": None if point else request.config.model.path,
+            "plan": segment.length.to_json(),
+            "data": request.data.to_json(),
+        }
 
 
-def _run(parts: PretrainingContext) -> None:
-    try:
-        Loop(parts).run()
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        kind = memory_kind(error)
-        if kind is None:
-            raise
-        step, config, directory = parts.state.step + 1, parts.config, parts.directory
-        raise step_out_of_memory(error, kind, step, config=config, directory=directory) from error
+def _what_must_fit(request: Request[Any], segment: RecipeSegment, fingerprint: str) -> dict[str, Any]:
+    """The values of the recipe, and the optimizer if it is not the default: its state fits no other."""
+    optimizer = request.config.training.optimizer
+    chosen = {} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}
+    return segment.fits(fingerprint) | chosen
 
 
-def _length(request: Request, batches: Batches, groups: int) -> RunLength:
-    config, steps = request.config, batches.steps_per_epoch
-    return plan_length(config.training, config.data, steps_per_epoch=steps, groups=groups)
-
-
-def _training_batches(request: Request, groups: int) -> Batches:
-    data, training = request.config.data, request.config.training
-    return request.data.batches(
-        sequence_length=data.sequence_length,
-        batch_size=global_batch(training, groups),
-        seed=training.seed,
-    )
-
-
-def _starting_weights(config: Config) -> WeightSource | None:
-    return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
-
-
-def _resume(
-    directory: RunDirectory, state: TrainingState, point: ResumePoint | None, *, world: World
-) -> None:
-    """Bring state and records to the resume point, or to step 0."""
-    if point is not None:
-        load_checkpoint(point.path, state, world)
-    world.on_main(lambda: continue_records(directory, state, point))
-
-
-def _validation(request: Request, samples_per_step: int) -> Validation | None:
-    """None when the validation tokens do not fill one sequence."""
-    config = request.config
-    size = config.training.batch_size
-    count = samples_per_step * config.training.validation_batches
-    windows = request.data.validation_windows(length=config.data.sequence_length, count=count)
-    if not len(windows):
-        return None
-    batches = [windows[i : i + size] for i in range(0, len(windows), size)]
-    return Validation(batches, text_bytes=load_vocabulary(config.model).text_bytes)
-
-
-def _sample(request: Request, model: nn.Module, device: torch.device) -> str:
-    """What the model writes after the first tokens of the validation data."""
-    config = request.config
-    return write_sample(
-        model,
-        load_vocabulary(config.model),
-        device=device,
-        prompt=request.data.prompt(_PROMPT_TOKENS),
-        context=config.data.sequence_length,
-        seed=config.training.seed,
-    )
+def _steps_to_profile(request: Request[Any], segment: RecipeSegment, point: ResumePoint | None) -> range:
+    done = point.step if point else 0
+    return steps_ahead(request.profile, done=done, last=segment.length.steps)

@@ -1,6 +1,6 @@
-"""How a run ended, written into `run.json` whatever happened: done, stopped, failed or a bug.
+"""Write how a run ended into `run.json`, whatever happened: done, stopped, failed or a bug.
 
-A process that is killed writes nothing; that `run.json` has no outcome is how such a run is known.
+A process that is killed writes nothing; such a run is recognised by a `run.json` without an outcome.
 """
 
 import logging
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class OutcomeRecorder:
-    """A context around the training: takes an old outcome out at the start, writes the new one at the end."""
+    """A context around the training: removes an old outcome at the start, writes the new one at the end."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class OutcomeRecorder:
         stop: StopRequest,
         is_main: bool = True,
     ) -> None:
-        """Only the main process writes and tells; all processes gather a sharded state for its digests."""
+        """Only the main process writes and reports; all processes gather a sharded state for its digests."""
         self._tell = tell
         self._is_main = is_main
         self._directory = directory
@@ -58,13 +58,14 @@ class OutcomeRecorder:
         self.record(error)
 
     def record(self, error: BaseException | None) -> None:
-        """Write the outcome of a training that ended with `error`, or well.
+        """Write the outcome of a training that ended with `error`, or with success if that is None.
 
-        The state of a stopped run is hashed only if that is quick: a large one would take the grace period.
-        In any case the SHA-256 of the checkpoint's manifest, which lists the digests of all files, names it.
+        The state of a stopped run is hashed only if that is quick, because hashing a large one would use up
+        the grace period. The SHA-256 of the checkpoint's manifest is always recorded; the manifest lists the
+        digests of all files.
 
-        Raises TrainingFailedError, which is the outcome then, when another process is gone before the digests
-        of a sharded state are made.
+        Raises TrainingFailedError, which is then the outcome, when another process is lost before the digests
+        of a sharded state are computed.
         """
         status, exit_code = _verdict(error)
         reason = _reason(error)
@@ -97,7 +98,7 @@ class OutcomeRecorder:
         self._tell(self.outcome)
 
     def _newest_checkpoint(self) -> dict[str, Any]:
-        """Which checkpoint the run ends with, by the hash of its manifest."""
+        """Return the checkpoint that the run ends with, by the hash of its manifest."""
         path = self._directory.checkpoint(self._state.step) / MANIFEST_NAME
         if not path.is_file():
             return {}

@@ -1,4 +1,4 @@
-"""The objects that a segment of a run works with: configuration, state, devices, data, watchers."""
+"""The objects that a segment of a run works with: configuration, state, devices, trackers, watchers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,15 +8,14 @@ from typing import Any, Protocol
 import torch
 
 from trainyard.config.schema import Config
+from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, append_event
+from trainyard.training.checkpoint.remedies import failed, not_finite
 from trainyard.training.checkpoint.state import TrainingState
-from trainyard.training.data.training_data import Batches
-from trainyard.training.model.parallel import Parallel
 from trainyard.training.run.length import RunLength
 from trainyard.training.run.profiling import StepProfile
 from trainyard.training.run.trackers import Tracker
-from trainyard.training.run.validation import Validation
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World
@@ -44,9 +43,13 @@ def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = No
     listener.on_event("working", {"what": what, **patience})
 
 
+def _unknown_mfu(_tokens_per_second: float) -> float | None:
+    return None
+
+
 @dataclass(frozen=True)
 class RunContext:
-    """The objects that the saves and records of a segment share in every recipe."""
+    """The objects that a segment of a run works with, in every recipe."""
 
     config: Config
     directory: RunDirectory
@@ -64,6 +67,10 @@ class RunContext:
     """Utilization and temperature as metrics; empty when unknown."""
     watchdog: Watchdog
     """Receives a beat for every sign of progress."""
+    profile: StepProfile
+    """Records the steps of which a trace was requested."""
+    mfu: Callable[[float], float | None] = _unknown_mfu
+    """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
 
     def event(self, event: str, **fields: Any) -> None:
         """Record an event and show it. Only the main process does this."""
@@ -71,6 +78,10 @@ class RunContext:
             return
         append_event(self.directory.events_file, event, **fields)
         self.listener.on_event(event, fields)
+
+    def not_finite(self, step: int, message: str) -> TrainingFailedError:
+        """Return the error for a loss or gradient of `step` that is not finite; it adds what to do."""
+        return failed(message, not_finite(step, self.config, self.directory), self.directory)
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -80,17 +91,3 @@ class RunContext:
             yield
         finally:
             show_work(self.listener, "")
-
-
-@dataclass(frozen=True)
-class PretrainingContext(RunContext):
-    """A segment of pretraining; adds the objects that its steps work with."""
-
-    parallel: Parallel
-    """The state's model on the devices of the world."""
-    batches: Batches
-    validation: Validation | None
-    mfu: Callable[[float], float | None]
-    """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
-    profile: StepProfile
-    """Records the steps of which a trace was requested."""

@@ -1,7 +1,7 @@
 """Open a segment of a run: its request, a check whether the run is already done, and its first records.
 
 This module writes the run's identity and configuration, and removes the records of steps that are trained
-again. `session` and `loop` train.
+again. `lifecycle` trains.
 """
 
 import os

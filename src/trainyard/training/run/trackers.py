@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -132,8 +133,14 @@ class WandbTracker:
 class GuardedTracker:
     """A tracker that is dropped, with one warning, when it cannot start or fails."""
 
-    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], Tracker],
+        failures: Callable[[], tuple[type[Exception], ...]] = tuple,
+    ) -> None:
+        """`failures` returns the errors of the tracker's own library; system errors are always caught."""
+        self._name, self._failures = name, failures
         self._tracker: Tracker | None = None
         with self._dropped_by(ImportError, ValueError):  # ValueError: settings that W&B refuses
             self._tracker = start()
@@ -153,13 +160,62 @@ class GuardedTracker:
             if self._tracker is not None:
                 self._tracker.close()
 
+    def _caught(self, *others: type[Exception]) -> tuple[type[Exception], ...]:
+        return (OSError, *self._failures(), *others)
+
     @contextmanager
     def _dropped_by(self, *others: type[Exception]) -> Iterator[None]:
         try:
             yield
-        except (*_failures(), *others) as error:
+        except self._caught(*others) as error:
             self._tracker = None
             _logger.warning("%s failed (%s); training goes on without it", self._name, error)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The run that a tracker shows."""
+
+    config: MonitoringConfig
+    directory: RunDirectory
+    run_id: str
+    resumed_at: int
+    """The last step before this segment, 0 at the start of the run."""
+    hyperparameters: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class TrackerEntry:
+    """A tracker, in the list of all."""
+
+    is_wanted: Callable[[MonitoringConfig], bool]
+    open: Callable[[TrackedRun], Tracker]
+    failures: Callable[[], tuple[type[Exception], ...]] = tuple
+    """Returns the errors of its library with which it may fail; asked when an error is raised."""
+
+
+def _open_tensorboard(run: TrackedRun) -> Tracker:
+    return TensorBoardTracker(run.directory.tensorboard, run.resumed_at, run.hyperparameters)
+
+
+def _open_wandb(run: TrackedRun) -> Tracker:
+    return WandbTracker(run.config.wandb, run.directory, run.run_id, run.hyperparameters)
+
+
+def _wandb_failures() -> tuple[type[Exception], ...]:
+    if "wandb" not in sys.modules:
+        return ()
+    import wandb
+    from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
+
+    return wandb.Error, HandleAbandonedError, MailboxClosedError
+
+
+TRACKERS = {
+    "TensorBoard": TrackerEntry(lambda config: config.tensorboard, _open_tensorboard),
+    "W&B": TrackerEntry(lambda config: config.wandb.enabled, _open_wandb, _wandb_failures),
+}
+"""All trackers by their names in messages; a further tracker is one line here."""
 
 
 def open_trackers(
@@ -171,14 +227,12 @@ def open_trackers(
     hyperparameters: Mapping[str, Scalar] | None = None,
 ) -> list[Tracker]:
     """Open the configured trackers; each also shows the `hyperparameters` of the run."""
-    shown, trackers = hyperparameters or {}, list[Tracker]()
-    if config.tensorboard:
-        start = partial(TensorBoardTracker, directory.tensorboard, resumed_at, shown)
-        trackers.append(GuardedTracker("TensorBoard", start))
-    if config.wandb.enabled:
-        offer = partial(WandbTracker, config.wandb, directory, run_id, shown)
-        trackers.append(GuardedTracker("W&B", offer))
-    return trackers
+    run = TrackedRun(config, directory, run_id, resumed_at, hyperparameters or {})
+    return [
+        GuardedTracker(name, partial(entry.open, run), entry.failures)
+        for name, entry in TRACKERS.items()
+        if entry.is_wanted(config)
+    ]
 
 
 def hyperparameters_of(config: Config) -> dict[str, Scalar]:
@@ -237,13 +291,3 @@ def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) ->
 def still_closing() -> bool:
     """Whether trackers were left before they were closed. They would hold up the end of the interpreter."""
     return any(thread.name == _CLOSING for thread in threading.enumerate())
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """The errors with which a tracker may fail: system errors, and W&B's own if it is in use."""
-    if "wandb" not in sys.modules:
-        return (OSError,)
-    import wandb
-    from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
-
-    return OSError, wandb.Error, HandleAbandonedError, MailboxClosedError

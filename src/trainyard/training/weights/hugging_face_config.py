@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import read_json
+from trainyard.run.untrusted_files import read_json
 
 CONFIG_NAME = "config.json"
 

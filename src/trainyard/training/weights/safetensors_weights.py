@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.outside import read_json_object
+from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, declared_architecture, read_config
 from trainyard.training.weights.weight_fit import OUTPUT, layers_in
 from trainyard.training.weights.weight_source import digest_of_files

@@ -11,8 +11,8 @@ from trainyard.errors import ConfigError, TrainyardError
 from trainyard.report.change.change import (
     ChangeRules,
     ChangeVerdict,
+    ComparedFigure,
     Comparison,
-    Figure,
     Measured,
     Side,
     comparison_from,
@@ -83,14 +83,14 @@ def test_a_figure_within_its_limit_or_the_noise_is_not_worse(changes: dict[str, 
 
 
 def test_overlapping_runs_are_never_worse_whatever_their_medians() -> None:
-    slower = Figure("tokens/s", (9.0, 10.0, 11.0), (3.0, 4.0, 9.0), 0.25, higher_is_better=True)
+    slower = ComparedFigure("tokens/s", (9.0, 10.0, 11.0), (3.0, 4.0, 9.0), 0.25, higher_is_better=True)
     assert slower.verdict is ChangeVerdict.WITHIN
     assert replace(slower, head=(3.0, 4.0, 8.9)).verdict is ChangeVerdict.WORSE
 
 
 def test_a_base_of_zero_causes_no_division_by_zero() -> None:
-    assert Figure("loss", (0.0,), (0.0,), 0.01).verdict is ChangeVerdict.EQUAL
-    assert Figure("loss", (0.0,), (1.0,), 0.01).verdict is ChangeVerdict.WORSE
+    assert ComparedFigure("loss", (0.0,), (0.0,), 0.01).verdict is ChangeVerdict.EQUAL
+    assert ComparedFigure("loss", (0.0,), (1.0,), 0.01).verdict is ChangeVerdict.WORSE
 
 
 def test_a_head_that_does_not_train_is_refused_but_not_a_base_that_does_not() -> None:

@@ -12,7 +12,7 @@ from trainyard.report.facts.config_changes import ConfigChange, config_changes
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.judged import digests_now
+from trainyard.run.judged_records import digests_now
 from trainyard.run.records import append_event
 
 NewRun = Callable[[], Any]

@@ -12,7 +12,8 @@ from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts.headline import RunVerdict, headline
 from trainyard.report.facts.run_facts import read_facts
-from trainyard.report.slack.slack_message import SlackEvent, Surroundings, slack_message
+from trainyard.report.slack.slack_events import SUCCEEDED
+from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.run.identity import read_run, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 from trainyard.run.whole_files import write_json_atomically
@@ -69,7 +70,7 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
     for text in (
         text_report(facts),
         markdown_report(facts),
-        str(slack_message(SlackEvent.SUCCEEDED, facts, Surroundings("gh-99"))),
+        str(slack_message(SUCCEEDED, facts, Surroundings("gh-99"))),
     ):
         assert "proven" not in text.lower().replace("not proven yet", "")
 

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError, ServiceError
-from trainyard.report.slack.slack_message import SlackEvent, Surroundings
+from trainyard.report.slack.slack_events import (
+    DEGRADED,
+    FAILED,
+    RESUMED,
+    STARTED,
+    STOPPED,
+    SUCCEEDED,
+    SlackEvent,
+)
+from trainyard.report.slack.slack_message import Surroundings
 from trainyard.report.slack.slack_thread import (
     SlackThread,
     ThreadEvent,
@@ -58,11 +67,11 @@ def event(moment: SlackEvent, thread: SlackThread, **around: Any) -> ThreadEvent
 
 def test_any_first_message_begins_the_thread(tmp_path: Path) -> None:
     messenger, memory = Messenger(), tmp_path / "runs" / "gh-99" / "slack.json"
-    first = tell(event(SlackEvent.FAILED, SlackThread()), messenger, memory)
+    first = tell(event(FAILED, SlackThread()), messenger, memory)
     assert first is not None
     assert first.address == "C1:1.1"
     assert read_thread(memory) == first
-    second = tell(event(SlackEvent.SUCCEEDED, first), messenger, memory)
+    second = tell(event(SUCCEEDED, first), messenger, memory)
     assert second is not None
     assert second.address == "C1:1.1"
     assert [answered for _, answered, _ in messenger.sent] == ["", "1.1"]
@@ -74,7 +83,7 @@ def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     thread, memory = SlackThread("C1", "1.1"), tmp_path / "slack.json"
-    told = event(SlackEvent.STOPPED, thread)
+    told = event(STOPPED, thread)
     after = tell(told, Messenger(refuses_edits=True), memory)
     assert after is not None
     assert (after.address, told.key in after.said) == ("C1:1.1", True)
@@ -84,32 +93,30 @@ def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
 
 def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:
     messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
-    thread = tell(event(SlackEvent.STARTED, SlackThread()), messenger, memory)
+    thread = tell(event(STARTED, SlackThread()), messenger, memory)
     assert thread is not None
     assert (thread.address, thread.begun, messenger.edited) == ("", True, [])
-    assert event(SlackEvent.STARTED, thread).key in thread.said
-    assert event(SlackEvent.STARTED, thread, ci=CI | {"run_attempt": "2"}).moment is SlackEvent.RESUMED
+    assert event(STARTED, thread).key in thread.said
+    assert event(STARTED, thread, ci=CI | {"run_attempt": "2"}).kind is RESUMED
 
 
 def test_events_differ_by_moment_attempt_and_text() -> None:
     thread = SlackThread()
     events = [
-        event(SlackEvent.RESUMED, thread),
-        event(SlackEvent.STOPPED, thread),
-        event(SlackEvent.RESUMED, thread, segment="2/3"),
-        event(SlackEvent.RESUMED, thread, ci=CI | {"run_attempt": "2"}),
-        event(SlackEvent.RESUMED, thread, ci=CI | {"run_id": "100"}),
+        event(RESUMED, thread),
+        event(STOPPED, thread),
+        event(RESUMED, thread, segment="2/3"),
+        event(RESUMED, thread, ci=CI | {"run_attempt": "2"}),
+        event(RESUMED, thread, ci=CI | {"run_id": "100"}),
     ]
     assert len({each.key for each in events}) == len(events)
     planned = {"estimate": {"seconds": 60.0}}
-    assert event(SlackEvent.STARTED, thread).key == event(SlackEvent.STARTED, thread, plan=planned).key
+    assert event(STARTED, thread).key == event(STARTED, thread, plan=planned).key
 
 
 def test_a_degradation_without_a_reason_is_no_event() -> None:
-    assert event_of(SlackEvent.DEGRADED, None, Surroundings("r"), SlackThread()) is None
-    assert event(SlackEvent.DEGRADED, SlackThread(), reason="TCP fallback").message.text.endswith(
-        "TCP fallback"
-    )
+    assert event_of(DEGRADED, None, Surroundings("r"), SlackThread()) is None
+    assert event(DEGRADED, SlackThread(), reason="TCP fallback").message.text.endswith("TCP fallback")
 
 
 def test_the_memory_of_posted_events_is_bounded() -> None:

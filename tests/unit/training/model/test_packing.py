@@ -23,7 +23,7 @@ from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
 from trainyard.training.model.packing import unpacked
-from trainyard.training.run.validation import Validation
+from trainyard.training.pretraining.validation import Validation
 from trainyard.training.runtime.world import ALONE, DataShare
 
 LENGTH = 16

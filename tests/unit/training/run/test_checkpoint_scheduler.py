@@ -35,7 +35,8 @@ from trainyard.training.checkpoint.save_executors import Behind
 from trainyard.training.checkpoint.shards import Written, share_out
 from trainyard.training.checkpoint.state import TrainingState
 from trainyard.training.checkpoint.writer_process import WriterProcess
-from trainyard.training.run import checkpoint_scheduler, step
+from trainyard.training.pretraining import step
+from trainyard.training.run import checkpoint_scheduler
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import ALONE, World
 

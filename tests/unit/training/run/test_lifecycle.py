@@ -135,7 +135,7 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.training.model import loss
-    from trainyard.training.run import validation
+    from trainyard.training.pretraining import validation
 
     whole = run_training(tiny_config(), "whole")
     stop = StopRequest()

@@ -175,7 +175,7 @@ def test_the_loop_looks_once_after_the_first_step(
 ) -> None:
     steps: list[int] = []
     monkeypatch.setattr(
-        "trainyard.training.run.loop.record_fallback",
+        "trainyard.training.run.step_loop.record_fallback",
         lambda parts: steps.append(cast(RunContext, parts).state.step),
     )
     run_training(tiny_config())

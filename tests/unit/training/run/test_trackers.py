@@ -16,8 +16,11 @@ from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.run import trackers
 from trainyard.training.run.trackers import (
+    TRACKERS,
     GuardedTracker,
     TensorBoardTracker,
+    TrackedRun,
+    TrackerEntry,
     close_trackers,
     hyperparameters_of,
     open_trackers,
@@ -306,3 +309,26 @@ def test_trackers_that_take_too_long_are_left_within_the_grace_period(
     close_trackers(trackers, seconds=30)
     assert closed == ["slow", "slow"]
     assert not still_closing()
+
+
+def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class RefusedError(Exception):
+        """The error of a tracker's own library."""
+
+    seen: list[TrackedRun] = []
+
+    def opened(run: TrackedRun) -> Failing:
+        seen.append(run)
+        return Failing("show", error=RefusedError)
+
+    entry = TrackerEntry(lambda config: not config.tensorboard, opened, lambda: (RefusedError,))
+    monkeypatch.setitem(TRACKERS, "Planted", entry)
+    asked: dict[str, Any] = {"run_id": "r", "resumed_at": 3, "hyperparameters": {"a": 1}}
+    assert len(open_trackers(MonitoringConfig(), RunDirectory(tmp_path), **asked)) == 1, "TensorBoard"
+    (tracker,) = open_trackers(MonitoringConfig(tensorboard=False), RunDirectory(tmp_path), **asked)
+    assert [(run.run_id, run.resumed_at, run.hyperparameters) for run in seen] == [("r", 3, {"a": 1})]
+    show_sample([tracker], "text", 3)
+    assert "Planted failed" in caplog.text
+    close_trackers([tracker])

@@ -19,6 +19,7 @@ from trainyard.run.records import read_rows
 from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.model import build_model
+from trainyard.training.pretraining.pretraining import RECIPE
 from trainyard.training.run.lifecycle import describe
 from trainyard.training.run.run_request import Request
 from trainyard.training.weights.starting_weights import load_weights, open_weights, require_weights
@@ -103,7 +104,8 @@ def test_what_would_be_trained_is_said_only_when_the_weights_fit(tiny_config: Bu
     def said(**model: Any) -> dict[str, Any]:
         config = tiny_config(model=model)
         data = prepare_data(config.data, config.model)
-        return describe(Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {}))
+        request = Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {})
+        return describe(RECIPE, request)
 
     assert said()["starts_from"] is None
     with pytest.raises(ConfigError, match="does not exist"):

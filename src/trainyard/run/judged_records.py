@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import parse_run
-from trainyard.run.outside import iterate_json_lines, open_regular, read_bytes
+from trainyard.run.untrusted_files import iterate_json_lines, open_regular, read_bytes
 from trainyard.run.whole_files import sha256_of_file
 
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl")

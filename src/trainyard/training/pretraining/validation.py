@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,17 +9,8 @@ from torch import Tensor
 
 from trainyard.training.data.batches import counted
 from trainyard.training.model.loss import summed_loss
+from trainyard.training.run.step_loop import ValidationResult
 from trainyard.training.runtime.world import DataShare
-
-
-@dataclass(frozen=True)
-class ValidationResult:
-    """The result of one validation."""
-
-    loss: float
-    """The mean cross-entropy in nats per token."""
-    bits_per_byte: float | None
-    """None when the bytes of the tokens are not known."""
 
 
 class Validation:
@@ -30,7 +20,7 @@ class Validation:
         """`text_bytes` returns the number of text bytes of target tokens, 0 when it is not known."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
         self._tokens = max(1, sum(counted(batch) for batch in batches))
-        self._bytes = sum(_bytes_asked_for(batch, text_bytes) for batch in batches)
+        self._bytes = sum(_target_bytes(batch, text_bytes) for batch in batches)
 
     @torch.no_grad()
     def run(
@@ -58,7 +48,7 @@ class Validation:
         return ValidationResult(total / self._tokens, bits)
 
 
-def _bytes_asked_for(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
+def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
     """The bytes of the targets that count, without the first token of each further document in a sample."""
     targets = batch[:, 1:]
     if not (targets < 0).any():

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways import gpu_turn
-from trainyard.gateways.gpu_turn import in_turn
+from trainyard.gateways import gpu_lock
+from trainyard.gateways.gpu_lock import in_turn
 
 
 def hold(path: Path, held: Event, free: Event) -> None:
-    with gpu_turn.gpu_turn(path, owner="other/repository"):
+    with gpu_lock.gpu_lock(path, owner="other/repository"):
         held.set()
         free.wait(60)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_turn, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(gpu_lock, "_POLL_SECONDS", 0.01)
 
 
 def test_without_a_lock_file_no_run_waits() -> None:
@@ -54,7 +54,7 @@ def test_a_second_repository_waits_until_the_first_is_done(
         waiting = threading.Thread(target=lambda: answers.append(in_turn(work, mine)()))
         waiting.start()
         assert not begun.wait(0.3)
-        third = gpu_turn.gpu_turn(path, owner="third", longest=0.05)
+        third = gpu_lock.gpu_lock(path, owner="third", longest=0.05)
         with pytest.raises(WaitTimeoutError, match="held by other/repository, process"), third:
             pytest.fail("two hold it at once")
         assert other.pid is not None

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import DamagedFileError
-from trainyard.run.outside import (
+from trainyard.run.untrusted_files import (
     MOST_BYTES,
     MOST_DEPTH,
     MOST_LINE_BYTES,

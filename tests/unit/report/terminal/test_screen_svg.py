@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from trainyard.report.terminal.picture import screen_lines, terminal_svg
+from trainyard.report.terminal.screen_svg import screen_lines, terminal_svg
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 

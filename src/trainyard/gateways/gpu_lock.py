@@ -32,14 +32,14 @@ def in_turn(work: Callable[[], int], environment: Mapping[str, str] = os.environ
         return work
 
     def waiting() -> int:
-        with gpu_turn(Path(name), owner=environment.get("GITHUB_REPOSITORY", "a training")):
+        with gpu_lock(Path(name), owner=environment.get("GITHUB_REPOSITORY", "a training")):
             return work()
 
     return waiting
 
 
 @contextmanager
-def gpu_turn(path: Path, *, owner: str, longest: float = LONGEST_SECONDS) -> Iterator[None]:
+def gpu_lock(path: Path, *, owner: str, longest: float = LONGEST_SECONDS) -> Iterator[None]:
     """Hold the lock on `path`.
 
     Raises WaitTimeoutError after `longest` seconds, ConfigError when the file cannot be opened.

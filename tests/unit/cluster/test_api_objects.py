@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cluster.generated import node, pod
 
-from trainyard.cluster import reduction
-from trainyard.cluster.reduction import node_of, pod_of, pod_requests
+from trainyard.cluster import api_objects
+from trainyard.cluster.api_objects import node_of, pod_of, pod_requests
 
 
 def container(cpu: str, *, sidecar: bool = False, limit: bool = False) -> dict[str, Any]:
@@ -64,18 +64,18 @@ def test_a_pod_that_is_being_deleted_still_holds_its_gpus() -> None:
 
 
 REDUCERS = [
-    reduction.node_of,
-    reduction.pod_of,
-    lambda raw: reduction.workload_of(raw, "DaemonSet"),
-    lambda raw: reduction.workload_of(raw, "Deployment"),
-    reduction.slice_of,
-    reduction.allocated_of,
-    reduction.quota_of,
-    reduction.limits_of,
-    reduction.queue_of,
-    reduction.cluster_queue_of,
-    reduction.flavor_of,
-    reduction.hooked_of,
+    api_objects.node_of,
+    api_objects.pod_of,
+    lambda raw: api_objects.workload_of(raw, "DaemonSet"),
+    lambda raw: api_objects.workload_of(raw, "Deployment"),
+    api_objects.slice_of,
+    api_objects.allocated_of,
+    api_objects.quota_of,
+    api_objects.limits_of,
+    api_objects.queue_of,
+    api_objects.cluster_queue_of,
+    api_objects.flavor_of,
+    api_objects.hooked_of,
 ]
 WRONG: list[Any] = [None, 7, "x", [], {}, [7], ["x"], True, 1.5, {"a": None}]
 

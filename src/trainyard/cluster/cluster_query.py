@@ -1,4 +1,4 @@
-"""Look at a cluster once: ask its API for what the checks need, all at the same time, and reduce the answers.
+"""Ask a cluster's API once for what the checks need, all at the same time, and keep the needed fields.
 
     Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from trainyard.cluster import reduction
+from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.images import look_for_image
 from trainyard.cluster.kinds import GROUPS, JobKind, chosen_kind, serves, trial_job, trial_pod
@@ -75,8 +75,8 @@ class Served:
         return f"/apis/{group}/{found}"
 
 
-class Looking:
-    """One look; `snapshot` takes it."""
+class ClusterQuery:
+    """The questions to one cluster; `snapshot` sends them."""
 
     def __init__(self, api: Api, demand: Demand, *, server: str, context: str, now: float) -> None:
         """`now` is the time here, in Unix seconds."""
@@ -160,18 +160,18 @@ class Looking:
         return {
             "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
             "deployments": lambda: self._workloads(f"{apps}/deployments", "Deployment"),
-            "slices": lambda: self._list(dra, "resourceslices", reduction.slice_of),
+            "slices": lambda: self._list(dra, "resourceslices", api_objects.slice_of),
             "allocated": lambda: self._allocated(dra),
             "namespace": self._namespace,
-            "quotas": lambda: self.api.whole_list(f"{space}/resourcequotas", reduction.quota_of),
-            "limits": lambda: _flat(self.api.whole_list(f"{space}/limitranges", reduction.limits_of)),
+            "quotas": lambda: self.api.whole_list(f"{space}/resourcequotas", api_objects.quota_of),
+            "limits": lambda: _flat(self.api.whole_list(f"{space}/limitranges", api_objects.limits_of)),
             "volume": self._volume,
             "drivers": lambda: self._names("/apis/storage.k8s.io/v1/csidrivers"),
             "priority_classes": lambda: self._names("/apis/scheduling.k8s.io/v1/priorityclasses"),
             "secret": self._secret,
-            "queues": lambda: self._list(kueue, local, reduction.queue_of),
-            "cluster_queues": lambda: self._list(kueue, "clusterqueues", reduction.cluster_queue_of),
-            "flavors": lambda: self._list(kueue, "resourceflavors", reduction.flavor_of),
+            "queues": lambda: self._list(kueue, local, api_objects.queue_of),
+            "cluster_queues": lambda: self._list(kueue, "clusterqueues", api_objects.cluster_queue_of),
+            "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
             "runtimes": lambda: self._list(trainer, "clustertrainingruntimes", _name_of),
             "scalers": lambda: self._list(karpenter, "nodepools", _name_of),
             "hooks": self._hooks,
@@ -200,10 +200,10 @@ class Looking:
         return None if theirs is None else theirs - self.api.clock_at_answer
 
     def _nodes(self) -> Any:
-        return self.api.whole_list("/api/v1/nodes", reduction.node_of)
+        return self.api.whole_list("/api/v1/nodes", api_objects.node_of)
 
     def _pods(self) -> Any:
-        return self.api.whole_list("/api/v1/pods", reduction.pod_of, fieldSelector=LIVE)
+        return self.api.whole_list("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
 
     def _served(self, pool: ThreadPoolExecutor) -> Served:
         groups = self._seen(self._groups)
@@ -249,10 +249,10 @@ class Looking:
         return root if isinstance(root, Unseen) else self.api.whole_list(f"{root}/{what}", reduce)
 
     def _workloads(self, path: str, kind: str) -> Any:
-        return self.api.whole_list(path, lambda raw: reduction.workload_of(raw, kind))
+        return self.api.whole_list(path, lambda raw: api_objects.workload_of(raw, kind))
 
     def _allocated(self, root: str | Unseen) -> Any:
-        found = self._list(root, "resourceclaims", reduction.allocated_of)
+        found = self._list(root, "resourceclaims", api_objects.allocated_of)
         return found if isinstance(found, Unseen) else dict(_flat(found))
 
     def _names(self, path: str) -> frozenset[str]:
@@ -262,7 +262,7 @@ class Looking:
     def _hooks(self) -> frozenset[str]:
         root = "/apis/admissionregistration.k8s.io/v1"
         kinds = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-        found = (self.api.whole_list(f"{root}/{kind}", reduction.hooked_of) for kind in kinds)
+        found = (self.api.whole_list(f"{root}/{kind}", api_objects.hooked_of) for kind in kinds)
         return frozenset(_flat(_flat(found)))
 
     def _namespace(self) -> Namespace:

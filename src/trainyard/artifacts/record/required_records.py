@@ -11,7 +11,7 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.store.layout import belongs_to_checkpoint, identity_key, metrics_key
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.judged import RECORDS
+from trainyard.run.judged_records import RECORDS
 
 
 def is_loose(manifest: RunManifest) -> bool:
@@ -23,25 +23,27 @@ def is_loose(manifest: RunManifest) -> bool:
     )
 
 
-def owed_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str]:
+def required_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str]:
     """Return the keys that the run must have; `on_disk` are the judged records in its directory."""
     number, here = manifest.run_number, tuple(on_disk)
     if is_loose(manifest) and not here:
         return [identity_key(number)]
-    names = [name for name in RECORDS if name in here or _is_owed(name, manifest)]
+    names = [name for name in RECORDS if name in here or _is_required(name, manifest)]
     documents = [] if manifest.is_open else [metrics_key(number)]
     return [identity_key(number), *(manifest.records_prefix + name for name in names), *documents]
 
 
 def missing_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str]:
     """Return a problem for each required key that the manifest does not list."""
-    known, owed = manifest.by_key(), owed_records(manifest, on_disk)
+    known, required = manifest.by_key(), required_records(manifest, on_disk)
     if not is_loose(manifest):
-        owed += [each.prefix + MANIFEST_NAME for each in checkpoints_of(manifest)]
-    return [f"{key}: the run owes it, and the manifest does not list it" for key in owed if key not in known]
+        required += [each.prefix + MANIFEST_NAME for each in checkpoints_of(manifest)]
+    return [
+        f"{key}: the run owes it, and the manifest does not list it" for key in required if key not in known
+    ]
 
 
-def _is_owed(name: str, manifest: RunManifest) -> bool:
+def _is_required(name: str, manifest: RunManifest) -> bool:
     run: Mapping[str, Any] = manifest.provenance
     if name == "run.json":
         return True

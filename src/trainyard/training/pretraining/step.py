@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from trainyard.run.records import Row
-from trainyard.training.checkpoint.remedies import failed, not_finite
 from trainyard.training.data.batches import counted, share
+from trainyard.training.data.training_data import Batches
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.optimizer import learning_rate, set_learning_rate
+from trainyard.training.model.parallel import Parallel
 from trainyard.training.model.tensor_parallel import clip_gradients
 from trainyard.training.run.checkpoint_scheduler import Saver
-from trainyard.training.run.run_context import PretrainingContext
+from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.stop_signals import children_shielded
 from trainyard.training.runtime.timing import step_clock
 from trainyard.training.runtime.world import peers_expected
@@ -40,26 +41,26 @@ class _OwnBatch:
 class TrainStep:
     """The step from `state.step` to the next."""
 
-    def __init__(self, parts: PretrainingContext, saver: Saver) -> None:
-        self._parts = parts
-        self._saver = saver
-        self._state = parts.state
-        self._device = parts.device
-        self._clock = step_clock(parts.device)
+    def __init__(self, context: RunContext, saver: Saver, *, parallel: Parallel, batches: Batches) -> None:
+        self._context, self._saver = context, saver
+        self._parallel, self._batches = parallel, batches
+        self._state = context.state
+        self._device = context.device
+        self._clock = step_clock(context.device)
         self._next: _OwnBatch | None = None
-        bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
+        bfloat16 = context.config.model.dtype == "bfloat16" and parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
-        self._shield = children_shielded if parts.config.compute.compile else nullcontext
+        self._shield = children_shielded if context.config.compute.compile else nullcontext
 
     def warm_up_reducer(self) -> None:
         """Run one dummy backward pass so that DDP's buckets are final before the first real step.
 
         Otherwise a resumed run sums gradients in another order than an uninterrupted one.
         """
-        if not self._parts.parallel.settles:
+        if not self._parallel.settles:
             return
-        config = self._parts.config
+        config = self._context.config
         shape = (config.training.batch_size, config.data.sequence_length + 1)
         with self._shield(), peers_expected():
             tokens = torch.zeros(shape, dtype=torch.int64, device=self._device)
@@ -79,21 +80,21 @@ class TrainStep:
             loss, grad_norm = self._read(own_loss, self._clip())
         self._clock.lap("backward")
         self._require_finite(loss, grad_norm)
-        config, optimizer = self._parts.config.training, self._state.optimizer
-        rate = learning_rate(self._state.step, self._parts.length.steps, config)
+        config, optimizer = self._context.config.training, self._state.optimizer
+        rate = learning_rate(self._state.step, self._context.length.steps, config)
         set_learning_rate(optimizer, rate)
         self._saver.staged()
-        if self._parts.parallel.compressed:
-            self._parts.parallel.compressed.commit()
+        if self._parallel.compressed:
+            self._parallel.compressed.commit()
         with peers_expected():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         self._clock.lap("optimizer")
         self._state.step += 1
-        self._state.data_position = self._parts.batches.position(self._state.step)
+        self._state.data_position = self._batches.position(self._state.step)
         return {
             "step": self._state.step,
-            "epoch": self._parts.length.epoch_of(self._state.step - 1),
+            "epoch": self._context.length.epoch_of(self._state.step - 1),
             "loss": loss,
             "learning_rate": rate,
             "grad_norm": grad_norm,
@@ -102,9 +103,9 @@ class TrainStep:
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Compute the logits of validation tokens in the same way as in training."""
-        self._parts.watchdog.beat()
+        self._context.watchdog.beat()
         with self._shield(), self._autocast:
-            logits: Tensor = self._parts.parallel.forward(tokens.to(self._device))
+            logits: Tensor = self._parallel.forward(tokens.to(self._device))
         return logits
 
     def _forward_backward(self) -> Tensor:
@@ -112,7 +113,7 @@ class TrainStep:
 
         The gradients do not depend on the number of forward passes that the step is divided into.
         """
-        parallel = self._parts.parallel
+        parallel = self._parallel
         batch = self._own_batch(self._state.step)
         total = torch.zeros((), device=self._device)
         self._clock.lap("data")
@@ -122,7 +123,7 @@ class TrainStep:
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-            self._parts.watchdog.beat()
+            self._context.watchdog.beat()
             self._clock.lap("backward")
         if parallel.compressed:
             parallel.compressed.exchange()
@@ -136,12 +137,12 @@ class TrainStep:
         if self._device.type == "cuda":
             self._prefetch()
         loss, norm = torch.stack((own_loss, grad_norm.to(own_loss.device))).tolist()
-        return self._parts.parallel.share.total(loss), norm
+        return self._parallel.share.total(loss), norm
 
     def _prefetch(self) -> None:
         """Prepare the next batch, if there is one. A stream is left out, because it reads ahead itself."""
         step = self._state.step + 1
-        if self._parts.batches.steps_per_epoch is not None and step < self._parts.length.steps:
+        if self._batches.steps_per_epoch is not None and step < self._context.length.steps:
             self._next = self._drawn(step)
 
     def _own_batch(self, step: int) -> "_OwnBatch":
@@ -150,8 +151,8 @@ class TrainStep:
 
     def _drawn(self, step: int) -> "_OwnBatch":
         """This process's part of the global batch of `step`, on its device."""
-        batch, groups = self._batch(step), self._parts.parallel.share
-        size = self._parts.config.training.batch_size
+        batch, groups = self._batch(step), self._parallel.share
+        size = self._context.config.training.batch_size
         own = share(batch, size=size, rank=groups.rank, of=groups.size)
         return _OwnBatch(step, max(1, counted(batch)), [self._on_device(part) for part in own])
 
@@ -164,8 +165,8 @@ class TrainStep:
 
     def _batch(self, step: int) -> np.ndarray:
         """The global batch of `step`. A stream may wait for the network, so it counts as slow work."""
-        batches = self._parts.batches
-        with self._parts.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
+        batches = self._batches
+        with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
             return batches.batch(step)
 
     def _loss(self, sequences: Tensor) -> Tensor:
@@ -174,23 +175,21 @@ class TrainStep:
         The logits are passed on as a temporary, so that no name keeps them alive in the backward pass.
         """
         with self._autocast:
-            logits = self._parts.parallel.forward(sequences[:, :-1])
+            logits = self._parallel.forward(sequences[:, :-1])
         return summed_loss(logits, sequences[:, 1:])
 
     def _clip(self) -> Tensor:
-        limit = self._parts.config.training.max_grad_norm or math.inf
+        limit = self._context.config.training.max_grad_norm or math.inf
         return clip_gradients(self._state.model, limit)
 
     def _require_finite(self, loss: float, grad_norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return
-        self._saver.warm_up_reducer()
+        self._saver.finish_before_failure()
         step = self._state.step
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
-        directory = self._parts.directory
-        raise failed(
-            f"Step {step + 1}: {what} is not finite in {self._parts.length.place_of(step)}. "
+        raise self._context.not_finite(
+            step + 1,
+            f"Step {step + 1}: {what} is not finite in {self._context.length.place_of(step)}. "
             "The weights were not changed by it.",
-            not_finite(step + 1, self._parts.config, directory),
-            directory,
         )

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainyard.config.schema import Config
 from trainyard.run.records import Row
 from trainyard.training.model.parallel import put_on_devices
-from trainyard.training.run.step import TrainStep
+from trainyard.training.pretraining.step import TrainStep
 from trainyard.training.runtime.world import ALONE
 
 STEPS = {"training": {"max_steps": 3, "gradient_accumulation_steps": 2}}

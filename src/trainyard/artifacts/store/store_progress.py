@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
 
 
-def watched(store: "Store", progress: Progress) -> "Store":
+def with_progress(store: "Store", progress: Progress) -> "Store":
     """Return `store` wrapped so that each block read from it advances `progress`.
 
     The store's gateway reports what is sent.

@@ -1,0 +1,100 @@
+"""The lists of what a configuration can choose by name: recipes, optimizers, kinds of store.
+
+A further one is a module of its own and one line here: the configuration's schema, its reference, the plans
+and the error messages read these lists. The modules are named and not imported, because that takes seconds.
+"""
+
+from dataclasses import dataclass
+
+DEFAULT_RECIPE = "pretrain"
+
+
+@dataclass(frozen=True)
+class RecipeEntry:
+    """A way to train: `recipe` in the configuration."""
+
+    module: str
+    """The dotted name of a module that defines a `training.run.recipe_contract.Recipe` as `RECIPE`."""
+    meaning: str
+    """The recipe in a few words, for the reference of the configuration."""
+    one_process: bool = False
+    """Whether it trains in one process on one device."""
+
+
+RECIPES = {
+    DEFAULT_RECIPE: RecipeEntry(
+        "trainyard.training.pretraining.pretraining", "next-token prediction on data.train_path"
+    ),
+    "grpo": RecipeEntry(
+        "trainyard.training.grpo.policy_training", "reinforcement learning on arithmetic", one_process=True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class OptimizerEntry:
+    """An optimizer: `training.optimizer` in the configuration."""
+
+    module: str
+    """The dotted name of a module with `build(model, training)`, which returns a `torch.optim.Optimizer`."""
+    meaning: str
+    """The optimizer in a few words, for the reference of the configuration."""
+    state_bytes_per_parameter: int
+    """Bytes of its state per parameter, which the memory planner counts."""
+    state_meaning: str
+    """Its state in a few words, for the plan."""
+
+
+DEFAULT_OPTIMIZER = "adamw"
+OPTIMIZERS = {
+    DEFAULT_OPTIMIZER: OptimizerEntry(
+        "trainyard.training.model.adamw",
+        "AdamW with weight decay of matrices only",
+        8,
+        "AdamW's two moments, float32",
+    ),
+}
+
+
+def optimizer_bytes(name: str) -> int:
+    """Return the bytes per parameter of the optimizer's state."""
+    return OPTIMIZERS[name].state_bytes_per_parameter
+
+
+@dataclass(frozen=True)
+class StoreScheme:
+    """A kind of store, by the scheme of its address."""
+
+    module: str
+    """The dotted name of a module that checks and opens addresses, like `gateways.s3.bucket_address`."""
+    pattern: str
+    """Regular expression of an address in a configuration; the module checks the details when it opens it."""
+    strict_pattern: str
+    """Regular expression of an address that is written into a GitHub variable for all later runs."""
+    example: str
+
+
+STORE_SCHEMES = {
+    "s3": StoreScheme(
+        "trainyard.gateways.s3.bucket_address",
+        r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?",
+        r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?",
+        "s3://bucket/prefix",
+    ),
+    "file": StoreScheme(
+        "trainyard.gateways.local_store.folder_address",
+        r"file:///.*",
+        r"file:///(?!.*%00)[^\s].*",
+        "file:///folder",
+    ),
+}
+
+
+def store_pattern() -> str:
+    """Return the regular expression of every address of a store in a configuration."""
+    return "|".join(scheme.pattern for scheme in STORE_SCHEMES.values())
+
+
+def store_examples() -> str:
+    """Return `s3://bucket/prefix or file:///folder`, for messages."""
+    return " or ".join(scheme.example for scheme in STORE_SCHEMES.values())

@@ -1,0 +1,455 @@
+"""The one list of the figures of a run, which every report reads: text, JSON, HTML, Markdown and Slack.
+
+A further figure is one entry in `FIGURES`. An entry says what each report shows of it; what is None or empty
+is left out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from trainyard.report.facts.curve import sparkline
+from trainyard.report.facts.history import number
+from trainyard.report.facts.quantities import (
+    counted,
+    duration,
+    gigabytes,
+    hours,
+    loss,
+    money,
+    percent,
+    scaled,
+)
+from trainyard.report.facts.run_facts import RunFacts
+
+STEP_PARTS = ("data", "forward", "backward", "optimizer")
+"""The parts of a step, in their order; the metrics have `<part>_seconds` for each."""
+
+
+class FigureGroup(StrEnum):
+    """The headings under which figures stand; the values are the names in the JSON report."""
+
+    TRAINING = "training_metrics"
+    GPU = "gpu_resource_usage"
+    PERFORMANCE = "performance_metrics"
+    TIMING = "timing"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure at the top of the HTML report."""
+
+    name: str
+    value: str
+    comparison: str = ""
+
+
+@dataclass(frozen=True)
+class Markup:
+    """How a report with markup writes text."""
+
+    strong: Callable[[str], str] = str
+    """Marks up losses, rewards and costs."""
+    escaped: Callable[[str], str] = str
+    """Applied to text that comes from the run."""
+
+
+def _nothing(_facts: RunFacts) -> None:
+    return None
+
+
+def _no_values(_facts: RunFacts) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_words(_facts: RunFacts, _markup: Markup) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure in all reports."""
+
+    group: FigureGroup
+    label: str = ""
+    """Its name in the text report; empty where `text` is not given."""
+    text: Callable[[RunFacts], str | None] = _nothing
+    """Its value in the text report."""
+    values: Callable[[RunFacts], Mapping[str, Any]] = _no_values
+    """Its values in the JSON report, in base units, under the names of `metrics.jsonl`."""
+    tile: Callable[[RunFacts], Tile | None] = _nothing
+    tile_place: int = 100
+    """Tiles stand in this order."""
+    brief: Callable[[RunFacts, Markup], str] = _no_words
+    """Its words in the one line of figures of Markdown and Slack."""
+
+
+def text_figures(facts: RunFacts, group: FigureGroup) -> Iterable[tuple[str, str | None]]:
+    """Yield label and value of each figure in a group."""
+    return ((figure.label, figure.text(facts)) for figure in FIGURES if figure.group is group)
+
+
+def figure_values(facts: RunFacts, group: FigureGroup) -> dict[str, Any]:
+    """Return the values of the figures in a group, None where they are not known."""
+    return {
+        name: value
+        for figure in FIGURES
+        if figure.group is group
+        for name, value in figure.values(facts).items()
+    }
+
+
+def figure_tiles(facts: RunFacts) -> list[Tile]:
+    """Return the tiles of the HTML report, in their order."""
+    ordered = sorted(FIGURES, key=lambda figure: figure.tile_place)
+    return [tile for figure in ordered if (tile := figure.tile(facts)) is not None]
+
+
+def brief_figures(
+    facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
+) -> list[str]:
+    """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, where known.
+
+    A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
+    """
+    markup = Markup(strong, escaped)
+    return [words for figure in FIGURES if (words := figure.brief(facts, markup))]
+
+
+def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
+    """The share of each part in the time of the last logged step, largest first; empty when not known."""
+    known = {name: facts.history.last.get(f"{name}_seconds") for name in STEP_PARTS}
+    spent = {name: value for name, value in known.items() if value is not None}
+    total = sum(spent.values())
+    shares = [(name, value / total) for name, value in spent.items()] if total > 0 else []
+    return sorted(shares, key=lambda share: -share[1])
+
+
+def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
+    """The values of the last logged row, by the names that they have there."""
+    return lambda facts: {name: facts.history.last.get(name) for name in names}
+
+
+def _last_as(name: str, form: str, unit: str = "") -> Callable[[RunFacts], str | None]:
+    return lambda facts: _with(facts.history.last.get(name), form, unit)
+
+
+def _of(value: float | None, total: int | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:.0f}" if total is None else f"{value:.0f} / {total}"
+
+
+def _with(value: float | None, form: str, unit: str = "") -> str | None:
+    return None if number(value) is None else f"{value:{form}}{unit}"
+
+
+def _hours(seconds: float | None) -> str | None:
+    return None if seconds is None else hours(seconds)
+
+
+def _reward_tile(facts: RunFacts) -> Tile | None:
+    if facts.reward is None:
+        return None
+    was = "" if facts.first_reward is None else f"was {facts.first_reward:.2f}"
+    return Tile("reward", f"{facts.reward:.2f}", was)
+
+
+def _reward_words(facts: RunFacts, markup: Markup) -> str:
+    if facts.reward is None:
+        return ""
+    was = f"{facts.first_reward:.2f} → " if facts.first_reward is not None else ""
+    return f"reward {markup.strong(f'{was}{facts.reward:.2f}')}"
+
+
+def _loss_tile(facts: RunFacts) -> Tile | None:
+    """With rewards, the loss says little."""
+    if facts.loss is None or facts.reward is not None:
+        return None
+    was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
+    return Tile("training loss", loss(facts.loss), was)
+
+
+def _loss_words(facts: RunFacts, markup: Markup) -> str:
+    if facts.loss is None or facts.reward is not None:
+        return ""
+    first = f"{loss(facts.first_loss)} → " if facts.first_loss is not None else ""
+    bits = f", {facts.bits_per_byte:.2f} bits/byte" if facts.bits_per_byte is not None else ""
+    return f"loss {markup.strong(first + loss(facts.loss))}{bits}"
+
+
+def _validation_tile(facts: RunFacts) -> Tile | None:
+    if facts.validation_loss is None:
+        return None
+    bits = "" if facts.bits_per_byte is None else f"{facts.bits_per_byte:.2f} bits/byte"
+    return Tile("validation loss", loss(facts.validation_loss), bits)
+
+
+def _steps_tile(facts: RunFacts) -> Tile | None:
+    if facts.step is None:
+        return None
+    return Tile("steps", f"{facts.step:,}", f"of {facts.steps:,}" if facts.steps else "")
+
+
+def _steps_words(facts: RunFacts, _markup: Markup) -> str:
+    if facts.step is None:
+        return ""
+    time = f" in {duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
+    return f"{counted(facts.step, 'step')}{time}"
+
+
+def _step_in_epoch(facts: RunFacts) -> int | None:
+    """The position within the current pass over the data, counted from 1."""
+    if not facts.step or facts.steps_per_epoch is None:
+        return None
+    return (facts.step - 1) % facts.steps_per_epoch + 1
+
+
+def _curve_text(facts: RunFacts) -> str | None:
+    line = sparkline(facts.history.curves["loss"])
+    if not line or facts.first_loss is None or facts.loss is None:
+        return None
+    return f"{line} {loss(facts.first_loss)} → {loss(facts.loss)}"
+
+
+def _memory_text(facts: RunFacts) -> str | None:
+    """`22.1 GB / 24.0 GB (92%)`; `22.1 GB` when the total is not known."""
+    used = facts.history.last.get("gpu_memory_bytes")
+    total = facts.history.last.get("gpu_memory_total_bytes")
+    if used is None or not total:
+        return None if used is None else gigabytes(used)
+    return f"{gigabytes(used)} / {gigabytes(total)} ({used / total:.0%})"
+
+
+def _memory_tile(facts: RunFacts) -> Tile | None:
+    used = facts.history.last.get("gpu_memory_bytes")
+    total = facts.history.last.get("gpu_memory_total_bytes")
+    return (
+        None
+        if used is None
+        else Tile("GPU memory", gigabytes(used), f"of {gigabytes(total)}" if total else "")
+    )
+
+
+def _memory_peak_text(facts: RunFacts) -> str | None:
+    peak = facts.history.last.get("gpu_memory_peak_bytes")
+    return None if peak is None else gigabytes(peak)
+
+
+def _tokens_tile(facts: RunFacts) -> Tile | None:
+    rate = facts.history.last.get("tokens_per_second")
+    if rate is None:
+        return None
+    tokens = number(facts.outcome.get("tokens")) or facts.history.last.get("tokens")
+    return Tile("tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else "")
+
+
+def _mfu_tile(facts: RunFacts) -> Tile | None:
+    return None if facts.mfu is None else Tile("MFU", percent(facts.mfu), "of peak")
+
+
+def _mfu_words(facts: RunFacts, markup: Markup) -> str:
+    """The device stands here also without MFU."""
+    hardware = facts.section("hardware")
+    device = hardware.get("device_name") or hardware.get("device")
+    place = f"on {markup.escaped(str(device))}" if device else ""
+    mfu = facts.mfu
+    return " ".join(text for text in ("" if mfu is None else f"{percent(mfu)} MFU", place) if text)
+
+
+def _step_time_text(facts: RunFacts) -> str | None:
+    seconds = facts.history.last.get("step_seconds")
+    if seconds is None:
+        return None
+    parts = [f"{name} {share:.0%}" for name, share in step_shares(facts)]
+    return f"{seconds:.3g} s" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _step_time_tile(facts: RunFacts) -> Tile | None:
+    seconds = facts.history.last.get("step_seconds")
+    if seconds is None:
+        return None
+    parts = [f"{percent(share)} {name}" for name, share in step_shares(facts)[:2]]
+    return Tile("step time", f"{seconds:.3g} s", ", ".join(parts))
+
+
+def _epoch_seconds(facts: RunFacts) -> float | None:
+    """Time per pass over the data at the present pace."""
+    pace = facts.history.seconds_per_step()
+    return None if pace is None or facts.steps_per_epoch is None else pace * facts.steps_per_epoch
+
+
+def _epoch_text(facts: RunFacts) -> str | None:
+    epoch = _epoch_seconds(facts)
+    return None if epoch is None else f"{hours(epoch)}/epoch"
+
+
+def _duration_text(facts: RunFacts) -> str | None:
+    so_far = " (so far)" if facts.state.going else ""
+    return None if facts.training_seconds is None else hours(facts.training_seconds) + so_far
+
+
+def _duration_tile(facts: RunFacts) -> Tile | None:
+    if facts.training_seconds is None:
+        return None
+    left = facts.seconds_remaining
+    return Tile(
+        "training time", duration(facts.training_seconds), "" if left is None else f"{duration(left)} left"
+    )
+
+
+def _total_seconds(facts: RunFacts) -> float | None:
+    spent, left = facts.training_seconds, facts.seconds_remaining
+    return None if spent is None or left is None else spent + left
+
+
+def _cost_words(facts: RunFacts, markup: Markup) -> str:
+    return "" if facts.usd is None else markup.strong(money(facts.usd))
+
+
+FIGURES: list[Figure] = [
+    Figure(
+        FigureGroup.TRAINING,
+        "Current Epoch",
+        lambda facts: _of(facts.history.last.get("epoch"), facts.epochs),
+        lambda facts: {"epoch": facts.history.last.get("epoch"), "epochs": facts.epochs},
+    ),
+    Figure(
+        FigureGroup.TRAINING,
+        "Reward",
+        lambda facts: _with(facts.reward, ".4f"),
+        lambda facts: {"first_reward": facts.first_reward, "reward": facts.reward},
+        tile=_reward_tile,
+        tile_place=1,
+        brief=_reward_words,
+    ),
+    Figure(
+        FigureGroup.TRAINING,
+        "Training Loss",
+        lambda facts: _with(facts.loss, ".4f"),
+        lambda facts: {"first_loss": facts.first_loss, "loss": facts.loss},
+        tile=_loss_tile,
+        tile_place=1,
+        brief=_loss_words,
+    ),
+    Figure(
+        FigureGroup.TRAINING,
+        "Validation Loss",
+        lambda facts: _with(facts.validation_loss, ".4f"),
+        lambda facts: {"val_loss": facts.validation_loss},
+        tile=_validation_tile,
+        tile_place=2,
+    ),
+    Figure(
+        FigureGroup.TRAINING,
+        "Bits per Byte",
+        lambda facts: _with(facts.bits_per_byte, ".2f"),
+        lambda facts: {"bits_per_byte": facts.bits_per_byte},
+    ),
+    Figure(FigureGroup.TRAINING, "Learning Rate", _last_as("learning_rate", ".2e"), _last("learning_rate")),
+    Figure(FigureGroup.TRAINING, "Gradient Norm", _last_as("grad_norm", ".3g"), _last("grad_norm")),
+    Figure(
+        FigureGroup.TRAINING,
+        "Total Steps",
+        lambda facts: _of(facts.step, facts.steps),
+        lambda facts: {"step": facts.step, "steps": facts.steps},
+        tile=_steps_tile,
+        tile_place=3,
+        brief=_steps_words,
+    ),
+    Figure(
+        FigureGroup.TRAINING,
+        "Step in Epoch",
+        lambda facts: _of(_step_in_epoch(facts), facts.steps_per_epoch),
+        lambda facts: {"step_in_epoch": _step_in_epoch(facts), "steps_per_epoch": facts.steps_per_epoch},
+    ),
+    Figure(FigureGroup.TRAINING, "Loss Curve", _curve_text),
+    Figure(FigureGroup.TRAINING, values=_last("tokens")),
+    Figure(
+        FigureGroup.GPU,
+        "GPU Memory",
+        _memory_text,
+        _last("gpu_memory_bytes", "gpu_memory_total_bytes"),
+        tile=_memory_tile,
+        tile_place=8,
+    ),
+    Figure(FigureGroup.GPU, "GPU Memory Peak", _memory_peak_text, _last("gpu_memory_peak_bytes")),
+    Figure(
+        FigureGroup.GPU,
+        "GPU Utilization",
+        _last_as("gpu_utilization_percent", ".0f", "%"),
+        _last("gpu_utilization_percent"),
+    ),
+    Figure(
+        FigureGroup.GPU,
+        "Temperature",
+        _last_as("gpu_temperature_celsius", ".0f", "°C"),
+        _last("gpu_temperature_celsius"),
+    ),
+    Figure(
+        FigureGroup.PERFORMANCE,
+        "Throughput",
+        _last_as("samples_per_second", ".1f", " samples/sec"),
+        _last("samples_per_second"),
+    ),
+    Figure(
+        FigureGroup.PERFORMANCE,
+        "Tokens/sec",
+        _last_as("tokens_per_second", ".0f"),
+        _last("tokens_per_second"),
+        tile=_tokens_tile,
+        tile_place=5,
+    ),
+    Figure(
+        FigureGroup.PERFORMANCE,
+        "MFU",
+        lambda facts: _with(facts.mfu, ".0%"),
+        lambda facts: {"mfu": facts.mfu},
+        tile=_mfu_tile,
+        tile_place=6,
+        brief=_mfu_words,
+    ),
+    Figure(
+        FigureGroup.PERFORMANCE,
+        "Step Time",
+        _step_time_text,
+        _last("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))),
+        tile=_step_time_tile,
+        tile_place=7,
+    ),
+    Figure(
+        FigureGroup.PERFORMANCE,
+        "Time Remaining",
+        lambda facts: _hours(facts.seconds_remaining),
+        lambda facts: {"seconds_remaining": facts.seconds_remaining},
+    ),
+    Figure(
+        FigureGroup.PERFORMANCE,
+        "Completion",
+        lambda facts: _with(facts.completion, ".0%"),
+        lambda facts: {"completion": facts.completion},
+    ),
+    Figure(
+        FigureGroup.TIMING,
+        "Epoch Duration",
+        _epoch_text,
+        lambda facts: {"epoch_seconds": _epoch_seconds(facts)},
+    ),
+    Figure(
+        FigureGroup.TIMING,
+        "Training Duration",
+        _duration_text,
+        lambda facts: {"training_seconds": facts.training_seconds},
+        tile=_duration_tile,
+        tile_place=4,
+    ),
+    Figure(
+        FigureGroup.TIMING,
+        "Estimated Total",
+        lambda facts: _hours(_total_seconds(facts)),
+        lambda facts: {"estimated_total_seconds": _total_seconds(facts)},
+    ),
+    Figure(FigureGroup.TIMING, brief=_cost_words),
+]
+"""Every figure, in the order of the text report."""
