@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.grpo import GrpoConfig
+from trainyard.config.program import ProgramConfig
 from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, Positive, Section
 
 
@@ -124,6 +125,12 @@ class ComputeConfig(Section):
     """With hsdp: number of replicas of the model, each sharded over its share of the devices."""
     tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """With fsdp and hsdp: number of processes that share each matrix and train on the same sequences."""
+    pipeline_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With a recipe of another program: number of stages that the layers are divided into."""
+    context_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With a recipe of another program: number of processes that share each sequence."""
+    expert_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With recipe: megatron: number of processes that share the experts of a layer."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """With fsdp and hsdp in bfloat16: type in which gradients are reduced over the processes."""
     gradient_compression: Literal["none", "powersgd"] = "none"
@@ -273,8 +280,8 @@ class NotificationsConfig(Section):
 class Config(Section):
     """A whole training configuration."""
 
-    recipe: Literal["pretrain", "grpo"] = "pretrain"
-    """pretrain: next-token prediction on data.train_path; grpo: reinforcement learning on arithmetic."""
+    recipe: Literal["pretrain", "grpo", "megatron", "nemo", "verl", "torchtitan", "deepspeed"] = "pretrain"
+    """pretrain: next-token prediction; grpo: reinforcement learning on arithmetic; others: other programs."""
     model: ModelConfig
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
@@ -282,6 +289,7 @@ class Config(Section):
     checkpointing: CheckpointingConfig = Field(default_factory=CheckpointingConfig)
     monitoring: MonitoringConfig = Field(default_factory=MonitoringConfig)
     grpo: GrpoConfig = Field(default_factory=GrpoConfig)
+    program: ProgramConfig = Field(default_factory=ProgramConfig)
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)

@@ -10,8 +10,8 @@ from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariab
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.plan_problems import problems_of, training_problems
 from trainyard.jobs.pod_share import pod_resources
-from trainyard.jobs.programs import own_command
-from trainyard.jobs.programs.trainyard_trainer import settled_config, trainer_program, workspace_of
+from trainyard.jobs.recipes import own_command
+from trainyard.jobs.recipes.trainyard_trainer import settled_config, trainer_program, workspace_of
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import Surroundings, instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type

@@ -9,7 +9,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.programs import own_command
+from trainyard.jobs.recipes import own_command
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import gpu_of
 from trainyard.plan.environment.environment_lint import looks_secret

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainyard.config.mesh import require_processes
+from trainyard.config.mesh import require_own_recipe, require_processes
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
@@ -68,7 +68,8 @@ class Trainer(Protocol):
 
 
 def trainer_of(config: Config) -> Trainer:
-    """Import and return the trainer of the recipe."""
+    """Import and return the trainer of the recipe. Raises ConfigError for another program's recipe."""
+    require_own_recipe(config)
     if config.recipe == "grpo":
         from trainyard.training.grpo.session import train_on_rewards
 
