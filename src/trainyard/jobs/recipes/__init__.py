@@ -1,5 +1,27 @@
-"""What the pods of a job run, one module per program: its command, its files, what it needs.
+"""The recipes of jobs, one module each behind one protocol (`recipe_order.Recipe`): what the pods run.
 
-Others (Megatron-LM, verl) are added as a module each. In: a configuration and where things lie in a pod. Out:
-a `Program`.
+In: a `RecipeOrder`. Out: a `Program`. A new recipe is a module here and its line in RECIPES; one of another
+program, of which a run directory is kept, also stands in RECORDED.
 """
+
+from collections.abc import Mapping
+
+from trainyard.config.program import OWN_RECIPES
+from trainyard.config.schema import Config
+from trainyard.jobs.recipes import deepspeed, megatron, nemo, own_command, torchtitan, trainyard_trainer, verl
+from trainyard.jobs.recipes.recipe_order import Recipe, RecordedRecipe
+
+RECORDED: Mapping[str, RecordedRecipe] = {
+    recipe.NAME: recipe for recipe in (megatron, nemo, verl, torchtitan, deepspeed)
+}
+RECIPES: Mapping[str, Recipe] = {
+    **{recipe.NAME: recipe for recipe in (trainyard_trainer, own_command)},
+    **RECORDED,
+}
+
+
+def recipe_of(config: Config, *, own: bool) -> Recipe:
+    """The recipe of a configuration, or of the user's own command."""
+    if own:
+        return RECIPES[own_command.NAME]
+    return RECIPES[trainyard_trainer.NAME if config.recipe in OWN_RECIPES else config.recipe]
