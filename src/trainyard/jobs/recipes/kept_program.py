@@ -39,7 +39,7 @@ def kept_program(
         "torchrun": torchrun,
         "steps": order.steps,
         "checkpoints": order.own_checkpoints,
-        "environment": dict(environment or {}),
+        "environment": {"PYTHONUNBUFFERED": "1", **(environment or {})},
     }
     started = (
         *(pod.python, "scripts/run_pod.py"),

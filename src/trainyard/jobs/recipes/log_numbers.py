@@ -1,4 +1,4 @@
-"""Read numbers from the lines that programs print, for the rows of a run's metrics."""
+"""Read numbers from the lines that programs print, and write those that they are given."""
 
 import math
 import re
@@ -30,3 +30,8 @@ def whole(text: str) -> int | None:
     """Return the whole number that `text` is; None for anything else."""
     plain = text.strip().replace(",", "")
     return int(plain) if re.fullmatch(r"\d{1,15}", plain) else None
+
+
+def text_of(value: float) -> str:
+    """Return the shortest text that is read back as exactly this number; whole ones without a point."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

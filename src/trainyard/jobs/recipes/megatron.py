@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.kept_program import kept_program
-from trainyard.jobs.recipes.log_numbers import number, whole
+from trainyard.jobs.recipes.log_numbers import number, text_of, whole
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
 from trainyard.plan.device import gpu_of
@@ -153,8 +153,8 @@ def _architecture(config: Config) -> Arguments:
         "position-embedding-type": "rope",
         "rotary-base": f"{shape.rope_theta:.0f}",
         "normalization": "RMSNorm",
-        "norm-epsilon": f"{shape.rms_norm_eps:g}",
-        "init-method-std": f"{shape.initializer_range:g}",
+        "norm-epsilon": text_of(shape.rms_norm_eps),
+        "init-method-std": text_of(shape.initializer_range),
         "swiglu": None,
         "disable-bias-linear": None,
         "attention-dropout": "0",
@@ -163,7 +163,7 @@ def _architecture(config: Config) -> Arguments:
     if not shape.tie_word_embeddings:
         found["untie-embeddings-and-output-weights"] = None
     if shape.rope_scaling.rope_type != "default":
-        found |= {"use-rope-scaling": None, "rope-scaling-factor": f"{shape.rope_scaling.factor:g}"}
+        found |= {"use-rope-scaling": None, "rope-scaling-factor": text_of(shape.rope_scaling.factor)}
     return found
 
 
@@ -192,15 +192,15 @@ def _training(order: RecipeOrder) -> Arguments:
         "micro-batch-size": str(training.batch_size),
         "global-batch-size": str(order.degrees.global_batch),
         "train-iters": str(order.steps),
-        "lr": f"{training.learning_rate:g}",
-        "min-lr": f"{training.learning_rate * training.min_learning_rate_ratio:g}",
+        "lr": text_of(training.learning_rate),
+        "min-lr": text_of(training.learning_rate * training.min_learning_rate_ratio),
         "lr-decay-style": training.lr_scheduler,
         "lr-warmup-iters": str(training.warmup_steps),
-        "weight-decay": f"{training.weight_decay:g}",
-        "adam-beta1": f"{training.adam_beta1:g}",
-        "adam-beta2": f"{training.adam_beta2:g}",
-        "adam-eps": f"{training.adam_epsilon:g}",
-        "clip-grad": f"{training.max_grad_norm or 0:g}",
+        "weight-decay": text_of(training.weight_decay),
+        "adam-beta1": text_of(training.adam_beta1),
+        "adam-beta2": text_of(training.adam_beta2),
+        "adam-eps": text_of(training.adam_epsilon),
+        "clip-grad": text_of(training.max_grad_norm or 0),
         "seed": str(training.seed),
     }
     if config.model.dtype == "bfloat16":
@@ -247,6 +247,8 @@ def row_of(line: str) -> Row | None:
         return None
     parts = (part.partition(":") for part in found[2].split("|"))
     texts = {name.strip(): text for name, _, text in parts}
+    if "consumed samples" not in texts:  # another program's line, or one of validation
+        return None
     row: Row = {"step": int(found[1])}
     for name, key in (("lm loss", "loss"), ("learning rate", "learning_rate"), ("grad norm", "grad_norm")):
         if (value := number(texts.get(name, ""))) is not None:

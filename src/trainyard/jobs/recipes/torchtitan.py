@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.kept_program import kept_program
-from trainyard.jobs.recipes.log_numbers import number, without_colour
+from trainyard.jobs.recipes.log_numbers import number, text_of, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
 from trainyard.plan.device import gpu_of
@@ -93,9 +93,9 @@ def _options(order: RecipeOrder) -> dict[str, str]:
         "training.global-batch-size": str(degrees.global_batch),
         "training.seq-len": str(config.data.sequence_length),
         "training.steps": str(order.steps),
-        "training.max-norm": f"{training.max_grad_norm or 1e9:g}",
-        "optimizer.param-groups.0.optimizer-kwargs.lr": f"{training.learning_rate:g}",
-        "optimizer.param-groups.0.optimizer-kwargs.weight-decay": f"{training.weight_decay:g}",
+        "training.max-norm": text_of(training.max_grad_norm or 1e9),
+        "optimizer.param-groups.0.optimizer-kwargs.lr": text_of(training.learning_rate),
+        "optimizer.param-groups.0.optimizer-kwargs.weight-decay": text_of(training.weight_decay),
         "lr-scheduler.warmup-steps": str(training.warmup_steps),
         "parallelism.tensor-parallel-degree": str(degrees.tensor),
         "parallelism.pipeline-parallel-degree": str(degrees.pipeline),

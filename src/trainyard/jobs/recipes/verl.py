@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.kept_program import kept_program
-from trainyard.jobs.recipes.log_numbers import number, whole, without_colour
+from trainyard.jobs.recipes.log_numbers import number, text_of, whole, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RAY_KINDS, RecipeOrder, Row, absolute, steps_problems
 from trainyard.plan.device import gpu_of
@@ -179,9 +179,9 @@ def _algorithm(order: RecipeOrder) -> dict[str, str]:
         "data.seed": str(config.training.seed),
         f"{_ACTOR}.ppo_mini_batch_size": questions,
         f"{_ACTOR}.use_kl_loss": str(grpo.kl_coefficient > 0),
-        f"{_ACTOR}.kl_loss_coef": f"{grpo.kl_coefficient:g}",
+        f"{_ACTOR}.kl_loss_coef": text_of(grpo.kl_coefficient),
         f"{_ACTOR}.kl_loss_type": "low_var_kl",
-        f"{_ACTOR}.entropy_coeff": f"{grpo.entropy_coefficient:g}",
+        f"{_ACTOR}.entropy_coeff": text_of(grpo.entropy_coefficient),
     }
 
 
@@ -194,15 +194,15 @@ def _model(order: RecipeOrder) -> dict[str, str]:
         "actor_rollout_ref.model.use_remove_padding": "True",
         "actor_rollout_ref.model.enable_gradient_checkpointing": str(recompute),
         f"{_ACTOR}.ppo_micro_batch_size_per_gpu": micro,
-        f"{_ACTOR}.grad_clip": f"{training.max_grad_norm or 1e9:g}",
-        f"{_ACTOR}.optim.lr": f"{training.learning_rate:g}",
+        f"{_ACTOR}.grad_clip": text_of(training.max_grad_norm or 1e9),
+        f"{_ACTOR}.optim.lr": text_of(training.learning_rate),
         f"{_ACTOR}.optim.lr_warmup_steps": str(training.warmup_steps),
-        f"{_ACTOR}.optim.weight_decay": f"{training.weight_decay:g}",
+        f"{_ACTOR}.optim.weight_decay": text_of(training.weight_decay),
         f"{_ACTOR}.fsdp_config.param_offload": str(config.compute.cpu_offload),
         f"{_ACTOR}.fsdp_config.optimizer_offload": str(config.compute.cpu_offload),
         f"{_ROLLOUT}.name": "vllm",
         f"{_ROLLOUT}.n": str(config.grpo.completions_per_question),
-        f"{_ROLLOUT}.temperature": f"{config.grpo.temperature:g}",
+        f"{_ROLLOUT}.temperature": text_of(config.grpo.temperature),
         f"{_ROLLOUT}.tensor_model_parallel_size": str(config.compute.tensor_parallel),
         f"{_ROLLOUT}.gpu_memory_utilization": "0.5",
         f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": micro,
