@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,15 @@ Reader = Callable[[list[str], int], dict[str, Any]]
 
 def megatron(words: list[str], world: int) -> dict[str, Any]:
     """Megatron-LM's own argument parser, and its own checks of the arguments."""
-    import torch
-
+    torch = import_module("torch")
     os.environ |= {"WORLD_SIZE": str(world), "RANK": "0"}
     # The checks ask the GPU for its generation; there is none here.
     torch.cuda.get_device_properties = lambda *_: type("Device", (), {"major": 9, "minor": 0})()
     torch.cuda.get_device_capability = lambda *_: (9, 0)
-    from megatron.training.arguments import parse_args, validate_args
-
+    arguments = import_module("megatron.training.arguments")
     sys.argv = words
-    found = parse_args()
-    validate_args(found)
+    found = arguments.parse_args()
+    arguments.validate_args(found)
     names = (
         "data_parallel_size",
         "train_iters",
@@ -43,19 +42,15 @@ def megatron(words: list[str], world: int) -> dict[str, Any]:
 
 def verl(words: list[str], world: int) -> dict[str, Any]:
     """Hydra's composition of verl's configuration, and verl's own check of it."""
-    import verl.trainer.config
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-    from verl.utils.config import validate_config
-
+    hydra, package = import_module("hydra"), import_module("verl.trainer.config")
     overrides = words[words.index("verl.trainer.main_ppo") + 1 :]
-    folder = str(Path(verl.trainer.config.__file__).parent)
-    with initialize_config_dir(folder, version_base=None):
-        found = compose("ppo_trainer", overrides=overrides)
-    validate_config(
+    folder = str(Path(str(package.__file__)).parent)
+    with hydra.initialize_config_dir(folder, version_base=None):
+        found = hydra.compose("ppo_trainer", overrides=overrides)
+    import_module("verl.utils.config").validate_config(
         found, use_reference_policy=bool(found.actor_rollout_ref.actor.use_kl_loss), use_critic=False
     )
-    read: dict[str, Any] = OmegaConf.to_container(found.trainer, resolve=True)
+    read: dict[str, Any] = import_module("omegaconf").OmegaConf.to_container(found.trainer, resolve=True)
     rollout = found.actor_rollout_ref.rollout
     names = ("nnodes", "n_gpus_per_node", "total_training_steps", "save_freq", "logger", "default_local_dir")
     return {name: read[name] for name in names} | {
@@ -68,9 +63,7 @@ def verl(words: list[str], world: int) -> dict[str, Any]:
 
 def torchtitan(words: list[str], world: int) -> dict[str, Any]:
     """torchtitan's own configuration manager."""
-    from torchtitan.config import ConfigManager
-
-    found = ConfigManager().parse_args(words[2:])
+    found = import_module("torchtitan.config").ConfigManager().parse_args(words[2:])
     parts = found.parallelism
     return {
         "steps": found.training.steps,
@@ -86,8 +79,7 @@ def torchtitan(words: list[str], world: int) -> dict[str, Any]:
 
 def deepspeed(words: list[str], world: int) -> dict[str, Any]:
     """DeepSpeed's own reader of its configuration, whose text is the only word."""
-    from deepspeed.runtime import config as reader
-
+    reader = import_module("deepspeed.runtime.config")
     reader.dist.get_world_size = lambda *_: world
     reader.dist.get_rank = lambda *_: 0
     reader.dist.is_initialized = lambda: True
@@ -116,12 +108,12 @@ READERS: dict[str, Reader] = {
 def main() -> None:
     read, said = READERS[sys.argv[1]], sys.stdout
     sys.stdout = sys.stderr  # the programs print while they read
-    answers = []
+    answers: list[dict[str, Any]] = []
     for asked in json.load(sys.stdin):
         os.environ |= asked["environment"]
         try:
             answers.append({"read": read(asked["words"], asked["world"])})
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - parsers refuse in many ways
             answers.append({"refused": f"{type(error).__name__}: {error}"})
     json.dump(answers, said, default=str)
 

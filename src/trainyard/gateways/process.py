@@ -261,8 +261,8 @@ def run_handing_on(
 
 def _hand_on(process: "subprocess.Popen[bytes]", on_line: Callable[[str], None], log: Path) -> None:
     assert process.stdout is not None
-    with log.open("ab") as file:
-        while line := process.stdout.readline(_LONGEST_LINE):
+    with log.open("ab") as file, process.stdout as lines:
+        while line := lines.readline(_LONGEST_LINE):
             with contextlib.suppress(
                 OSError
             ):  # a full disk must not stop the reading: the program would wait

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.jobs.plans import ROOT, instance_for, objects
+from tests.unit.jobs.plans import ROOT, containers, instance_for, objects
 from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
 
 from trainyard.config.load import load_config
@@ -66,11 +66,25 @@ def test_what_is_rendered_is_what_was_rendered_before(recipe: str, nodes: int) -
     made = recipe_plan(recipe, nodes=nodes)
     files = {name: text for name, text in made.program.files.items() if name != "config.yaml"}
     shown = {name: json.loads(text) if name.endswith(".json") else text for name, text in files.items()}
-    text = yaml.safe_dump({"command": list(made.program.command), **shown}, sort_keys=True, width=110)
+    kinds = {kind: started_by(recipe, kind, nodes) for name, kind in PAIRS if name == recipe}
+    text = yaml.safe_dump({"kinds": kinds, **shown}, sort_keys=True, width=110)
     path = GOLDEN / f"recipe-{recipe}-{nodes}.yaml"
     if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
         path.write_text(text)
     assert path.read_text() == text
+
+
+def started_by(recipe: str, kind: str, nodes: int) -> dict[str, Any]:
+    """What starts the program in the objects of a kind, and in how many pods."""
+    wanted = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, "p5.48xlarge")}
+    bodies = objects(recipe_plan(recipe, **wanted))
+    entrypoint = bodies[-1]["spec"].get("entrypoint")
+    commands = [container.get("command") for body in bodies for container in containers(body)]
+    return {
+        "objects": [body["kind"] for body in bodies],
+        "pods": recipe_plan(recipe, **wanted).nodes,
+        "command": entrypoint or " ".join(next(command for command in commands if command)),
+    }
 
 
 WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
@@ -180,6 +194,13 @@ def recipe_order(recipe: str, config: Any, nodes: int = 1) -> Any:
     from trainyard.jobs.recipes.recipe_order import RecipeOrder
 
     return RecipeOrder(config, "llama", "rayjob" if recipe == "verl" else "pytorchjob", nodes, 8, 8)
+
+
+def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
+    config = load_config(ROOT / "configs" / "smoke.yaml").config
+    assert with_settings(config, []) is config
+    with pytest.raises(ConfigError, match="--program-set a=1: recipe pretrain has no settings"):
+        with_settings(config, ["a=1"])
 
 
 @pytest.mark.parametrize("name", ["no value", "=1", "two words=1"])

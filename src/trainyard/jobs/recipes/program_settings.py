@@ -8,15 +8,25 @@ model would train with another.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from trainyard.config.program import OWN_RECIPES
 from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
 
 Settings = Mapping[str, str]
 
 
 def with_settings(config: Config, given: Sequence[str]) -> Config:
-    """Return `config` with the settings of a command line (`KEY=VALUE`) after those of its files."""
+    """Return `config` with the settings of a command line (`KEY=VALUE`) after those of its files.
+
+    Raises ConfigError for settings that the trainer of this repository would ignore.
+    """
     if not given:
         return config
+    if config.recipe in OWN_RECIPES:
+        raise ConfigError(
+            f"--program-set {given[0][:80]}: recipe {config.recipe} has no settings of another program; "
+            "use --set, or name the program with --recipe. Nothing was sent."
+        )
     lines = [*([config.program.settings] if config.program.settings else []), *given]
     program = config.program.model_copy(update={"settings": "\n".join(lines)})
     return config.model_copy(update={"program": program})
