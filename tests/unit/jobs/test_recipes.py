@@ -80,6 +80,7 @@ def started_by(recipe: str, kind: str, nodes: int) -> dict[str, Any]:
     bodies = objects(recipe_plan(recipe, **wanted))
     entrypoint = bodies[-1]["spec"].get("entrypoint")
     commands = [container.get("command") for body in bodies for container in containers(body)]
+    commands.append(bodies[-1]["spec"].get("trainer", {}).get("command"))
     return {
         "objects": [body["kind"] for body in bodies],
         "pods": recipe_plan(recipe, **wanted).nodes,
