@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from trainyard.jobs.state.job_state import JobState
 
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
-RECIPES = ("pretrain", "grpo", "megatron", "nemo", "verl", "torchtitan", "deepspeed")
 HOUSE = Path(__file__).resolve().parent.parent
 TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: as the nodes of the cluster are"),
+    ("--recipe", "NAME", "what the pods run, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
     ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
     ("--namespace", "NAME", "default: that of the context, or default"),
@@ -84,8 +84,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
-    recipe = "what the pods run; default: the configuration's; a command after -- needs none"
-    parser.add_argument("--recipe", choices=RECIPES, help=recipe)
     parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
@@ -102,7 +100,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    config = configuration(args)
+    from trainyard.jobs.job_request import configured, kind_asked
+
+    config = configured(vars(args))
+    args.kind = kind_asked(config, args.kind)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.kubernetes.api import Api
@@ -116,17 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found.exit_code:
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
-
-
-def configuration(args: argparse.Namespace) -> "Config":
-    from trainyard.config.load import load_config
-    from trainyard.jobs.recipes.program_settings import with_settings
-
-    recipe = [f"recipe={args.recipe}"] if args.recipe else []
-    config = load_config(args.config, [*args.set, *recipe]).config
-    if args.kind in (None, "auto") and config.recipe == "verl":
-        args.kind = "rayjob"
-    return with_settings(config, args.program_set)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":

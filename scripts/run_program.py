@@ -11,8 +11,8 @@ record proves, and what not, is in docs/jobs.md.
 Reads:      --program (program.json, as a plan has it); --config; the operator's variables
 Writes:     the run directory; what the program writes
 Exit codes: 0 every step was done; 1 not, or another node failed; 2 wrong usage or configuration; 75 stopped
-with a checkpoint: run it again to go on; else the exit code of the program Example:
-scripts/run_program.py --program /etc/trainyard/program.json --config /etc/trainyard/config.yaml
+            with a checkpoint: run it again to go on; else the exit code of the program
+Example:    scripts/run_program.py --program /etc/trainyard/program.json --config /etc/trainyard/config.yaml
             --run-dir /checkpoints/llama --nproc-per-node 8
 """
 

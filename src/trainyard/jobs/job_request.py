@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
+from trainyard.config.load import load_config
 from trainyard.config.schema import Config
+from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.node_room import NodeRoom
 from trainyard.run.whole_files import sha256_of_file
 
@@ -48,6 +50,19 @@ class JobRequest:
     def seen(self, *, kind: str, namespace: str, image: str, room: NodeRoom | None) -> "JobRequest":
         """The request as a cluster completes it."""
         return replace(self, kind=kind, namespace=namespace, image=image, room=room)
+
+
+def configured(given: Mapping[str, Any]) -> Config:
+    """The configuration of a command line, with its recipe and the settings of its program."""
+    recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
+    config = load_config(given["config"], [*given["set"], *recipe]).config
+    return with_settings(config, given["program_set"])
+
+
+def kind_asked(config: Config, kind: str | None) -> str | None:
+    """The kind of a command line; verl runs on Ray, so there `auto` is a RayJob."""
+    automatic = (kind or config.cluster.kind) == "auto"
+    return "rayjob" if automatic and config.recipe == "verl" else kind
 
 
 def request_of(
