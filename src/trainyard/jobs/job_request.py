@@ -52,17 +52,12 @@ class JobRequest:
         return replace(self, kind=kind, namespace=namespace, image=image, room=room)
 
 
-def configured(given: Mapping[str, Any]) -> Config:
-    """The configuration of a command line, with its recipe and the settings of its program."""
+def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
+    """The configuration of a command line, with its recipe and settings, and the kind that is asked for."""
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config
-    return with_settings(config, given["program_set"])
-
-
-def kind_asked(config: Config, kind: str | None) -> str | None:
-    """The kind of a command line; verl runs on Ray, so there `auto` is a RayJob."""
-    automatic = (kind or config.cluster.kind) == "auto"
-    return "rayjob" if automatic and config.recipe == "verl" else kind
+    on_ray = config.recipe == "verl" and (given["kind"] or config.cluster.kind) == "auto"
+    return with_settings(config, given["program_set"]), "rayjob" if on_ray else given["kind"]
 
 
 def request_of(
