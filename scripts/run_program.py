@@ -8,7 +8,7 @@ Rows are read from what the program prints; what it prints is shown and kept in 
 succeeded only when the program ended with 0 on every node and its log shows the last step. What such a
 record proves, and what not, is in docs/jobs.md.
 
-Reads:      --program (program.json, as a plan has it); --config; the operator's variables
+Reads:      --program (JSON, as a plan has it); --config; the operator's variables
 Writes:     the run directory; what the program writes
 Exit codes: 0 every step was done; 1 not, or another node failed; 2 wrong usage or configuration; 75 stopped
             with a checkpoint: run it again to go on; else the exit code of the program
