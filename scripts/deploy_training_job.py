@@ -3,9 +3,8 @@
 
     preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
 
-Everything is checked before anything is sent, and all problems are named at once. A job of the same name
-and plan is taken up where it stands, so the same command goes on after a lost connection. --dry-run asks a
-cluster only where one is named. After -- comes a command in place of the trainer.
+All problems are named at once, before anything is sent. The same command takes up a job of the same name and
+plan where it stands. --dry-run asks no cluster that is not named. After -- comes a command of your own.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state
@@ -22,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
@@ -42,6 +41,7 @@ KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 HOUSE = Path(__file__).resolve().parent.parent
 TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: as the nodes of the cluster are"),
+    ("--recipe", "NAME", "what the pods run, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
     ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
     ("--namespace", "NAME", "default: that of the context, or default"),
@@ -65,6 +65,7 @@ WHOLE = (
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
     ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
+    ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program's own; may be repeated"),
     ("--accept", arguments.text, "CHECK", "go on where this check of the cluster fails; may be repeated"),
 )
 SWITCHES = (
@@ -98,9 +99,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
+    from trainyard.jobs.job_request import configured
 
-    config = load_config(args.config, args.set).config
+    config, args.kind = configured(vars(args))
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.kubernetes.api import Api
@@ -212,8 +213,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
-    data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
-    code: int = ExitCode.DONE
+    code, data = int(ExitCode.DONE), {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     if args.wait or args.monitor or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
         state = followed(plan, access, kind=kind, seconds=args.timeout)
         code, data = state.exit_code, data | state.record()

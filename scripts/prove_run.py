@@ -158,7 +158,9 @@ def final_state(
 
 def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) -> dict[str, str] | None:
     """None for a checkpoint of another trainer."""
-    if not (checkpoint / ".metadata").exists() and "version" not in run:
+    from trainyard.proof.recorded_facts import other_program
+
+    if other_program(run) or (not (checkpoint / ".metadata").exists() and "version" not in run):
         return None
     progress.begin("importing torch")
     from trainyard.training.checkpoint.stored_state import state_digests

@@ -13,7 +13,6 @@ Example:    scripts/run_on_ray.py --num-nodes 2 --nproc-per-node 8 --gpu-per-nod
 """
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -22,7 +21,6 @@ from pathlib import Path
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
 HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
@@ -52,8 +50,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways.job_files import VARIABLE, files_of
+
     variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
-    files = files_of(variables.pop("TRAINYARD_FILES", "{}"))
+    files = files_of(variables.pop(VARIABLE, ""))
     if args.dry_run:
         output.print_json({"nodes": args.num_nodes, "command": args.own, "files": sorted(files)})
         return 0
@@ -68,16 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         files=files,
     )
     return run_on_nodes(command, args.num_nodes, seconds=args.wait_for_nodes)
-
-
-def files_of(text: str) -> dict[str, str]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ConfigError("TRAINYARD_FILES: not a JSON object of paths and texts")
-    return found
 
 
 if __name__ == "__main__":

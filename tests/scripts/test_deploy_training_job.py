@@ -54,6 +54,29 @@ def test_a_command_of_ones_own_takes_the_place_of_the_trainer(deploy: Deploy) ->
     assert container["command"] == ["torchrun", "train.py", "--steps", "10"]
 
 
+def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Deploy) -> None:
+    needs = ("--set", "model.path=Qwen/Qwen2.5-0.5B-Instruct", "--set", "training.epochs=null")
+    data = (
+        "--set",
+        "data.train_path=/gsm8k/train.parquet",
+        "--set",
+        "data.validation_path=/gsm8k/test.parquet",
+    )
+    sizes = ("--set", "monitoring.log_steps=1", "--set", "training.batch_size=8")
+    own = ("--recipe", "verl", "--program-set", "actor_rollout_ref.rollout.gpu_memory_utilization=0.6")
+    place = ("--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
+    done = deploy(*own, *needs, *data, *sizes, *place)
+    assert done.returncode == 0, done.stderr
+    files, job = yaml.safe_load_all(done.stdout)
+    assert (files["kind"], job["kind"]) == ("ConfigMap", "RayJob")
+    command = json.loads(files["data"]["program.json"])["command"]
+    assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.6" in command
+    assert deploy("--program-set", "a=1", *place).returncode == 2
+    unknown = deploy("--recipe", "verl2", *place)
+    assert unknown.returncode == 2
+    assert "recipe=verl2" in unknown.stderr
+
+
 def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:
     done = deploy("--instance-type", "p5.48xlage", "--job-name", "A", "--num-nodes", "2", "--dry-run")
     assert done.returncode == 2

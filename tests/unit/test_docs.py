@@ -32,7 +32,7 @@ CODE_BLOCK = re.compile(r"^```.*?^```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SCRIPT = re.compile(r"(?<![\w/])scripts/(?P<name>\w+)\.py(?P<rest>[^\n`|]*)")
 KEY_START = (
-    r"model|training|compute|data|checkpointing|monitoring|grpo|kernel_optimization|artifacts|cluster|"
+    r"model|training|compute|data|checkpointing|monitoring|grpo|program|kernel_optimization|artifacts|cluster|"
     r"notifications"
 )
 SET = re.compile(rf"(?:--set[ =]|SET=\"|overrides=\"|[ \"])((?:{KEY_START})\.[a-z_.]+)=")

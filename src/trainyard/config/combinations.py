@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trainyard.config.registries import RECIPES
 from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, ComputeConfig, Config
 
 
@@ -43,7 +44,9 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
     yield from _impossible_saving(config.checkpointing)
     if config.recipe == "grpo":
         yield from _impossible_grpo(config)
-    yield from _impossible_cuts(config.compute, shape)
+    if config.recipe in RECIPES:
+        yield from _impossible_cuts(config.compute, shape)
+        yield from _impossible_degrees(config)
     if config.compute.gradient_compression != "none" and config.compute.strategy != "ddp":
         yield Impossible(
             ("compute.gradient_compression", "compute.strategy"),
@@ -79,6 +82,16 @@ def _impossible_saving(saving: CheckpointingConfig) -> Iterator[Impossible]:
             f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so "
             "most of these steps are never saved",
         )
+
+
+def _impossible_degrees(config: Config) -> Iterator[Impossible]:
+    """The trainer has no pipelines, no divided sequences and no experts."""
+    for name in ("pipeline_parallel", "context_parallel", "expert_parallel"):
+        if (degree := getattr(config.compute, name)) > 1:
+            yield Impossible(
+                (f"compute.{name}", "recipe"),
+                f"{degree} needs the recipe of another program, such as megatron, not {config.recipe}",
+            )
 
 
 def _impossible_cuts(compute: ComputeConfig, shape: ArchitectureConfig) -> Iterator[Impossible]:

@@ -40,6 +40,16 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
     return MeshShape(replicas, shards, tensor)
 
 
+def require_own_recipe(config: Config) -> None:
+    """Raise ConfigError when the recipe is one that the trainer of this repository does not have."""
+    if config.recipe not in RECIPES:
+        raise ConfigError(
+            f"recipe: {config.recipe} is another program's, which runs as a job on a cluster: use "
+            f"scripts/deploy_training_job.py. The trainer has {' and '.join(RECIPES)}. "
+            "Nothing was started."
+        )
+
+
 def require_strategy(strategy: str, processes: int) -> None:
     """Raise ConfigError when several processes were started for strategy single."""
     if processes > 1 and strategy == "single":
@@ -56,7 +66,8 @@ def _shared_out(count: int, key: str, parts: int, what: str) -> int:
 
 
 def require_processes(config: Config, processes: int) -> None:
-    """Raise ConfigError when `processes` processes cannot train by `config`."""
+    """Raise ConfigError when `processes` processes of the trainer cannot train by `config`."""
+    require_own_recipe(config)
     if processes > 1 and RECIPES[config.recipe].one_process:
         raise ConfigError(
             f"recipe: {config.recipe} trains in one process, and several were started. "

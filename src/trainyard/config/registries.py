@@ -4,6 +4,8 @@ A further one is a module of its own and one line here: the configuration's sche
 and the error messages read these lists. The modules are named and not imported, because that takes seconds.
 """
 
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_RECIPE = "pretrain"
@@ -29,6 +31,26 @@ RECIPES = {
         "trainyard.training.grpo.policy_training", "reinforcement learning on arithmetic", one_process=True
     ),
 }
+
+
+@dataclass(frozen=True)
+class ProgramEntry:
+    """Another training program, which a job on a cluster runs: `recipe` in the configuration."""
+
+    meaning: str
+    """The program in a few words, for the reference of the configuration."""
+
+
+PROGRAMS = {
+    "megatron": ProgramEntry("Megatron-LM in a job on a cluster"),
+    "nemo": ProgramEntry("NeMo in a job on a cluster"),
+    "verl": ProgramEntry("verl's GRPO in a job on a cluster"),
+    "torchtitan": ProgramEntry("torchtitan in a job on a cluster"),
+    "deepspeed": ProgramEntry("a program with DeepSpeed in a job on a cluster"),
+}
+"""Each has its module of the same name in `jobs.recipes`."""
+EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, RECIPES, PROGRAMS)  # type: ignore[arg-type]
+"""What `recipe` may name."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
+from trainyard.config.program import ProgramConfig
 from trainyard.config.registries import (
     DEFAULT_OPTIMIZER,
     DEFAULT_RECIPE,
+    EVERY_RECIPE,
     OPTIMIZERS,
-    RECIPES,
     STORE_SCHEMES,
     store_pattern,
 )
@@ -132,6 +133,12 @@ class ComputeConfig(Section):
     """With hsdp: number of replicas of the model, each sharded over its share of the devices."""
     tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """With fsdp and hsdp: number of processes that share each matrix and train on the same sequences."""
+    pipeline_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With a recipe of another program: number of stages that the layers are divided into."""
+    context_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With a recipe of another program: number of processes that share each sequence."""
+    expert_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
+    """With recipe: megatron: number of processes that share the experts of a layer."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """With fsdp and hsdp in bfloat16: type in which gradients are reduced over the processes."""
     gradient_compression: Literal["none", "powersgd"] = "none"
@@ -300,7 +307,7 @@ class NotificationsConfig(Section):
 class Config(Section):
     """A whole training configuration."""
 
-    recipe: Annotated[str, OneOf(RECIPES)] = DEFAULT_RECIPE
+    recipe: Annotated[str, OneOf(EVERY_RECIPE)] = DEFAULT_RECIPE
     model: ModelConfig
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
@@ -308,6 +315,7 @@ class Config(Section):
     checkpointing: CheckpointingConfig = Field(default_factory=CheckpointingConfig)
     monitoring: MonitoringConfig = Field(default_factory=MonitoringConfig)
     grpo: GrpoConfig = Field(default_factory=GrpoConfig)
+    program: ProgramConfig = Field(default_factory=ProgramConfig)
     kernel_optimization: KernelOptimizationConfig = Field(default_factory=KernelOptimizationConfig)
     artifacts: ArtifactsConfig = Field(default_factory=ArtifactsConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)

@@ -7,11 +7,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _LOG_BYTES = 64 * 1024
+_LONGEST_LINE = 1 << 16
+"""Bytes of a line that are handed on at once."""
+_TORCHRUN_PREFIX = "PET_"
+"""torchrun takes a variable of this prefix for an option that its command line leaves out."""
 _END_SECONDS = 5.0
 """What a program may take to end after it was asked to."""
 
@@ -193,3 +197,77 @@ def run_passing_signals(command: Sequence[str]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 128 - code if code < 0 else code
+
+
+@dataclass(frozen=True)
+class HandedOn:
+    """How a program ended whose lines were handed on."""
+
+    exit_code: int
+    """128 + N for signal N; 127 when it could not be started."""
+    told: bool
+    """Whether a signal was handed on to it."""
+
+
+def run_handing_on(
+    command: Sequence[str],
+    on_line: Callable[[str], None],
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+    without: Collection[str] = (),
+) -> HandedOn:
+    """Run `command` without a time limit; show what it prints, append it to `log`, hand on its lines.
+
+    It gets this environment with `environment` and without the variables `without` and those of torchrun's
+    own. SIGTERM and SIGINT are handed on as SIGTERM. What children print that outlive it is not waited for.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    if without:
+        kept = {name: value for name, value in kept.items() if not name.startswith(_TORCHRUN_PREFIX)}
+    told = threading.Event()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(_number: int, _frame: object) -> None:
+        told.set()
+        for process in started:
+            process.send_signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**kept, **environment},
+            start_new_session=True,
+        )
+        started.append(process)
+        if told.is_set():
+            process.send_signal(signal.SIGTERM)
+        reader = threading.Thread(target=_hand_on, args=(process, on_line, log), daemon=True)
+        reader.start()
+        code = process.wait()
+        reader.join(_END_SECONDS)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: cannot be started ({error.strerror})\n")
+        code = 127
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return HandedOn(128 - code if code < 0 else code, told.is_set())
+
+
+def _hand_on(process: "subprocess.Popen[bytes]", on_line: Callable[[str], None], log: Path) -> None:
+    assert process.stdout is not None
+    with log.open("ab") as file, process.stdout as lines:
+        while line := lines.readline(_LONGEST_LINE):
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk must not stop the reading: the program would wait
+                file.write(line)
+                file.flush()
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            on_line(line.decode(errors="replace").rstrip("\r\n"))

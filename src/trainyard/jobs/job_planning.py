@@ -6,12 +6,13 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 from trainyard.config.load import config_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariable
+from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
-from trainyard.jobs.plan_problems import problems_of, training_problems
+from trainyard.jobs.plan_problems import problems_of
 from trainyard.jobs.pod_share import pod_resources
-from trainyard.jobs.programs import own_command
-from trainyard.jobs.programs.trainyard_trainer import settled_config, trainer_program, workspace_of
+from trainyard.jobs.recipes import RECIPES, own_command, recipe_of, trainyard_trainer
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
+from trainyard.jobs.recipes.trainyard_trainer import settled_config
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope, instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type
@@ -25,8 +26,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     gpus = _gpus(config, request, room)
     settled = _with_volume(config, request)
     processes = request.processes_per_node or max(1, gpus)
-    plan = _drafted(settled, request, room, gpus=gpus, processes=processes)
-    problems = [*problems_of(settled, request, plan, room), *training_problems(settled, request, plan)]
+    recipe = recipe_of(config, own=bool(request.command))
+    plan, order = _drafted(settled, request, room, gpus=gpus, processes=processes)
+    problems = [*problems_of(settled, request, plan, room), *recipe.problems(order)]
     if problems:
         count = len(problems)
         raise ConfigError(
@@ -52,19 +54,29 @@ def warnings_of(plan: JobPlan) -> list[str]:
 
 def _drafted(
     config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
-) -> JobPlan:
-    """The plan, whether or not it can be sent."""
+) -> tuple[JobPlan, RecipeOrder]:
+    """The plan, whether or not it can be sent, and the order that its recipe was given."""
     cluster, pod = config.cluster, config.cluster.pod
     wants_efa = request.nodes > 1 and gpus > 0 and config.compute.network != "tcp"
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
     settled = settled_config(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
-    return JobPlan(
+    order = RecipeOrder(
+        settled,
+        request.name,
+        request.kind,
+        request.nodes,
+        processes,
+        gpus,
+        instance_called(label),
+        request.command,
+    )
+    plan = JobPlan(
         name=request.name,
         namespace=request.namespace,
         kind=request.kind,
         image=request.image,
-        program=_program(settled, request, processes),
+        program=recipe_of(config, own=bool(request.command)).program(order),
         nodes=request.nodes,
         processes_per_node=processes,
         resources=resources,
@@ -89,6 +101,7 @@ def _drafted(
         ray_cluster=request.ray_cluster,
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
+    return plan, order
 
 
 def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
@@ -108,12 +121,6 @@ def _with_volume(config: Config, request: JobRequest) -> Config:
     return config.model_copy(update={"cluster": cluster})
 
 
-def _program(config: Config, request: JobRequest, processes: int) -> Program:
-    if request.command:
-        return own_command.own_program(request.command, config.cluster.pod, kind=request.kind)
-    return trainer_program(config, request.name, processes=processes)
-
-
 def _environment(config: Config, request: JobRequest, resources: PodResources, label: str) -> dict[str, str]:
     place = VariableScope(
         instance=instance_called(label),
@@ -123,7 +130,7 @@ def _environment(config: Config, request: JobRequest, resources: PodResources, l
         network=config.compute.network,
     )
     found = network_environment(place)
-    if not request.command:
+    if recipe_of(config, own=bool(request.command)) is RECIPES[trainyard_trainer.NAME]:
         found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
     return {**found, **request.environment}
 

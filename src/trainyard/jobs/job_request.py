@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
+from trainyard.config.load import load_config
 from trainyard.config.schema import Config
+from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.node_room import NodeRoom
 from trainyard.run.whole_files import sha256_of_file
 
@@ -48,6 +50,14 @@ class JobRequest:
     def seen(self, *, kind: str, namespace: str, image: str, room: NodeRoom | None) -> "JobRequest":
         """The request as a cluster completes it."""
         return replace(self, kind=kind, namespace=namespace, image=image, room=room)
+
+
+def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
+    """The configuration of a command line, with its recipe and settings, and the kind that is asked for."""
+    recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
+    config = load_config(given["config"], [*given["set"], *recipe]).config
+    on_ray = config.recipe == "verl" and (given["kind"] or config.cluster.kind) == "auto"
+    return with_settings(config, given["program_set"]), "rayjob" if on_ray else given["kind"]
 
 
 def request_of(

@@ -3,27 +3,22 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.programs import own_command
-from trainyard.plan.cost import Rented
-from trainyard.plan.device import gpu_of
+from trainyard.jobs.recipes import own_command
 from trainyard.plan.environment.environment_lint import looks_secret
 from trainyard.plan.environment.surroundings import VariableScope, instance_called
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 from trainyard.plan.instances import find_instance
 from trainyard.plan.node_room import NodeRoom
-from trainyard.plan.training_plan import plan_training
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """DNS-1035: what operators make Services of."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
-_GIB = 2**30
 
 
 def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
@@ -117,28 +112,4 @@ def _network_problems(plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
         yield (
             f"compute.network: efa, but {plan.instance_type or 'a node'} has no EFA interface; use another "
             "instance type, or tcp"
-        )
-
-
-def training_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
-    """World size, mesh and memory of the trainer; a user's own program is not known."""
-    if request.command:
-        return
-    try:
-        require_processes(config, plan.world_size)
-    except ConfigError as error:
-        yield str(error).removesuffix(" Nothing was started.")
-        return
-    instance = instance_called(plan.instance_type)
-    if instance is None or not plan.resources.gpus or config.recipe != "pretrain":
-        return
-    fitted = plan_training(
-        config, gpu_of(instance), rented=Rented(instance, plan.nodes, plan.processes_per_node)
-    )
-    if not fitted.fits:
-        needs, has = fitted.peak.parts.total / _GIB, fitted.device.usable_bytes / _GIB
-        change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""
-        yield (
-            f"{config.model.name} does not fit: a GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
-            f"{change} (scripts/plan_training.py says more)"
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.proof.completion import completion_problem, is_unfinished
 from trainyard.proof.recorded_events import Course, course_of
-from trainyard.proof.recorded_facts import RecordedFacts, integer, section
+from trainyard.proof.recorded_facts import RecordedFacts, integer, other_program, section
 from trainyard.proof.repeatability import changed_seed, missing_facts, mixed_origin, provenance_line
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
@@ -174,6 +174,11 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
         step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     steps = f"{run['plan']['steps']:,}"
+    if (program := other_program(run)) is not None:
+        seen = (
+            f"every logged loss finite, by what {program} printed; nothing else of its training was examined"
+        )
+        return Part("trained", True, f"{steps} of {steps} steps, {seen}, {course.retries}")
     return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {course.retries}")
 
 
@@ -293,7 +298,9 @@ def _repeatable(
     if not missing:
         note = f"; {again.image_note}" if again.image_note else ""
         return Part("repeatable", True, f"{provenance_line(run)}{note}")
-    if "commit" in missing:
+    if other_program(run) is not None:
+        step = "nothing makes it hold yet: docs/jobs.md#what-is-proven-of-other-programs says why"
+    elif "commit" in missing:
         step = "train from a git repository with at least one commit, so that the code is on record"
     else:
         step = f"train it again, which records it in run.json: {place.again}"

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard.config.registries import DEFAULT_RECIPE, RECIPES
+
 RecordedFacts = Mapping[str, Any]
 _DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -22,6 +24,12 @@ def section(facts: RecordedFacts, name: str) -> RecordedFacts:
 def integer(value: object) -> int | None:
     """`value` if it is an integer and not a boolean, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def other_program(facts: RecordedFacts) -> str | None:
+    """The recipe of a run that another program than the trainer of this repository did; None for its own."""
+    recipe = facts.get("recipe", DEFAULT_RECIPE)
+    return None if recipe in RECIPES else str(recipe)
 
 
 def is_finite(value: object) -> bool:

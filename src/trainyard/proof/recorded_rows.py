@@ -92,6 +92,9 @@ def _value_problem(row: RecordedFacts | None, before: int | None) -> str | None:
     for key in _FIGURES:
         if key in row and not is_finite(row[key]):
             return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
+    for key, words in (("nan_steps", "had a loss that is not finite"), ("skipped_steps", "were skipped")):
+        if row.get(key, 0) != 0:
+            return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words}, as the program says"
     if step is None:
         return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
     return None if "loss" in row else f"the row of step {step:,} has no loss"

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainyard.config.mesh import require_processes
+from trainyard.config.mesh import require_own_recipe, require_processes
 from trainyard.config.registries import RECIPES
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
@@ -67,7 +67,8 @@ class Trainer(Protocol):
 
 
 def trainer_of(config: Config) -> Trainer:
-    """Import the recipe and return its trainer."""
+    """Import the recipe and return its trainer. Raises ConfigError for another program's recipe."""
+    require_own_recipe(config)
     from trainyard.training.run import lifecycle
 
     return partial(lifecycle.train, recipe_of(config))

@@ -31,6 +31,14 @@ data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
 RULES = ChangeRules("config.yaml", overrides=(), repeats=1, minutes=1)
 SEGMENT = {"lineage": "99", "number": 1, "run_number": 7, "commit": "a" * 40, "step": 0, "deaths": 0}
 PLAN = {"segment": {**SEGMENT, "thread": ""}, "inputs": {}, "ref": "main", "store": "", "most_segments": 9}
+SHEET = {
+    "recipe": "verl",
+    "command": ["true"],
+    "torchrun": False,
+    "steps": 8,
+    "checkpoints": "program",
+    "environment": {},
+}
 KUBECONFIG = {
     "current-context": "here",
     "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
@@ -45,6 +53,7 @@ FILES = {
     "lock.txt": f"numpy==1.0 \\\n    --hash=sha256:{'a' * 64}\n",
     "kubeconfig.json": json.dumps(KUBECONFIG),
     "notes.md": "Notes.\n",
+    "program.json": json.dumps(SHEET),
     "buildspec.yml": "version: 0.2\nphases:\n  build:\n    commands: [make]\n",
     "side/scripts/train.py": "",
     "side/scripts/prepare_data.py": "",
@@ -105,6 +114,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "own": lambda _: "true",
     "output": lambda grounds: str(grounds.new()),
     "plan": lambda _: json.dumps(PLAN),
+    "program": lambda grounds: str(grounds.path / "program.json"),
     "public_key": lambda grounds: str(grounds.path / "key.pem"),
     "pull_request": lambda _: "57",
     "repository": lambda _: "me/lab",

@@ -22,7 +22,7 @@ from tests.scripts.command_lines.values import RAW, Expected, Value, values_for
 
 MOST_SAID = 4000
 """Letters of an answer that is no "done": nobody reads more of them."""
-ONLY_DRY = ("train", "run_pod")
+ONLY_DRY = ("train", "run_pod", "run_program")
 """What takes seconds where nothing is wrong."""
 OPTIONS = [
     option

@@ -378,6 +378,26 @@ def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["nan_steps", "skipped_steps"])
+@pytest.mark.parametrize(("value", "holds"), [(0, True), (1, False), (None, False), ("0", False)])
+def test_steps_that_a_program_says_were_lost_are_no_training(key: str, value: Any, holds: bool) -> None:
+    rows = whole_rows()
+    rows[-1][key] = value
+    assert part(judge(rows=rows), "trained").holds is holds
+
+
+@pytest.mark.parametrize(
+    ("recipe", "claimed"), [("pretrain", True), ("grpo", True), ("megatron", False), (3, False)]
+)
+def test_of_another_program_no_more_is_claimed_than_its_log_shows(recipe: Any, claimed: bool) -> None:
+    evidence = part(judge(changed("recipe", to=recipe)), "trained").evidence
+    assert ("nothing else of its training was examined" in evidence) is not claimed
+    run = changed("recipe", to=recipe)
+    run["outcome"].pop("state_sha256")
+    step = part(judge(run), "repeatable").next_step or ""
+    assert ("what-is-proven-of-other-programs" in step) is not claimed
+
+
 def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
     run = changed("outcome", "validation_loss", to=math.inf)
     assert "validation loss is inf" in part(judge(run), "trained").evidence

@@ -124,7 +124,7 @@ def fingerprint_at_hand(config_file: Path) -> str | None:
     except ConfigError:
         return None
     there = Path(config.data.prepared_directory).is_dir()
-    if config.recipe == "grpo" or config.data.hugging_face.dataset or not there:
+    if config.recipe != "pretrain" or config.data.hugging_face.dataset or not there:
         return None
     try:
         prepared = prepared_before(config.data, config.model)

@@ -1,0 +1,27 @@
+"""The recipes of jobs, one module each behind one protocol (`recipe_order.Recipe`): what the pods run.
+
+In: a `RecipeOrder`. Out: a `Program`. A new recipe is a module here and its line in RECIPES; one of another
+program, of which a run directory is kept, also stands in RECORDED.
+"""
+
+from collections.abc import Mapping
+
+from trainyard.config import registries
+from trainyard.config.schema import Config
+from trainyard.jobs.recipes import deepspeed, megatron, nemo, own_command, torchtitan, trainyard_trainer, verl
+from trainyard.jobs.recipes.recipe_order import Recipe, RecordedRecipe
+
+RECORDED: Mapping[str, RecordedRecipe] = {
+    recipe.NAME: recipe for recipe in (megatron, nemo, verl, torchtitan, deepspeed)
+}
+RECIPES: Mapping[str, Recipe] = {
+    **{recipe.NAME: recipe for recipe in (trainyard_trainer, own_command)},
+    **RECORDED,
+}
+
+
+def recipe_of(config: Config, *, own: bool) -> Recipe:
+    """The recipe of a configuration, or of the user's own command."""
+    if own:
+        return RECIPES[own_command.NAME]
+    return RECIPES[trainyard_trainer.NAME if config.recipe in registries.RECIPES else config.recipe]

@@ -1,0 +1,155 @@
+"""DeepSpeed: a script of the user's, started by torchrun with a configuration of DeepSpeed that is rendered
+here.
+
+The script gets `--deepspeed_config FILE`, which `deepspeed.add_config_arguments` reads, and the variables
+TRAINYARD_STEPS and TRAINYARD_CHECKPOINTS. DeepSpeed prints no losses of its own. So the script prints a JSON
+object per logged step, `{"step": 10, "loss": 2.31}`, and saves by `engine.save_checkpoint(folder,
+tag="global_stepN")`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.config.schema import Config
+from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.recipes.kept_program import kept_program
+from trainyard.jobs.recipes.log_numbers import whole
+from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.plan.device import gpu_of
+from trainyard.plan.least_memory import SHARDED, least_bytes
+from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
+
+NAME = "deepspeed"
+ON_FIRST_NODE = True
+TRACKER = "latest"
+DEEPSPEED_FILE = "deepspeed.json"
+_GIB = 2**30
+_STAGES = {"single": 0, "ddp": 0, "fsdp": 3, "hsdp": 3}
+"""`compute.strategy` -> stage of ZeRO: without sharding, or with everything sharded."""
+PLANNED = {
+    "train_batch_size": "program.global_batch",
+    "train_micro_batch_size_per_gpu": "training.batch_size",
+    "gradient_accumulation_steps": "training.gradient_accumulation_steps",
+    "steps_per_print": "monitoring.log_steps",
+}
+_FIGURES = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "samples", "epoch", "step_seconds")
+
+
+def problems(order: RecipeOrder) -> Iterator[str]:
+    config = order.config
+    yield from common_problems(order)
+    yield from degree_problems(config, order.degrees)
+    yield from unused_degrees(
+        config, NAME, "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"
+    )
+    yield from absolute(order, "program.script", config.program.script, "your script in the image")
+    yield from settings_problems(config, PLANNED)
+    if order.instance is not None and order.gpus and _STAGES[config.compute.strategy] == 3:
+        needs, device = least_bytes(config, order.degrees, SHARDED), gpu_of(order.instance)
+        if needs > device.usable_bytes:
+            yield (
+                f"{config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
+                f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; take more GPUs"
+            )
+
+
+def program(order: RecipeOrder) -> Program:
+    file = f"{FILES_DIRECTORY}/{DEEPSPEED_FILE}"
+    return kept_program(
+        NAME,
+        order,
+        [str(order.config.program.script), "--deepspeed", "--deepspeed_config", file],
+        environment={"TRAINYARD_STEPS": str(order.steps), "TRAINYARD_CHECKPOINTS": order.own_checkpoints},
+        files={DEEPSPEED_FILE: json.dumps(deepspeed_config(order), indent=1) + "\n"},
+    )
+
+
+def deepspeed_config(order: RecipeOrder) -> dict[str, Any]:
+    """The configuration. A setting `zero_optimization.offload_optimizer.device=cpu` goes into its section."""
+    config, training, degrees = order.config, order.config.training, order.degrees
+    found: dict[str, Any] = {
+        "train_batch_size": degrees.global_batch,
+        "train_micro_batch_size_per_gpu": training.batch_size,
+        "gradient_accumulation_steps": degrees.micro_batches,
+        "gradient_clipping": training.max_grad_norm or 0.0,
+        "steps_per_print": config.monitoring.log_steps,
+        "bf16": {"enabled": config.model.dtype == "bfloat16"},
+        "zero_optimization": {"stage": _STAGES[config.compute.strategy]},
+        "optimizer": {"type": "AdamW", "params": _adam(config)},
+        "scheduler": _schedule(order),
+    }
+    for name, text in own_settings(config).items():
+        _put(found, name.split("."), _value(text))
+    return found
+
+
+def _adam(config: Config) -> dict[str, Any]:
+    training = config.training
+    return {
+        "lr": training.learning_rate,
+        "betas": [training.adam_beta1, training.adam_beta2],
+        "eps": training.adam_epsilon,
+        "weight_decay": training.weight_decay,
+    }
+
+
+def _schedule(order: RecipeOrder) -> dict[str, Any]:
+    training = order.config.training
+    if training.lr_scheduler == "constant":
+        params: dict[str, Any] = {"warmup_max_lr": training.learning_rate}
+        return {"type": "WarmupLR", "params": {**params, "warmup_num_steps": training.warmup_steps}}
+    return {
+        "type": "WarmupCosineLR",
+        "params": {
+            "total_num_steps": order.steps,
+            "warmup_num_steps": training.warmup_steps,
+            "cos_min_ratio": training.min_learning_rate_ratio,
+        },
+    }
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _put(section: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = section.get(name)
+        section[name] = inner if isinstance(inner, dict) else {}
+        section = section[name]
+    section[path[-1]] = value
+
+
+def row_of(line: str) -> Row | None:
+    """The row of a line that is a JSON object with a step and a loss."""
+    text = line.strip()
+    if not text.startswith("{") or len(text) > 65536:
+        return None
+    try:
+        found = json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or "loss" not in found or not _is_step(found.get("step")):
+        return None
+    return {"step": found["step"], **{key: found[key] for key in _FIGURES if _is_figure(found.get(key))}}
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
+
+
+def checkpoint_name(tracked: str) -> tuple[int, str] | None:
+    name = tracked.strip()
+    found = re.fullmatch(r"global_step(\d{1,15})", name)
+    step = whole(found[1]) if found else None
+    return None if step is None else (step, name)

@@ -1,0 +1,68 @@
+"""Another program as the program of a job: `scripts/run_pod.py` starts it and keeps a run directory for it.
+
+What is started stands in a file of the job, `program.json`, so that no shell reads its words, and so that the
+printed plan has all of them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from trainyard.config.load import dump_yaml
+from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.recipes.recipe_order import RecipeOrder
+
+PROGRAM_FILE = "program.json"
+CONFIG_FILE = "config.yaml"
+_MARGIN_SECONDS = 15
+"""Between the end of a program's time for a last save and the end of its pod."""
+
+
+def kept_program(
+    recipe: str,
+    order: RecipeOrder,
+    command: Sequence[str],
+    *,
+    torchrun: bool = True,
+    once: bool = False,
+    environment: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Program:
+    """Return the program that runs `command` and keeps a run directory for it.
+
+    With `torchrun` the command is a script and its arguments, run in a process per GPU. With `once` it runs
+    in one place. `files` are further files beside `program.json`, by name.
+    """
+    pod = order.config.cluster.pod
+    sheet = {
+        "recipe": recipe,
+        "command": list(command),
+        "torchrun": torchrun,
+        "steps": order.steps,
+        "checkpoints": order.own_checkpoints,
+        "environment": {"PYTHONUNBUFFERED": "1", **(environment or {})},
+    }
+    started = (
+        *(pod.python, "scripts/run_pod.py"),
+        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}"),
+        *("--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
+        *("--run-dir", order.run_directory),
+        *("--nproc-per-node", str(order.processes)),
+        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
+    )
+    return Program(
+        recipe,
+        started,
+        once=once,
+        directory=pod.directory or "",
+        python=pod.python,
+        files={
+            CONFIG_FILE: dump_yaml(order.config),
+            PROGRAM_FILE: json.dumps(sheet, indent=1) + "\n",
+            **(files or {}),
+        },
+    )
+
+
+def save_seconds(grace_seconds: int) -> int:
+    """The time for a last save, of the time that a pod is given."""
+    return max(15, grace_seconds - _MARGIN_SECONDS)

@@ -1,0 +1,37 @@
+"""Read numbers from the lines that programs print, and write those that they are given."""
+
+import math
+import re
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NUMBER = re.compile(
+    r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)", re.IGNORECASE
+)
+
+
+def without_colour(line: str) -> str:
+    """Return `line` without the sequences that colour a terminal."""
+    return _COLOUR.sub("", line)
+
+
+def number(text: str) -> float | str | None:
+    """Return the number that `text` begins with; None where there is none.
+
+    A number that is not finite stays a text, because JSON has none: a proof then sees that it is no number.
+    """
+    found = _NUMBER.match(text.strip())
+    if found is None:
+        return None
+    value = float(found[0].replace(",", ""))
+    return value if math.isfinite(value) else found[0].lower()
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number that `text` is; None for anything else."""
+    plain = text.strip().replace(",", "")
+    return int(plain) if re.fullmatch(r"\d{1,15}", plain) else None
+
+
+def text_of(value: float) -> str:
+    """Return the shortest text that is read back as exactly this number; whole ones without a point."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

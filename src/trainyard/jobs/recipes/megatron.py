@@ -1,0 +1,270 @@
+"""Megatron-LM: `pretrain_gpt.py` with the arguments of Megatron-Core 0.19, started by torchrun on every node.
+
+The arguments describe the Llama family, as `model.architecture` does. The rows come from the line that the
+last rank prints every `monitoring.log_steps` iterations; its loss is the mean over these iterations.
+"""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.config.schema import Config
+from trainyard.jobs.job_plan import Program
+from trainyard.jobs.recipes.kept_program import kept_program
+from trainyard.jobs.recipes.log_numbers import number, text_of, whole
+from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.plan.device import gpu_of
+from trainyard.plan.least_memory import MEGATRON, least_bytes
+from trainyard.plan.parallel_degrees import degree_problems
+
+NAME = "megatron"
+ON_FIRST_NODE = False
+TRACKER = "latest_checkpointed_iteration.txt"
+_GIB = 2**30
+Arguments = dict[str, str | None]
+"""Name without dashes -> value; None for a switch."""
+PLANNED = {
+    "tensor-model-parallel-size": "compute.tensor_parallel",
+    "pipeline-model-parallel-size": "compute.pipeline_parallel",
+    "context-parallel-size": "compute.context_parallel",
+    "expert-model-parallel-size": "compute.expert_parallel",
+    "micro-batch-size": "training.batch_size",
+    "global-batch-size": "program.global_batch",
+    "train-iters": "training.max_steps",
+    "log-interval": "monitoring.log_steps",
+    "save-interval": "checkpointing.save_steps",
+    "num-layers": "model.architecture.num_layers",
+    "hidden-size": "model.architecture.hidden_size",
+    "ffn-hidden-size": "model.architecture.intermediate_size",
+    "num-attention-heads": "model.architecture.num_attention_heads",
+    "num-query-groups": "model.architecture.num_key_value_heads",
+    "seq-length": "data.sequence_length",
+    "max-position-embeddings": "model.architecture.max_position_embeddings",
+    "save": "cluster.volume.mount_path",
+    "load": "cluster.volume.mount_path",
+    "seed": "training.seed",
+    "train-samples": "training.max_steps",
+    "rampup-batch-size": "program.global_batch",
+    "exit-interval": "training.max_steps",
+}
+_LINE = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
+
+
+def problems(order: RecipeOrder) -> Iterator[str]:
+    config = order.config
+    yield from common_problems(order)
+    yield from degree_problems(config, order.degrees)
+    yield from absolute(
+        order, "program.script", config.program.script, "Megatron's pretrain_gpt.py in the image"
+    )
+    yield from data_problems(order)
+    yield from settings_problems(config, PLANNED)
+    yield from _expert_problems(order)
+    yield from memory_problems(order)
+
+
+def data_problems(order: RecipeOrder) -> Iterator[str]:
+    """Data or tokenizer that the pods cannot find."""
+    data, model = order.config.data, order.config.model
+    for key, path in (("data.train_path", data.train_path), ("data.validation_path", data.validation_path)):
+        if path is not None:
+            yield from absolute(order, key, path, "the data")
+    if data.train_path is not None and model.tokenizer is None:
+        yield "model.tokenizer: null; name the folder or Hub id of the tokenizer that made data.train_path"
+    if data.validation_path is not None and data.train_path is None:
+        yield "data.train_path: null, but data.validation_path is set; set both"
+
+
+def _expert_problems(order: RecipeOrder) -> Iterator[str]:
+    parts = order.config.compute.expert_parallel
+    experts = whole(own_settings(order.config).get("num-experts", ""))
+    if parts > 1 and not experts:
+        yield (
+            f"compute.expert_parallel: {parts}, but the model has no experts; add --program-set num-experts=N"
+        )
+    elif experts and experts % parts:
+        yield f"compute.expert_parallel: {parts} does not divide the {experts} experts of num-experts"
+
+
+def memory_problems(order: RecipeOrder) -> Iterator[str]:
+    """A model that cannot fit, whatever else the program holds."""
+    if order.instance is None or not order.gpus:
+        return
+    needs, device = least_bytes(order.config, order.degrees, MEGATRON), gpu_of(order.instance)
+    if needs > device.usable_bytes:
+        yield (
+            f"{order.config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
+            f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; raise "
+            "compute.tensor_parallel or "
+            "compute.pipeline_parallel, or take more GPUs"
+        )
+
+
+def program(order: RecipeOrder) -> Program:
+    return kept_program(
+        NAME,
+        order,
+        [str(order.config.program.script), *words(arguments(order))],
+        environment=ENVIRONMENT,
+    )
+
+
+ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""Megatron asks for it with tensor or context parallelism before Blackwell, and it does no harm elsewhere."""
+
+
+def words(arguments: Arguments) -> list[str]:
+    """The command line. Values of several words, such as those of --data-path, stay several words."""
+    found = []
+    for name, value in arguments.items():
+        found += [f"--{name}", *(value.split() if value else [])]
+    return found
+
+
+def arguments(order: RecipeOrder) -> Arguments:
+    """Every argument, with the user's own last. A setting of `true` is a switch, one of `false` removes
+    it."""
+    config = order.config
+    found: Arguments = {
+        **_architecture(config),
+        **_parallelism(order),
+        **_training(order),
+        **_data(config),
+        **_records(order),
+    }
+    for name, value in own_settings(config).items():
+        found.pop(name, None)
+        if value != "false":
+            found[name] = None if value == "true" else value
+    return found
+
+
+def _architecture(config: Config) -> Arguments:
+    shape = config.model.architecture
+    found: Arguments = {
+        "num-layers": str(shape.num_layers),
+        "hidden-size": str(shape.hidden_size),
+        "ffn-hidden-size": str(shape.intermediate_size),
+        "num-attention-heads": str(shape.num_attention_heads),
+        "group-query-attention": None,
+        "num-query-groups": str(shape.num_key_value_heads),
+        "seq-length": str(config.data.sequence_length),
+        "max-position-embeddings": str(shape.max_position_embeddings),
+        "position-embedding-type": "rope",
+        "rotary-base": f"{shape.rope_theta:.0f}",
+        "normalization": "RMSNorm",
+        "norm-epsilon": text_of(shape.rms_norm_eps),
+        "init-method-std": text_of(shape.initializer_range),
+        "swiglu": None,
+        "disable-bias-linear": None,
+        "attention-dropout": "0",
+        "hidden-dropout": "0",
+    }
+    if not shape.tie_word_embeddings:
+        found["untie-embeddings-and-output-weights"] = None
+    if shape.rope_scaling.rope_type != "default":
+        found |= {"use-rope-scaling": None, "rope-scaling-factor": text_of(shape.rope_scaling.factor)}
+    return found
+
+
+def _parallelism(order: RecipeOrder) -> Arguments:
+    degrees, compute = order.degrees, order.config.compute
+    found: Arguments = {
+        "tensor-model-parallel-size": str(degrees.tensor),
+        "pipeline-model-parallel-size": str(degrees.pipeline),
+        "context-parallel-size": str(degrees.context),
+        "use-distributed-optimizer": None,
+    }
+    if degrees.tensor > 1:
+        found["sequence-parallel"] = None
+    if degrees.expert > 1:
+        found["expert-model-parallel-size"] = str(degrees.expert)
+    if compute.activation_checkpointing == "selective":
+        found["recompute-granularity"] = "selective"
+    elif compute.activation_checkpointing == "full":
+        found |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1"}
+    return found
+
+
+def _training(order: RecipeOrder) -> Arguments:
+    config, training = order.config, order.config.training
+    found: Arguments = {
+        "micro-batch-size": str(training.batch_size),
+        "global-batch-size": str(order.degrees.global_batch),
+        "train-iters": str(order.steps),
+        "lr": text_of(training.learning_rate),
+        "min-lr": text_of(training.learning_rate * training.min_learning_rate_ratio),
+        "lr-decay-style": training.lr_scheduler,
+        "lr-warmup-iters": str(training.warmup_steps),
+        "weight-decay": text_of(training.weight_decay),
+        "adam-beta1": text_of(training.adam_beta1),
+        "adam-beta2": text_of(training.adam_beta2),
+        "adam-eps": text_of(training.adam_epsilon),
+        "clip-grad": text_of(training.max_grad_norm or 0),
+        "seed": str(training.seed),
+    }
+    if config.model.dtype == "bfloat16":
+        found["bf16"] = None
+    return found
+
+
+def _data(config: Config) -> Arguments:
+    data, model = config.data, config.model
+    if data.train_path is None:
+        vocabulary = str(model.architecture.vocab_size)
+        return {"mock-data": None, "tokenizer-type": "NullTokenizer", "vocab-size": vocabulary}
+    tokenizer: Arguments = {
+        "tokenizer-type": "HuggingFaceTokenizer",
+        "tokenizer-model": str(model.tokenizer),
+    }
+    if data.validation_path is not None:
+        return {"train-data-path": data.train_path, "valid-data-path": data.validation_path, **tokenizer}
+    held = 100 * data.validation_fraction
+    return {"data-path": data.train_path, "split": f"{100 - held:g},{held:g},0", **tokenizer}
+
+
+def _records(order: RecipeOrder) -> Arguments:
+    config = order.config
+    found: Arguments = {
+        "save": order.own_checkpoints,
+        "load": order.own_checkpoints,
+        "save-interval": str(config.checkpointing.save_steps),
+        "log-interval": str(config.monitoring.log_steps),
+        "eval-interval": str(config.training.validation_steps or order.steps),
+        "eval-iters": str(config.training.validation_batches),
+        "exit-signal-handler": None,
+    }
+    if config.monitoring.tensorboard:
+        found["tensorboard-dir"] = f"{order.run_directory}/tensorboard"
+    return found
+
+
+def row_of(line: str) -> Row | None:
+    """The row of an iteration line. Iterations that Megatron skipped or whose loss was NaN are counted in
+    it."""
+    found = _LINE.search(line)
+    if found is None:
+        return None
+    parts = (part.partition(":") for part in found[2].split("|"))
+    texts = {name.strip(): text for name, _, text in parts}
+    if "consumed samples" not in texts:  # another program's line, or one of validation
+        return None
+    row: Row = {"step": int(found[1])}
+    for name, key in (("lm loss", "loss"), ("learning rate", "learning_rate"), ("grad norm", "grad_norm")):
+        if (value := number(texts.get(name, ""))) is not None:
+            row[key] = value
+    if isinstance(spent := number(texts.get("elapsed time per iteration (ms)", "")), float):
+        row["step_seconds"] = spent / 1000
+    for name, key in (
+        ("number of skipped iterations", "skipped_steps"),
+        ("number of nan iterations", "nan_steps"),
+        ("consumed samples", "samples"),
+    ):
+        if (count := whole(texts.get(name, ""))) is not None:
+            row[key] = count
+    return row
+
+
+def checkpoint_name(tracked: str) -> tuple[int, str] | None:
+    step = whole(tracked)
+    return None if step is None else (step, f"iter_{step:07d}")

@@ -1,0 +1,138 @@
+"""torchtitan 0.3: `torchtitan.train` with a preset of its own, started by torchrun on every node.
+
+torchtitan chooses the model by its preset (`program.preset`), so that `model.architecture` decides nothing
+but what is checked here. The rows come from the line that rank 0 prints every `monitoring.log_steps` steps.
+"""
+
+import re
+from collections.abc import Iterator
+
+from trainyard.jobs.job_plan import Program
+from trainyard.jobs.recipes.kept_program import kept_program
+from trainyard.jobs.recipes.log_numbers import number, text_of, without_colour
+from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.plan.device import gpu_of
+from trainyard.plan.least_memory import SHARDED, least_bytes
+from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
+
+NAME = "torchtitan"
+ON_FIRST_NODE = True
+TRACKER = ""
+"""It has none: its checkpoints are torch's, complete when they have `.metadata`, in folders called step-N."""
+_GIB = 2**30
+PLANNED = {
+    "training.local-batch-size": "training.batch_size",
+    "training.global-batch-size": "program.global_batch",
+    "training.seq-len": "data.sequence_length",
+    "training.steps": "training.max_steps",
+    "parallelism.tensor-parallel-degree": "compute.tensor_parallel",
+    "parallelism.pipeline-parallel-degree": "compute.pipeline_parallel",
+    "parallelism.context-parallel-degree": "compute.context_parallel",
+    "parallelism.data-parallel-shard-degree": "--num-nodes",
+    "parallelism.data-parallel-replicate-degree": "--num-nodes",
+    "checkpoint.interval": "checkpointing.save_steps",
+    "checkpoint.folder": "cluster.volume.mount_path",
+    "metrics.log-freq": "monitoring.log_steps",
+    "dump-folder": "cluster.volume.mount_path",
+    "debug.seed": "training.seed",
+    "module": "program.preset",
+    "config": "program.preset",
+}
+_LINE = re.compile(r"\bstep:\s*(\d+)\s+loss:\s*(\S+)\s+grad_norm:\s*(\S+)\s+memory:\s*([\d.]+)GiB")
+_RATE = re.compile(r"\btps:\s*([\d,]+)")
+
+
+def problems(order: RecipeOrder) -> Iterator[str]:
+    config, shape, degrees = order.config, order.config.model.architecture, order.degrees
+    yield from common_problems(order)
+    yield from degree_problems(config, degrees)
+    yield from unused_degrees(config, NAME, "expert_parallel")
+    if config.program.preset is None:
+        yield "program.preset: not set; name torchtitan's module and configuration, such as llama3.llama3_8b"
+    if shape.num_key_value_heads % degrees.tensor:
+        yield (
+            f"compute.tensor_parallel: {degrees.tensor} does not divide "
+            "model.architecture.num_key_value_heads, "
+            f"{shape.num_key_value_heads}, which torchtitan shares out"
+        )
+    if config.model.tokenizer is not None:
+        yield from absolute(order, "model.tokenizer", config.model.tokenizer, "the tokenizer's folder")
+    if config.data.train_path is not None:
+        yield from absolute(order, "data.train_path", config.data.train_path, "the data")
+    if config.model.path is not None:
+        yield from absolute(order, "model.path", config.model.path, "the starting weights")
+    yield from settings_problems(config, PLANNED | {key.replace("-", "_"): PLANNED[key] for key in PLANNED})
+    if order.instance is not None and order.gpus:
+        needs, device = least_bytes(config, degrees, SHARDED), gpu_of(order.instance)
+        if needs > device.usable_bytes:
+            yield (
+                f"{config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
+                f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; take more GPUs"
+            )
+
+
+def program(order: RecipeOrder) -> Program:
+    return kept_program(NAME, order, ["-m", "torchtitan.train", *words(order)])
+
+
+def words(order: RecipeOrder) -> list[str]:
+    """The command line. A setting of `true` is a switch, one of `false` removes it."""
+    module, _, preset = str(order.config.program.preset).partition(".")
+    found = [f"--module={module}", f"--config={preset}"]
+    for name, value in _options(order).items():
+        found.append(f"--{name}" if value == "true" else f"--{name}={value}")
+    return found
+
+
+def _options(order: RecipeOrder) -> dict[str, str]:
+    config, training, degrees = order.config, order.config.training, order.degrees
+    found = {
+        "dump-folder": order.run_directory,
+        "training.local-batch-size": str(training.batch_size),
+        "training.global-batch-size": str(degrees.global_batch),
+        "training.seq-len": str(config.data.sequence_length),
+        "training.steps": str(order.steps),
+        "training.max-norm": text_of(training.max_grad_norm or 1e9),
+        "optimizer.param-groups.0.optimizer-kwargs.lr": text_of(training.learning_rate),
+        "optimizer.param-groups.0.optimizer-kwargs.weight-decay": text_of(training.weight_decay),
+        "lr-scheduler.warmup-steps": str(training.warmup_steps),
+        "parallelism.tensor-parallel-degree": str(degrees.tensor),
+        "parallelism.pipeline-parallel-degree": str(degrees.pipeline),
+        "parallelism.context-parallel-degree": str(degrees.context),
+        "checkpoint.enable": "true",
+        "checkpoint.folder": "program",
+        "checkpoint.interval": str(config.checkpointing.save_steps),
+        "checkpoint.keep-latest-k": str(max(2, config.checkpointing.keep_last)),
+        "metrics.log-freq": str(config.monitoring.log_steps),
+        "metrics.disable-color-printing": "true",
+        "debug.seed": str(training.seed),
+    }
+    if config.compute.compile:
+        found["compile.enable"] = "true"
+    if config.model.tokenizer is not None:
+        found["hf-assets-path"] = config.model.tokenizer
+    if config.data.train_path is not None:
+        found["dataloader.dataset-path"] = config.data.train_path
+    if config.model.path is not None:
+        found["checkpoint.initial-load-path"] = config.model.path
+    found |= own_settings(config)
+    return {name: value for name, value in found.items() if value != "false"}
+
+
+def row_of(line: str) -> Row | None:
+    plain = without_colour(line)
+    found = _LINE.search(plain)
+    if found is None:
+        return None
+    row: Row = {"step": int(found[1]), "loss": number(found[2]), "grad_norm": number(found[3])}
+    row["gpu_memory_bytes"] = round(float(found[4]) * 2**30)
+    if rate := _RATE.search(plain):
+        row["tokens_per_second_per_gpu"] = int(rate[1].replace(",", ""))
+    return row
+
+
+def checkpoint_name(tracked: str) -> tuple[int, str] | None:
+    """The newest of the folders called step-N that are complete, a name per line."""
+    steps = [int(name[5:]) for name in tracked.split() if re.fullmatch(r"step-\d{1,15}", name)]
+    return (max(steps), f"step-{max(steps)}") if steps else None

@@ -1,0 +1,77 @@
+"""The trainer of this repository as the program of a job, with the recipes pretrain and grpo.
+
+Every pod runs `scripts/run_pod.py`, which starts a process per GPU; the first pod then stores and proves the
+run.
+"""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from trainyard.config.load import dump_yaml
+from trainyard.config.mesh import require_processes
+from trainyard.config.schema import Config
+from trainyard.config.section import Section
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.recipes.kept_program import CONFIG_FILE, save_seconds
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
+from trainyard.plan.cost import Rented
+from trainyard.plan.device import gpu_of
+from trainyard.plan.training_plan import plan_training
+
+NAME = "trainyard"
+_GIB = 2**30
+
+
+def problems(order: RecipeOrder) -> Iterator[str]:
+    """World size, mesh and memory."""
+    config, instance = order.config, order.instance
+    try:
+        require_processes(config, order.degrees.world)
+    except ConfigError as error:
+        yield str(error).removesuffix(" Nothing was started.")
+        return
+    if instance is None or not order.gpus or config.recipe != "pretrain":
+        return
+    fitted = plan_training(config, gpu_of(instance), rented=Rented(instance, order.nodes, order.processes))
+    if not fitted.fits:
+        needs, has = fitted.peak.parts.total / _GIB, fitted.device.usable_bytes / _GIB
+        change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""
+        yield (
+            f"{config.model.name} does not fit: a GPU needs {needs:.1f} GiB, {instance.gpu} has {has:.1f} GiB"
+            f"{change} (scripts/plan_training.py says more)"
+        )
+
+
+def program(order: RecipeOrder) -> Program:
+    """The program that trains in a run directory of the job's name."""
+    config, pod = order.config, order.config.cluster.pod
+    command = (
+        *(pod.python, "scripts/run_pod.py"),
+        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}"),
+        *("--run-dir", f"{workspace_of(config)}/{order.job}"),
+        *("--nproc-per-node", str(order.processes)),
+        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
+    )
+    return Program(
+        NAME,
+        command,
+        directory=pod.directory or "",
+        python=pod.python,
+        files={CONFIG_FILE: dump_yaml(config)},
+    )
+
+
+def settled_config(config: Config, *, efa: bool) -> Config:
+    """`config` as the pods train by it: the network that they have, and prepared data where all can read it.
+
+    `efa` says whether the pods have interfaces for it. With `tcp` on record, a run of several machines can be
+    proven without NCCL's log.
+    """
+    changes: dict[str, Section] = {}
+    if config.compute.network == "auto":
+        changes["compute"] = config.compute.model_copy(update={"network": "efa" if efa else "tcp"})
+    if not PurePosixPath(config.data.prepared_directory).is_absolute():
+        prepared = f"{workspace_of(config)}/prepared"
+        changes["data"] = config.data.model_copy(update={"prepared_directory": prepared})
+    return config.model_copy(update=changes)

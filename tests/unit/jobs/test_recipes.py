@@ -1,0 +1,515 @@
+"""Recipes of other programs: what they render, what they refuse, and what they read in a log."""
+
+import ast
+import itertools
+import json
+import os
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.jobs.plans import ROOT, containers, instance_for, objects
+from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
+
+from trainyard.config.load import load_config
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.recipes import RECIPES, RECORDED, deepspeed, megatron, nemo, torchtitan, verl
+from trainyard.jobs.recipes.log_numbers import number, text_of, whole
+from trainyard.jobs.recipes.program_settings import with_settings
+from trainyard.plan.parallel_degrees import Degrees, degree_problems
+
+GOLDEN = ROOT / "tests" / "golden" / "jobs"
+RAY = ("rayjob", "raycluster")
+PAIRS = [(r, k) for r, k in itertools.product(GIVEN, KINDS) if k in RAY or r != "verl"]
+
+
+def sheet(plan: JobPlan) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(plan.program.files["program.json"])
+    return found
+
+
+def refused(recipe: str, *overrides: str, **changes: Any) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        recipe_plan(recipe, *overrides, **changes)
+    *lines, last = str(raised.value).split("\n")
+    assert last.endswith("Nothing was sent.")
+    return lines
+
+
+@pytest.mark.parametrize(("recipe", "kind"), PAIRS)
+def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str, kind: str) -> None:
+    for nodes in NODES:
+        made = recipe_plan(recipe, kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"))
+        assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
+        assert made.world_size == 8 * nodes
+        assert ("NCCL_DEBUG" in made.environment) is (nodes > 1)
+        found = sheet(made)
+        assert (found["recipe"], found["steps"]) == (recipe, 1000)
+        assert found["torchrun"] is (recipe != "verl")
+        assert made.program.once is (recipe == "verl")
+        assert load_config_text(made.program.files["config.yaml"])["recipe"] == recipe
+        assert objects(made)
+
+
+def load_config_text(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+@pytest.mark.parametrize("recipe", GIVEN)
+@pytest.mark.parametrize("nodes", NODES)
+def test_what_is_rendered_is_what_was_rendered_before(recipe: str, nodes: int) -> None:
+    made = recipe_plan(recipe, nodes=nodes)
+    files = {name: text for name, text in made.program.files.items() if name != "config.yaml"}
+    shown = {name: json.loads(text) if name.endswith(".json") else text for name, text in files.items()}
+    kinds = {kind: started_by(recipe, kind, nodes) for name, kind in PAIRS if name == recipe}
+    text = yaml.safe_dump({"kinds": kinds, **shown}, sort_keys=True, width=110)
+    path = GOLDEN / f"recipe-{recipe}-{nodes}.yaml"
+    if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def started_by(recipe: str, kind: str, nodes: int) -> dict[str, Any]:
+    """What starts the program in the objects of a kind, and in how many pods."""
+    wanted = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, "p5.48xlarge")}
+    bodies = objects(recipe_plan(recipe, **wanted))
+    entrypoint = bodies[-1]["spec"].get("entrypoint")
+    commands = [container.get("command") for body in bodies for container in containers(body)]
+    commands.append(bodies[-1]["spec"].get("trainer", {}).get("command"))
+    return {
+        "objects": [body["kind"] for body in bodies],
+        "pods": recipe_plan(recipe, **wanted).nodes,
+        "command": entrypoint or " ".join(next(command for command in commands if command)),
+    }
+
+
+WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
+    ("megatron", ("program.script=null",), {}, "program.script: not set"),
+    ("megatron", ("program.script=pretrain_gpt.py",), {}, "program.script: pretrain_gpt.py is not absolute"),
+    ("megatron", ("training.max_steps=null", "training.epochs=1"), {}, "training.max_steps: null"),
+    ("megatron", ("training.epochs=1",), {}, "training.epochs: this recipe counts steps"),
+    ("megatron", ("monitoring.log_steps=7",), {}, "monitoring.log_steps: 7 does not divide"),
+    ("megatron", ("training.warmup_steps=1000",), {}, "training.warmup_steps: 1000 are not below"),
+    (
+        "megatron",
+        ("compute.tensor_parallel=16",),
+        {"nodes": 2},
+        "compute.tensor_parallel: 16 does not divide the 8",
+    ),
+    ("megatron", ("compute.pipeline_parallel=3",), {}, "world size 8: not divisible"),
+    ("megatron", ("program.global_batch=100",), {}, "program.global_batch: 100 is not divisible"),
+    ("megatron", ("compute.expert_parallel=2",), {}, "but the model has no experts"),
+    ("megatron", ("model.tokenizer=null",), {}, "model.tokenizer: null"),
+    ("megatron", ("data.train_path=corpus",), {}, "data.train_path: corpus is not absolute"),
+    ("megatron", ("data.train_path=null", "data.validation_path=/v"), {}, "data.train_path: null, but"),
+    (
+        "megatron",
+        ("compute.cpu_offload=true", "compute.strategy=fsdp"),
+        {},
+        "compute.cpu_offload: True is for",
+    ),
+    ("megatron", (), {"processes_per_node": 4}, "--nproc-per-node 4: this recipe has a process per GPU"),
+    (
+        "megatron",
+        ("compute.tensor_parallel=1",),
+        {"instance_type": "g5.xlarge"},
+        "does not fit: a GPU needs at",
+    ),
+    ("nemo", ("model.dtype=float32",), {}, "model.dtype: float32"),
+    ("nemo", ("model.architecture.rope_scaling.rope_type=llama3",), {}, "rope_type: this recipe has none"),
+    ("nemo", ("program.settings=a=1",), {}, "program.settings: this recipe has none"),
+    (
+        "nemo",
+        ("compute.expert_parallel=2",),
+        {},
+        "compute.expert_parallel: 2, but recipe nemo does not have it",
+    ),
+    ("verl", (), {"kind": "pytorchjob", "nodes": 2}, "--kind pytorchjob: verl runs on Ray"),
+    ("verl", ("model.path=null",), {}, "model.path: null"),
+    ("verl", ("data.train_path=null",), {}, "data.train_path: not set"),
+    ("verl", ("data.train_path=/shared/gsm8k",), {}, "data.train_path: /shared/gsm8k is no .parquet"),
+    ("verl", ("monitoring.log_steps=10",), {}, "but verl logs every step"),
+    ("verl", ("compute.pipeline_parallel=2",), {}, "compute.pipeline_parallel: 2, but recipe verl"),
+    ("verl", ("compute.tensor_parallel=3",), {}, "compute.tensor_parallel: 3 does not divide the 8 GPUs"),
+    ("verl", ("grpo.completions_per_question=7",), {}, "7 does not divide the 64 answers"),
+    ("verl", ("program.global_batch=24",), {}, "program.global_batch: 24 answers of a step"),
+    ("verl", ("grpo.max_completion_tokens=2048",), {}, "leave no room for the question"),
+    ("verl", ("program.settings=trainer.max_steps=5",), {}, "no version of verl has it"),
+    ("verl", ("program.settings=+trainer.nnodes=9",), {}, "is decided by the plan; set --num-nodes"),
+    ("verl", ("program.settings=a b=9",), {}, "is no KEY=VALUE"),
+    ("verl", ("program.settings=$x=9",), {}, "is no name of Hydra"),
+    ("verl", (), {"instance_type": "g5.xlarge"}, "does not fit: a GPU needs at least"),
+    ("torchtitan", ("program.preset=null",), {}, "program.preset: not set"),
+    ("torchtitan", ("compute.expert_parallel=2",), {}, "recipe torchtitan does not have it"),
+    ("torchtitan", ("model.tokenizer=tokenizer",), {}, "model.tokenizer: tokenizer is not absolute"),
+    ("torchtitan", ("model.path=weights",), {}, "model.path: weights is not absolute"),
+    ("torchtitan", ("data.train_path=corpus",), {}, "data.train_path: corpus is not absolute"),
+    ("torchtitan", ("program.settings=training.seq_len=9",), {}, "set data.sequence_length instead"),
+    ("torchtitan", (), {"instance_type": "g5.xlarge"}, "does not fit"),
+    ("deepspeed", ("program.script=null",), {}, "program.script: not set; name your script"),
+    ("deepspeed", ("compute.tensor_parallel=2",), {}, "recipe deepspeed does not have it"),
+    ("deepspeed", (), {"instance_type": "g5.xlarge"}, "does not fit"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "overrides", "changes", "said"), WRONG, ids=[w[3][:50] for w in WRONG])
+def test_what_cannot_run_is_refused(
+    recipe: str, overrides: tuple[str, ...], changes: dict[str, Any], said: str
+) -> None:
+    assert any(said in line for line in refused(recipe, *overrides, **changes))
+
+
+def test_all_errors_are_named_at_once() -> None:
+    wrong = (
+        "program.script=null",
+        "compute.tensor_parallel=3",
+        "monitoring.log_steps=7",
+        "program.global_batch=9",
+    )
+    found = refused("megatron", *wrong)
+    for said in (
+        "program.script",
+        "compute.tensor_parallel: 3",
+        "monitoring.log_steps",
+        "program.global_batch",
+    ):
+        assert any(said in line for line in found), said
+
+
+PLANNED = [(module.NAME, key) for module in (megatron, verl, torchtitan, deepspeed) for key in module.PLANNED]
+
+
+@pytest.mark.parametrize(("recipe", "key"), PLANNED)
+def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -> None:
+    config = with_settings(recipe_config(recipe), [f"{key}=1"])
+    order = recipe_order(recipe, config)
+    assert any("is decided by the plan" in line for line in RECIPES[recipe].problems(order))
+
+
+def recipe_order(recipe: str, config: Any, nodes: int = 1) -> Any:
+    from trainyard.jobs.recipes.recipe_order import RecipeOrder
+
+    return RecipeOrder(config, "llama", "rayjob" if recipe == "verl" else "pytorchjob", nodes, 8, 8)
+
+
+def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
+    config = load_config(ROOT / "configs" / "smoke.yaml").config
+    assert with_settings(config, []) is config
+    with pytest.raises(ConfigError, match="--program-set a=1: recipe pretrain has no settings"):
+        with_settings(config, ["a=1"])
+
+
+@pytest.mark.parametrize("name", ["no value", "=1", "two words=1"])
+def test_a_setting_without_key_and_value_is_refused(name: str) -> None:
+    order = recipe_order("megatron", with_settings(recipe_config("megatron"), [name]))
+    assert any("is no KEY=VALUE" in line for line in RECIPES["megatron"].problems(order))
+
+
+def test_settings_of_the_program_are_laid_over_the_rendered_ones() -> None:
+    config = with_settings(
+        recipe_config("megatron", "program.settings=bf16=false"), ["fp16=true", "eval-iters=3", "# a comment"]
+    )
+    found = megatron.arguments(recipe_order("megatron", config))
+    assert "bf16" not in found
+    assert (found["fp16"], found["eval-iters"]) == (None, "3")
+    words = torchtitan.words(
+        recipe_order(
+            "torchtitan",
+            with_settings(recipe_config("torchtitan"), ["checkpoint.enable=false", "debug.x=true"]),
+        )
+    )
+    assert "--debug.x" in words
+    assert "--checkpoint.enable" not in words
+    offload = "zero_optimization.offload_optimizer.device=cpu"
+    given = with_settings(recipe_config("deepspeed"), [offload, "prescale_gradients=true"])
+    made = deepspeed.deepspeed_config(recipe_order("deepspeed", given))
+    assert made["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    assert made["prescale_gradients"] is True
+    overrides = verl.overrides(recipe_order("verl", with_settings(recipe_config("verl"), ["+a.b=c"])))
+    assert overrides["+a.b"] == "c"
+
+
+def test_experts_are_divided_when_the_model_has_them() -> None:
+    config = with_settings(recipe_config("megatron", "compute.expert_parallel=4"), ["num-experts=8"])
+    order = recipe_order("megatron", config)
+    assert list(megatron.problems(order)) == []
+    assert megatron.arguments(order)["expert-model-parallel-size"] == "4"
+    odd = with_settings(recipe_config("megatron", "compute.expert_parallel=4"), ["num-experts=6"])
+    assert any(
+        "does not divide the 6 experts" in line for line in megatron.problems(recipe_order("megatron", odd))
+    )
+
+
+def test_numbers_are_rendered_exactly() -> None:
+    order = recipe_order("megatron", recipe_config("megatron"))
+    assert float(str(megatron.arguments(order)["lr"])) == 1.23456789e-5
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+@settings(max_examples=60, deadline=None)
+def test_a_number_is_read_back_as_it_was_written(value: float) -> None:
+    assert float(text_of(value)) == value
+
+
+DEGREES = st.sampled_from([1, 2, 3, 4, 8, 16])
+
+
+@given(
+    nodes=st.integers(1, 16),
+    per_node=st.sampled_from([1, 2, 4, 8]),
+    tensor=DEGREES,
+    pipeline=DEGREES,
+    context=DEGREES,
+    expert=DEGREES,
+    micro=st.integers(1, 4),
+    batch=st.one_of(st.none(), st.integers(1, 4096)),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
+    nodes: int,
+    per_node: int,
+    tensor: int,
+    pipeline: int,
+    context: int,
+    expert: int,
+    micro: int,
+    batch: int | None,
+) -> None:
+    config = recipe_config("torchtitan")
+    found = Degrees(nodes * per_node, per_node, tensor, pipeline, context, expert, micro, batch, 1)
+    shape, length = config.model.architecture, config.data.sequence_length
+    data = max(1, nodes * per_node // (tensor * pipeline * context))
+    broken = [
+        nodes * per_node % (tensor * pipeline * context) != 0,
+        per_node % tensor != 0,
+        expert > 1 and data * context % expert != 0,
+        batch is not None and batch % (micro * data) != 0,
+        shape.num_attention_heads % tensor != 0,
+        shape.intermediate_size % tensor != 0,
+        shape.num_layers % pipeline != 0,
+        shape.num_key_value_heads % tensor != 0 and tensor % shape.num_key_value_heads != 0,
+        context > 1 and length % (2 * context) != 0,
+        tensor > 1 and length % (tensor * context) != 0,
+    ]
+    assert len(list(degree_problems(config, found))) == sum(broken)
+    if not any(broken):
+        assert data * tensor * pipeline * context == nodes * per_node
+        assert found.global_batch % (micro * data) == 0
+        assert found.global_batch == micro * data * found.micro_batches
+
+
+MEGATRON = (
+    " [2026-08-22 15:22:22.123456] iteration      500/   10000 | consumed samples:       256000 | "
+    "elapsed time per "
+    "iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 410.2 | learning rate: 9.950000E-06 | "
+    "global batch "
+    "size:   512 | lm loss: 2.345678E+00 | loss scale: 1.0 | grad norm: 1.234 | number of skipped "
+    "iterations:   0 | "
+    "number of nan iterations:   0 |"
+)
+VERL = (
+    "(TaskRunner pid=1234) step:12 - actor/pg_loss:np.float64(-0.0123) - actor/kl_loss:0.001 - "
+    "actor/grad_norm:0.5 - "
+    "critic/score/mean:0.625 - actor/lr:1e-06 - timing_s/step:36.5 - perf/throughput:1234.5 - "
+    "training/epoch:0"
+)
+TITAN = (
+    "[rank0]:[titan] 2026-08-22 15:22:22,123 - root - INFO - \x1b[31mstep: 10  \x1b[32mloss:  7.12345  "
+    "\x1b[38;2;180;60;0mgrad_norm:  1.2345  \x1b[36mmemory: 30.12GiB(38.02%)  \x1b[34mtps: 7,890  "
+    "\x1b[35mtflops: 456.78  \x1b[35mmfu: 46.18%\x1b[39m"
+)
+NEMO = (
+    "Training epoch 0, iteration 9/999 | lr: 1.8e-06 | global_batch_size: 512 | global_step: 9 | "
+    "reduced_train_loss: "
+    "10.9 | train_step_timing in s: 1.25 | consumed_samples: 5120"
+)
+READ: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        "megatron",
+        MEGATRON,
+        {
+            "step": 500,
+            "loss": 2.345678,
+            "learning_rate": 9.95e-06,
+            "grad_norm": 1.234,
+            "step_seconds": 1.2345,
+            "skipped_steps": 0,
+            "nan_steps": 0,
+            "samples": 256000,
+        },
+    ),
+    (
+        "verl",
+        VERL,
+        {
+            "step": 12,
+            "loss": -0.0123,
+            "grad_norm": 0.5,
+            "reward": 0.625,
+            "learning_rate": 1e-06,
+            "step_seconds": 36.5,
+            "tokens_per_second": 1234.5,
+            "epoch": 0.0,
+        },
+    ),
+    (
+        "torchtitan",
+        TITAN,
+        {
+            "step": 10,
+            "loss": 7.12345,
+            "grad_norm": 1.2345,
+            "gpu_memory_bytes": round(30.12 * 2**30),
+            "tokens_per_second_per_gpu": 7890,
+        },
+    ),
+    ("nemo", NEMO, {"step": 10, "loss": 10.9, "learning_rate": 1.8e-06, "step_seconds": 1.25}),
+    ("deepspeed", '{"step": 10, "loss": 2.5, "note": []}', {"step": 10, "loss": 2.5}),
+]
+
+
+@pytest.mark.parametrize(("recipe", "line", "row"), READ, ids=[case[0] for case in READ])
+def test_a_row_is_read_from_the_programs_own_line(recipe: str, line: str, row: dict[str, Any]) -> None:
+    assert RECORDED[recipe].row_of(line) == row
+
+
+@pytest.mark.parametrize("recipe", RECORDED)
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "iteration", "step:", "{", "[]", '{"loss": 1.0}', '{"step": true, "loss": 1}', '{"step": 1}'),
+        *("step: 10 loss is fine", "Training epoch 0, iteration 3/9 | lr: 1", "{" * 100_000, "[" * 100_000),
+        *(" iteration x/ 10 | lm loss: 1 |", "validation loss at iteration 500 | lm loss value: 2.0E+00 |"),
+        *(
+            "step:5 - val-core/openai/gsm8k/reward/mean@1:0.5",
+            "\x00\xff",
+            "Traceback (most recent call last):",
+        ),
+    ],
+)
+def test_other_lines_are_no_rows(recipe: str, line: str) -> None:
+    assert RECORDED[recipe].row_of(line) is None
+
+
+def test_a_loss_that_is_no_number_is_no_number_in_the_row() -> None:
+    line = MEGATRON.replace("2.345678E+00", "nan")
+    assert (megatron.row_of(line) or {})["loss"] == "nan"
+    assert (torchtitan.row_of(TITAN.replace("7.12345", "    nan")) or {})["loss"] == "nan"
+    assert (nemo.row_of(NEMO.replace("10.9", "nan")) or {})["loss"] == "nan"
+    assert (deepspeed.row_of('{"step": 1, "loss": NaN}') or {})["loss"] == "NaN"
+    assert (verl.row_of(VERL.replace("-0.0123", "inf")) or {})["loss"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1,234.5", 1234.5), ("-1e3 x", -1000.0), ("", None), ("x1", None)]
+)
+def test_numbers_are_read_as_they_are_printed(text: str, value: float | None) -> None:
+    assert number(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(" 12 ", 12), ("1,000", 1000), ("1.5", None), ("", None), ("-1", None)]
+)
+def test_counts_are_whole(text: str, value: int | None) -> None:
+    assert whole(text) == value
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tracked", "found"),
+    [
+        ("megatron", "500", (500, "iter_0000500")),
+        ("megatron", "release", None),
+        ("megatron", "", None),
+        ("verl", "50", (50, "global_step_50")),
+        ("verl", "x", None),
+        ("deepspeed", "global_step40", (40, "global_step40")),
+        ("deepspeed", "../other", None),
+        ("torchtitan", "step-5\nstep-10\nstep-9\nother", (10, "step-10")),
+        ("torchtitan", "", None),
+        ("nemo", "step=9\nstep=19\nstep=19-unfinished", (10, "step=9")),
+        ("nemo", "step=9-last", (10, "step=9-last")),
+        ("nemo", "", None),
+    ],
+)
+def test_the_newest_checkpoint_is_the_one_that_the_program_names(
+    recipe: str, tracked: str, found: tuple[int, str] | None
+) -> None:
+    assert RECORDED[recipe].checkpoint_name(tracked) == found
+
+
+def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
+    tree = ast.parse(nemo.SCRIPT)
+    read = {
+        node.slice.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and isinstance(node.slice, ast.Constant)
+    }
+    found = nemo.numbers(recipe_order("nemo", recipe_config("nemo")))
+    assert read == set(found)
+    mock = nemo.numbers(recipe_order("nemo", recipe_config("nemo", "data.train_path=null")))
+    assert (mock["tokenizer"], set(mock["data"])) == (
+        None,
+        {"seq_length", "micro_batch_size", "global_batch_size"},
+    )
+    held = nemo.numbers(recipe_order("nemo", recipe_config("nemo", "data.validation_path=/v")))
+    assert held["data"]["paths"]["validation"] == ["/v"]
+    constant = nemo.numbers(recipe_order("nemo", recipe_config("nemo", "training.lr_scheduler=constant")))
+    assert constant["schedule"] is None
+
+
+def test_the_recipe_command_without_a_command_says_where_it_belongs() -> None:
+    order = recipe_order("command", recipe_config("megatron"))
+    assert any("put the command after --" in line for line in RECIPES["command"].problems(order))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "there", "absent"),
+    [
+        (("data.train_path=null",), ["mock-data", "vocab-size"], ["data-path"]),
+        (("data.validation_path=/v",), ["train-data-path", "valid-data-path"], ["split"]),
+        (("compute.activation_checkpointing=full",), ["recompute-method"], []),
+        (("compute.tensor_parallel=1",), [], ["sequence-parallel"]),
+        (("model.architecture.tie_word_embeddings=true",), [], ["untie-embeddings-and-output-weights"]),
+        (("model.architecture.rope_scaling.rope_type=default",), [], ["use-rope-scaling"]),
+        (("monitoring.tensorboard=false", "model.dtype=float32"), [], ["tensorboard-dir", "bf16"]),
+    ],
+)
+def test_megatrons_switches_follow_the_configuration(
+    overrides: tuple[str, ...], there: list[str], absent: list[str]
+) -> None:
+    found = megatron.arguments(recipe_order("megatron", recipe_config("megatron", *overrides)))
+    assert [name for name in there if name not in found] == []
+    assert [name for name in absent if name in found] == []
+
+
+def test_a_schedule_of_deepspeed_follows_the_configuration() -> None:
+    constant = recipe_config("deepspeed", "training.lr_scheduler=constant", "compute.strategy=ddp")
+    found = deepspeed.deepspeed_config(recipe_order("deepspeed", constant))
+    assert found["scheduler"]["type"] == "WarmupLR"
+    assert found["zero_optimization"]["stage"] == 0
+
+
+def test_torchtitans_options_follow_the_configuration() -> None:
+    given = ("compute.compile=true", "data.train_path=/d", "model.path=/w")
+    words = torchtitan.words(recipe_order("torchtitan", recipe_config("torchtitan", *given)))
+    assert {"--compile.enable", "--dataloader.dataset-path=/d", "--checkpoint.initial-load-path=/w"} <= set(
+        words
+    )
+
+
+def test_a_recipe_of_another_program_is_not_for_the_trainer() -> None:
+    from trainyard.config.mesh import require_processes
+
+    with pytest.raises(ConfigError, match="recipe: megatron is another program's"):
+        require_processes(recipe_config("megatron"), 1)
+    with pytest.raises(
+        ConfigError, match=r"compute\.pipeline_parallel=2: 2 needs the recipe of another program"
+    ):
+        load_config(ROOT / "configs" / "smoke.yaml", ["compute.pipeline_parallel=2"])

@@ -1,0 +1,197 @@
+"""The record of a run of another program: rows in order, ends of nodes, checkpoints that are whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ExitCode
+from trainyard.jobs.recipes import RECORDED
+from trainyard.run.checkpoint_manifest import verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.foreign.kept_run import ProgramEnd, begin, finish
+from trainyard.run.foreign.node_ends import forget_ends, tell_end, wait_for_ends
+from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, TakenCheckpoint, newest_own_checkpoint, take
+from trainyard.run.foreign.row_keeper import RowKeeper
+from trainyard.run.records import read_rows
+
+
+def keeper(path: Path, **changes: Any) -> RowKeeper:
+    return RowKeeper(path / "metrics.jsonl", **{"log_steps": 10, "last": 25, **changes})
+
+
+def steps(path: Path) -> list[Any]:
+    return [row["step"] for row in read_rows(path / "metrics.jsonl")]
+
+
+def test_rows_that_are_due_are_kept_once_and_in_order(tmp_path: Path) -> None:
+    rows = keeper(tmp_path)
+    given = [1, 10, 10, 5, 20, 15, 25]
+    assert [rows.keep({"step": step, "loss": 1.0}) for step in given] == [
+        *(False, True, False, False, True, False, True)
+    ]
+    rows.close()
+    assert steps(tmp_path) == [10, 20, 25]
+    assert rows.newest == 25
+
+
+@pytest.mark.parametrize(
+    "odd", [{"loss": "nan"}, {}, {"loss": 1.0, "nan_steps": 1}, {"loss": 1.0, "skipped_steps": 2}]
+)
+def test_a_row_in_between_is_kept_when_it_shows_a_fault(odd: dict[str, Any], tmp_path: Path) -> None:
+    rows = keeper(tmp_path)
+    assert rows.keep({"step": 7, **odd})
+    rows.close()
+    assert steps(tmp_path) == [7]
+
+
+def test_steps_that_are_done_again_replace_those_of_before(tmp_path: Path) -> None:
+    first = keeper(tmp_path)
+    for step in (10, 20):
+        first.keep({"step": step, "loss": 1.0})
+    first.close()
+    again = keeper(tmp_path)
+    again.keep({"step": 20, "loss": 2.0})
+    again.close()
+    keeper(tmp_path).close()
+    assert [(row["step"], row["loss"]) for row in read_rows(tmp_path / "metrics.jsonl")] == [
+        (10, 1.0),
+        (20, 2.0),
+    ]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    found = RunDirectory(tmp_path / "run")
+    begin(found, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=None)
+    return found
+
+
+def test_the_first_node_hears_how_the_others_ended(directory: RunDirectory) -> None:
+    tell_end(directory, 1, 0)
+    tell_end(directory, 2, 0)
+    assert wait_for_ends(directory, range(1, 3), seconds=0) is None
+    assert wait_for_ends(directory, range(1, 1), seconds=0) is None
+    tell_end(directory, 2, 137)
+    assert wait_for_ends(directory, range(1, 3), seconds=0) == "node 2 ended with exit code 137"
+    (directory.logs / "node-2.end.json").write_text("damaged")
+    missing = wait_for_ends(directory, range(1, 3), seconds=0)
+    assert missing == "node 2 has not told how it ended within 0 s"
+    forget_ends(directory)
+    assert list(directory.logs.glob("*.end.json")) == []
+
+
+def test_the_first_node_waits_for_the_others(directory: RunDirectory) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        tell_end(directory, 1, 0)
+
+    assert wait_for_ends(directory, range(1, 2), seconds=60, sleep=sleep) is None
+    assert len(waited) == 1
+
+
+def write(directory: RunDirectory, *steps: int) -> None:
+    rows = RowKeeper(directory.metrics_file, log_steps=10, last=20)
+    for step in steps:
+        rows.keep({"step": step, "loss": 1.0 / step})
+    rows.close()
+
+
+TAKEN = TakenCheckpoint(20, "a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("logged", "end", "status", "code"),
+    [
+        ((10, 20), ProgramEnd(0, told=False, checkpoint=TAKEN), "succeeded", ExitCode.DONE),
+        ((10, 20), ProgramEnd(0, told=True, checkpoint=TAKEN), "succeeded", ExitCode.DONE),
+        ((10, 20), ProgramEnd(0, told=False, others="node 1 ended"), "failed", ExitCode.NO),
+        ((10,), ProgramEnd(0, told=False, checkpoint=TAKEN), "failed", ExitCode.NO),
+        ((10,), ProgramEnd(0, told=True, checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
+        ((10,), ProgramEnd(143, told=True, checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
+        ((10,), ProgramEnd(143, told=True), "failed", 143),
+        ((10, 20), ProgramEnd(1, told=False, checkpoint=TAKEN), "failed", 1),
+        ((), ProgramEnd(137, told=False), "failed", 137),
+    ],
+)
+def test_the_outcome_is_no_better_than_what_was_seen(
+    logged: tuple[int, ...], end: ProgramEnd, status: str, code: int, directory: RunDirectory
+) -> None:
+    write(directory, *logged)
+    assert finish(directory, end, seconds=1.0) == code
+    outcome = json.loads(directory.run_file.read_text())["outcome"]
+    assert (outcome["status"], outcome["exit_code"]) == (status, code)
+    assert ("reason" in outcome) is (status != "succeeded")
+    assert ("checkpoint" in outcome) is (end.checkpoint is not None)
+
+
+def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory) -> None:
+    write(directory, 10)
+    finish(directory, ProgramEnd(1, told=False), seconds=1.0)
+    begin(directory, "llama", {}, "", resumed_at=10)
+    assert "outcome" not in json.loads(directory.run_file.read_text())
+    assert [event["event"] for event in read_rows(directory.events_file)] == [
+        "started",
+        "finished",
+        "resumed",
+    ]
+
+
+def checkpoint(folder: Path, name: str, *, torch: bool = False) -> Path:
+    made = folder / name
+    made.mkdir(parents=True)
+    (made / "part.pt").write_bytes(b"weights of " + name.encode())
+    if torch:
+        (made / ".metadata").write_bytes(b"metadata")
+    return made
+
+
+@pytest.mark.parametrize("recipe", ["megatron", "verl", "deepspeed"])
+def test_the_tracker_names_the_newest_checkpoint(recipe: str, tmp_path: Path) -> None:
+    found = RECORDED[recipe]
+    names = {"megatron": "iter_0000010", "verl": "global_step_10", "deepspeed": "global_step10"}
+    tracked = "global_step10" if recipe == "deepspeed" else "10"
+    assert newest_own_checkpoint(tmp_path / "none", found.TRACKER, found.checkpoint_name) is None
+    assert newest_own_checkpoint(tmp_path, found.TRACKER, found.checkpoint_name) is None
+    (tmp_path / found.TRACKER).write_text(f"{tracked}\n")
+    assert (
+        newest_own_checkpoint(tmp_path, found.TRACKER, found.checkpoint_name) is None
+    )  # named, and not there
+    made = checkpoint(tmp_path, names[recipe])
+    assert newest_own_checkpoint(tmp_path, found.TRACKER, found.checkpoint_name) == OwnCheckpoint(10, made)
+
+
+def test_without_a_tracker_only_whole_checkpoints_count(tmp_path: Path) -> None:
+    titan = RECORDED["torchtitan"]
+    made = checkpoint(tmp_path, "step-10", torch=True)
+    checkpoint(tmp_path, "step-20")  # torch writes .metadata last
+    assert newest_own_checkpoint(tmp_path, titan.TRACKER, titan.checkpoint_name) == OwnCheckpoint(10, made)
+    nemo = RECORDED["nemo"]
+    folder = tmp_path / "nemo"
+    for name in ("step=9-last", "step=19-last"):
+        checkpoint(folder, f"{name}/weights", torch=True)
+    (folder / "step=19-last-unfinished").touch()
+    found = newest_own_checkpoint(folder, nemo.TRACKER, nemo.checkpoint_name)
+    assert found == OwnCheckpoint(10, folder / "step=9-last")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_checkpoint_is_taken_whole_and_only_once(
+    links: bool, directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:  # as on a file system without hard links
+
+        def refuse(_source: str, _target: str) -> None:
+            raise OSError("no links here")
+
+        monkeypatch.setattr("os.link", refuse)
+    own = OwnCheckpoint(20, checkpoint(tmp_path / "program", "global_step_20/actor").parent)
+    directory.checkpoint(20).mkdir(parents=True)  # of a take that was cut off
+    (directory.checkpoint(20) / "rest").touch()
+    taken = take(own, directory, "llama")
+    manifest = verify_checkpoint(directory.checkpoint(20), run_id="llama")
+    assert [file.path for file in manifest.files] == ["actor/part.pt"]
+    assert take(own, directory, "llama") == taken
