@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.run.failure_classes import HEALS, FailureClass
-from trainyard.watch.failure_class.evidence_rules import RULES
-from trainyard.watch.failure_class.log_explanation import LogExplanation, events_of, explain, log_of
+from trainyard.run.failure_logs.evidence_rules import RULES
+from trainyard.run.failure_logs.log_explanation import LogExplanation, events_of, explain, log_of
 
 ROOT = Path(__file__).resolve().parents[4]
 WATCHDOG = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.run.failure_classes import HEALS, FailureClass
-from trainyard.watch.failure_class.evidence_rules import (
+from trainyard.run.failure_logs.evidence_rules import (
     EXCEPTION,
     GOES_ON,
     HARMLESS,
@@ -29,7 +29,7 @@ from trainyard.watch.failure_class.evidence_rules import (
     Nearness,
     Rule,
 )
-from trainyard.watch.failure_class.log_structure import Raised, lines_of_help, read_tracebacks
+from trainyard.run.failure_logs.log_structure import Raised, lines_of_help, read_tracebacks
 
 _STEPS_THAT_SHOW_LIFE = 3
 """Later steps after which a line did not end the training; ranks that are slower may still log one or two."""
