@@ -214,16 +214,37 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    if args.wait or args.monitor or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
-        state = followed(plan, access, kind=kind, seconds=args.timeout)
+    waits = args.wait or args.monitor
+    if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
+        follow = healed if args.auto_retry and waits else followed
+        state = follow(plan, access, kind=kind, seconds=args.timeout)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
-        follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
-        output.announce("follow", follow, copied=True)
+        what = "retry" if args.auto_retry else "status"
+        command = f"scripts/manage_training_job.py {what} {plan.name} --namespace {plan.namespace}"
+        output.announce("follow", command, copied=True)
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})
     return code
+
+
+def healed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float) -> "JobState":
+    """The state in which the last of the jobs ended that were sent in place of each other."""
+    from trainyard.gateways.kubernetes.checkpoint_looking import newest_step_on_claim
+
+    from trainyard.gateways.kubernetes.healing import Healing
+
+    healing = Healing(
+        access,
+        tell=lambda state: output.announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
+        newest_step=lambda job: newest_step_on_claim(access, job),
+        say=lambda text: output.announce("retry", text, "degraded"),
+    )
+    found = healing.to_the_end(plan.namespace, plan.name, kind, seconds)
+    if found.why:
+        output.announce("retry", f"not sent again: {found.why}", "failed")
+    return found.state
 
 
 def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float) -> "JobState":

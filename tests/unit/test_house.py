@@ -55,7 +55,10 @@ REGISTRIES = {
     "src/trainyard/gateways/local_machine.py": {"machine"},
     **{
         f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs"}
-        for name in ("following", "job_changing", "job_looking")
+        for name in ("following", "job_looking")
+    },
+    **{
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch"} for name in ("healing", "job_changing")
     },
 }
 """They open a store by its URL, and state facts in the words of who judges them."""

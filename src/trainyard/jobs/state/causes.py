@@ -1,5 +1,6 @@
 """Why a job has failed: its status, its pods, and what they printed, put together into one cause."""
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -31,6 +32,16 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
     if not found:
         return JobFailure(FailureClass.UNKNOWN, (reading.reason, "No pod of it is left that says why."))
     return _of_suspect(found[0], reading)
+
+
+def failure_of_claim(text: str) -> JobFailure:
+    """The failure of a job that a watcher stopped to send it again, as its claim of the retry says it."""
+    try:
+        given = json.loads(text)
+        failure_class, why = FailureClass(given["failure_class"]), str(given["why"])
+    except (ValueError, KeyError, TypeError):
+        failure_class, why = FailureClass.UNKNOWN, "the claim of the retry cannot be read"
+    return JobFailure(failure_class, (f"It was stopped to be sent again: {why}",))
 
 
 def replaced_uids(past: History) -> frozenset[str]:

@@ -110,6 +110,10 @@ class JobState:
     waiting: Waiting | None = None
     retries: int = 0
     """How often we submitted it anew."""
+    auto_retry: int = 0
+    """How often a failure that can heal may cost a retry."""
+    followed_by: str = ""
+    """The job that was submitted in place of this one; empty while there is none."""
     restarts: int = 0
     """How many pods or containers the operator and the nodes started anew."""
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
@@ -142,6 +146,8 @@ class JobState:
             "failure": self.failure.record() if self.failure else None,
             "waiting": self.waiting.record() if self.waiting else None,
             "retries": self.retries,
+            "auto_retry": self.auto_retry,
+            "followed_by": self.followed_by or None,
             "restarts": self.restarts,
             "pods": self.pods.record(),
             "holds": self.holds,
