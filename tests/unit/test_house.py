@@ -55,10 +55,14 @@ REGISTRIES = {
     "src/trainyard/gateways/local_machine.py": {"machine"},
     **{
         f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs"}
-        for name in ("following", "job_looking")
+        for name in (
+            *("following", "job_looking", "helper_pod"),
+            *("volume_source", "checkpoint_looking", "checkpoint_copying"),
+        )
     },
     **{
-        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch"} for name in ("healing", "job_changing")
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch"}
+        for name in ("healing", "job_changing")
     },
 }
 """They open a store by its URL, and state facts in the words of who judges them."""

@@ -200,12 +200,14 @@ def given_up(state: JobState) -> JobState:
 
 def signature_of(job: str, failure: JobFailure) -> str:
     """The class, the exit code, the node where that is the cause, and the words without names and numbers."""
-    said = failure.evidence[1] if len(failure.evidence) > 2 else (failure.evidence or ("",))[0]
+    by_node = failure.failure_class in _BY_NODE
+    told = len(failure.evidence) > 2 and not by_node
+    said = failure.evidence[1] if told else (failure.evidence or ("",))[0]
     for name in filter(None, (failure.pod, failure.node, job)):
-        said = said.replace(name, "*")
+        said = re.sub(rf"\b{re.escape(name)}\b", "*", said)
     said = re.sub(r"0x[0-9a-f]+|\d+", "#", said)
     code = "" if failure.exit_code is None else f" exit {failure.exit_code}"
-    place = f" on {failure.node}" if failure.failure_class in _BY_NODE and failure.node else ""
+    place = f" on {failure.node}" if by_node and failure.node else ""
     return f"{failure.failure_class.value}{code}{place}: {' '.join(said.split())}"[:_LONGEST_SIGNATURE]
 
 

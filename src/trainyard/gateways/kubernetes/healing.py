@@ -32,6 +32,7 @@ from trainyard.jobs.state.job_kinds import (
 )
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.state_machine import judge
+from trainyard.run.failure_classes import FailureClass
 from trainyard.watch.retry import (
     Retry,
     RetryClaim,
@@ -146,7 +147,7 @@ class Healing:
             tell=self._tell,
             lost_seconds=self._times.lost if job.kind.suspend else None,
         )
-        lost = state.waiting is not None and state.waiting.failure_class == "node-lost"
+        lost = state.waiting is not None and state.waiting.failure_class is FailureClass.NODE_LOST
         return given_up(state) if not state.ended and lost and time.monotonic() < deadline else state
 
     def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | Healed:
@@ -213,30 +214,28 @@ class Healing:
         )
 
     def _is_taken(self, job: FoundJob, claim: RetryClaim) -> bool:
-        """Whether the API server took the claim; not where the object has changed since it was read."""
+        """Whether the API server took the claim; not where it has changed or gone since."""
         version = (job.raw.get("metadata") or {})["resourceVersion"]
         body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
         status, answer = self._api.merge(job.path, body)
-        if status not in (200, 409):
+        if status not in (200, 404, 409):
             said = str(answer.get("message", ""))[:300]
             raise ServiceError(f"the retry of {job.name} cannot be put on record ({status}): {said}")
         return status == 200
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
-        """Node -> what is wrong with it, of the nodes of the job's pods.
+        """Node -> what is wrong with it, of the nodes of pods that have not reported their end.
 
-        As long as pods of the failed job neither end nor go, one of their nodes may be about to be lost.
+        As long as pods of the failed job neither end nor go, one of their nodes may be about to be lost. A
+        node that has gone since a pod ended there, as when a cluster shrinks, says nothing.
         """
-        if state.failure is not None and state.failure.failure_class == "node-lost":
+        if state.failure is not None and state.failure.failure_class is FailureClass.NODE_LOST:
             return {}
         until = time.monotonic() + self._times.node
         while True:
-            raws = self._look.raw_pods(job)
-            lost = {}
-            for node in sorted({str((raw.get("spec") or {}).get("nodeName") or "") for raw in raws} - {""}):
-                if why := self._trouble_of(node):
-                    lost[node] = why
-            left = [r for r in raws if (r.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+            left = [raw for raw in self._look.raw_pods(job) if not _has_ended(raw)]
+            nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
+            lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
             if lost or not left or time.monotonic() > until:
                 return lost
             time.sleep(_PAUSE)
@@ -286,7 +285,7 @@ class Healing:
     def _lives(self, job: FoundJob) -> bool:
         """Whether a pod of the job may still write: it has not ended, and its node answers."""
         for raw in self._look.raw_pods(job):
-            if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            if _has_ended(raw):
                 continue
             node = str((raw.get("spec") or {}).get("nodeName") or "")
             if not (node and _is_deleting(raw) and self._trouble_of(node)):
@@ -305,6 +304,10 @@ class Healing:
         if raw is None:
             raise ConfigError(f"{job.name} was sent again as {claim.next_name}, which somebody has deleted")
         return FoundJob(job.kind, job.namespace, claim.next_name, raw)
+
+
+def _has_ended(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _is_deleting(pod: Json) -> bool:

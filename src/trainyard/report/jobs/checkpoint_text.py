@@ -33,4 +33,5 @@ def copied_line(data: Json) -> str:
     """The result of a copy in one sentence."""
     kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
     cuts = f", after {data['cuts']} cuts" if data["cuts"] else ""
-    return f"{data['path']}: {data['files']} files, {size(data['bytes'])}, SHA-256 equal on both ends{kept}{cuts}"
+    files = f"{data['files']} files, {size(data['bytes'])}"
+    return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"

@@ -18,9 +18,9 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
-from trainyard.jobs.state.job_state import JobFailure, State
 from trainyard.jobs.state.causes import explained
 from trainyard.jobs.state.first_failure import first_failure
+from trainyard.jobs.state.job_state import JobFailure, State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts, time_of
 from trainyard.jobs.state.pod_troubles import PATIENCE
