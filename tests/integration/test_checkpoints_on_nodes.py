@@ -22,6 +22,7 @@ Json = dict[str, Any]
 IMAGE = "example.com/training:1"
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "manage_checkpoints.py"
 SPACE = "/api/v1/namespaces/default"
+WRITES = "while :; do head -c 3000000 /dev/urandom > /ckpt/ours/checkpoints/new.tmp; sleep 0.2; done"
 NEWEST = {
     "large/step-1": "dcp",
     "hf/checkpoint-200": "huggingface",
@@ -104,7 +105,7 @@ def test_a_volume_is_made_read_and_copied_out_while_a_pod_writes(
                     "command": [
                         "sh",
                         "-c",
-                        "while :; do head -c 3000000 /dev/urandom > /ckpt/ours/checkpoints/new.tmp; sleep 0.2; done",
+                        WRITES,
                     ],
                     "volumeMounts": [{"name": "v", "mountPath": "/ckpt"}],
                 }

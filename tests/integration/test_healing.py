@@ -112,7 +112,7 @@ def test_a_watcher_that_is_killed_between_two_retries_is_replaced(cluster: World
     assert "1 of 1 retries are spent" in err
     assert names(cluster, "killed") == ["killed", "killed-2"]
     shown = subprocess.run(
-        [sys.executable, str(SCRIPT), "status", "killed", *line[6:]],
+        [sys.executable, str(SCRIPT), "status", "killed", *line[7:]],
         capture_output=True,
         text=True,
         check=False,

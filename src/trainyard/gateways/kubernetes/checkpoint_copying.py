@@ -23,7 +23,7 @@ from trainyard.gateways.kubernetes.volume_source import SentFile
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before the attempts that follow a cut; a connection that brought bytes begins anew."""
 _JOURNAL = ".copied.jsonl"
 _PIECE = 1 << 20
@@ -90,11 +90,10 @@ class Copying:
         *,
         delivery: Delivery | None = None,
         progress: Callable[[int], None] = lambda _count: None,
-        pauses: tuple[float, ...] = _PAUSES,
     ) -> None:
         """`folder` gets the files; with a `delivery`, each of them only until that has taken it."""
         self._source, self._checkpoint, self._folder = source, checkpoint, folder
-        self._delivery, self._progress, self._pauses = delivery, progress, pauses
+        self._delivery, self._progress = delivery, progress
         self._journal = _read_journal(folder / _JOURNAL)
         self._fetched = self._kept = self._cuts = 0
 
@@ -177,10 +176,10 @@ class Copying:
             except ServiceTroubleError as error:
                 self._cuts += 1
                 failures = 1 if self._fetched > before else failures + 1
-                if failures > len(self._pauses):
+                if failures > len(PAUSES):
                     raise
                 _logger.warning("%s: %s; going on at byte %d", file.path, error, path.stat().st_size)
-                time.sleep(self._pauses[failures - 1])
+                time.sleep(PAUSES[failures - 1])
 
     def _taker(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
         def take(piece: bytes) -> None:

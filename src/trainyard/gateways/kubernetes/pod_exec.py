@@ -77,8 +77,7 @@ class Exec:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self._send(_CLOSE, b"")
+        self._send(_CLOSE, b"")
         self._socket.close()
 
     def streams(self) -> Iterator[tuple[int, bytes]]:
@@ -153,10 +152,8 @@ class Exec:
         size = bytes([128 | count]) if count < 126 else bytes([128 | 126]) + struct.pack(">H", count)
         key = int.from_bytes((mask * (count // 4 + 1))[:count], "big")
         hidden = (int.from_bytes(payload, "big") ^ key).to_bytes(count, "big")
-        try:
+        with suppress(OSError):  # the command may have ended; reading tells whether the connection broke
             self._socket.sendall(bytes([128 | kind]) + size + mask + hidden)
-        except OSError as error:
-            raise ServiceTroubleError(unreachable(self._server, error)) from None
 
 
 def _opened(
