@@ -57,5 +57,5 @@ def test_every_alternative_of_the_users_own_affinity_keeps_away() -> None:
 
 
 def test_without_nodes_nothing_changes() -> None:
-    body = {"spec": {"containers": []}}
+    body: Json = {"spec": {"containers": []}}
     assert avoiding(body, []) == body

@@ -94,12 +94,13 @@ def test_ends_that_are_no_failure_cost_nothing_while_there_is_progress(
 
 def test_nodes_are_avoided_where_they_are_the_cause() -> None:
     def avoided(*failures: tuple[str, str]) -> tuple[AvoidedNode, ...]:
-        record, found = RetryRecord(99), None
+        record = RetryRecord(99)
+        found: Retry | Stop | None = None
         for number, (failure_class, node) in enumerate(failures):
             found = decided(failed(failure_class, node=node), record, step=number)
             assert isinstance(found, Retry)
             record = found.record
-        assert found is not None
+        assert isinstance(found, Retry)
         return found.avoided
 
     assert avoided(("nccl-timeout", "a")) == (), "the node that saw it need not be the one that failed"
@@ -181,7 +182,8 @@ def test_a_claim_is_read_back_as_it_was_written() -> None:
 
 def wrong_values() -> list[tuple[str, object]]:
     whole = json.loads(CLAIM.to_json())
-    wrong = [(key, value) for key in whole for value in (None, [], {"a": 1}) if key != "why"]
+    values: tuple[object, ...] = (None, [], {"a": 1})
+    wrong = [(key, value) for key in whole for value in values if key != "why"]
     records = [{**whole["record"], key: -1} for key in ("spent", "allowed", "attempts")]
     records += [{**whole["record"], "attempts": [{"job": "", "failure_class": "x"}]}]
     return [*wrong, ("next_name", ""), ("failure_class", "bad luck"), *(("record", r) for r in records)]

@@ -118,7 +118,7 @@ def _mounts(raw: Json, claim: str) -> Iterator[Mounted]:
     running = {
         s["name"]
         for s in (raw.get("status") or {}).get("containerStatuses") or ()
-        if (s.get("state") or {}).get("running")
+        if "running" in (s.get("state") or {})
     }
     for container in spec.get("containers") or ():
         for mount in container.get("volumeMounts") or ():

@@ -86,15 +86,17 @@ class Exec:
         Raises ServiceTroubleError where the connection breaks first, ServiceError where the command cannot be
         run.
         """
-        channel, status = STDOUT, None
+        channel, status = STDOUT, b""
         for first, piece in self._messages():
             if first:
                 channel, piece = piece[0] if piece else STDOUT, piece[1:]
             if channel == ERROR:
-                status = (status or b"") + piece
+                status += piece
+                if _is_json(status):
+                    break
             elif piece:
                 yield channel, piece
-        if status is None:
+        if not status:
             raise ServiceTroubleError(f"the connection to {self._place} was closed before the command ended")
         self.exit_code = _exit_code(status, self._place)
 
@@ -291,6 +293,13 @@ def _refusal(access: Access, place: Place, status: int, said: str) -> ServiceErr
         return PermissionRefusedError(f"not allowed: create pods/exec in {place.namespace}: {said}")
     kind = ServiceTroubleError if status in (0, 429, 500, 502, 503, 504) else ServiceError
     return kind(f"a command cannot be run in {place} ({status}): {said}")
+
+
+def _is_json(text: bytes) -> bool:
+    with suppress(ValueError, RecursionError):
+        json.loads(text)
+        return True
+    return False
 
 
 def _exit_code(status: bytes, place: Place) -> int:

@@ -66,10 +66,13 @@ def exec_server(**settings: Any) -> Iterator[ExecServer]:
                 return
             threading.Thread(target=serve, args=(state, connection), daemon=True).start()
 
-    threading.Thread(target=accept, daemon=True).start()
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
     try:
         yield state
     finally:
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; its descriptor may be another's after close
+        thread.join()
         listener.close()
 
 
@@ -91,13 +94,15 @@ def answer(state: ExecServer, connection: socket.socket, method: str, address: s
     path = unquote(urlsplit(address).path)
     status, content = 200, state.objects.get(path)
     if method != "GET":
-        parsed = json.loads(body) if body else None
+        parsed: Any = json.loads(body) if body else None
         state.changes.append((method, path, parsed))
         if method == "POST":
             name = parsed["metadata"]["name"]
             status, content = 201, state.objects.setdefault(f"{path}/{name}", parsed)
         elif method == "DELETE":
             content = state.objects.pop(path, None)
+        elif method == "PATCH":
+            content = content or parsed
     if callable(content):
         content = content()
     if content is None:
@@ -138,6 +143,11 @@ def run(state: ExecServer, connection: socket.socket, address: str, headers: dic
     threading.Thread(target=feed, args=(connection, process), daemon=True).start()
     with process:
         talk(state, connection, process)
+    with suppress(OSError):  # a connection that is closed with unread bytes loses what was sent
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(2)
+        while connection.recv(1 << 16):
+            pass
 
 
 def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:

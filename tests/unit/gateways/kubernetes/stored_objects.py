@@ -5,7 +5,6 @@ What the tests of changes need of the real one; `tests/integration/test_healing.
 
 import copy
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -113,11 +112,6 @@ def _merged(old: Any, patch: Any) -> Any:
 def stored_objects() -> Iterator[StoredObjects]:
     """A server on loopback."""
     store = StoredObjects()
-    served = contextmanager(answering.__wrapped__ if hasattr(answering, "__wrapped__") else answering)
-    with served(store.answer) as server:
+    with answering(store.answer) as server:
         store.server = server
         yield store
-
-
-def text(value: object) -> str:
-    return json.dumps(value)

@@ -1,4 +1,4 @@
-"""Checkpoints are found in a pod and copied out: the program really runs, behind a server that cuts it off."""
+"""Checkpoints are found in a pod and copied out: the program really runs, behind a server that breaks off."""
 
 import json
 import shutil
@@ -94,7 +94,7 @@ def test_cuts_at_any_byte_are_gone_on_from(server: ExecServer, volume: Path, tmp
     checkpoint = newest(server)
     server.cuts = [1, 70_000, 5, 100_000, 200_000, 0, 3]
     done = copied(server, tmp_path / "out", checkpoint)
-    assert done.cuts == 7
+    assert done.cuts == 5, "two of the files were shorter than that"
     assert done.fetched_bytes == checkpoint.size, "no byte came twice"
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
 
@@ -103,13 +103,13 @@ def test_a_connection_that_stays_broken_ends_it_and_the_next_call_goes_on(
     server: ExecServer, volume: Path, tmp_path: Path
 ) -> None:
     checkpoint = newest(server)
-    server.cuts = [100_000, 0, 0, 0]
+    server.cuts = [100, 0, 0, 0]
     with pytest.raises(ServiceTroubleError):
         copied(server, tmp_path / "out", checkpoint)
     assert not (tmp_path / "out" / "global_step_5").exists()
     server.cuts = []
     done = copied(server, tmp_path / "out", checkpoint)
-    assert done.fetched_bytes == checkpoint.size - 100_000
+    assert done.fetched_bytes == checkpoint.size - 100
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
 
 
@@ -117,7 +117,7 @@ def test_bytes_that_are_changed_on_the_way_or_on_disk_are_fetched_anew(
     server: ExecServer, volume: Path, tmp_path: Path
 ) -> None:
     checkpoint = newest(server)
-    server.mangles = [1234]
+    server.mangles = [123]
     done = copied(server, tmp_path / "out", checkpoint)
     assert done.fetched_bytes > checkpoint.size
     whole = tmp_path / "out" / "global_step_5"
@@ -199,15 +199,16 @@ def test_a_store_takes_each_file_and_keeps_those_that_are_right(
         StoreDelivery(store, "x/").deliver(volume / "global_step_5" / "data.pt", "data.pt", sha256="0" * 64)
 
 
-def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer) -> None:
+def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="cannot be run"):
         source(server, python="no-python").listing()
     with pytest.raises(ServiceError, match="failed"):
         source(server, python="false").listing()
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\nkill -9 $$\n")
+    dying.chmod(0o755)
     with pytest.raises(ServiceTroubleError, match="signal 9"):
-        VolumeSource(Api(server.access()), Place("team", "pod"), "-c 'kill -9 $$'", python="sh")._run(
-            ["x"], lambda _answer: None
-        ).__next__()
+        source(server, python=str(dying)).listing()
 
 
 # Where checkpoints are.

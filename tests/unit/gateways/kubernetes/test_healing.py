@@ -114,7 +114,7 @@ def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = N
         cluster.store.access(),
         tell=lambda _: None,
         newest_step=lambda _: step,
-        say=[].append if said is None else said.append,
+        say=(said if said is not None else []).append,
         times=HealingTimes(lost=0.1, node=0.2, gone=0.4),
     )
 
