@@ -216,8 +216,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     code: int = ExitCode.DONE
     waits = args.wait or args.monitor
     if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
-        follow = healed if args.auto_retry and waits else followed
-        state = follow(plan, access, kind=kind, seconds=args.timeout)
+        state = followed(plan, access, kind=kind, seconds=args.timeout, heals=waits and args.auto_retry > 0)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
@@ -229,35 +228,16 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     return code
 
 
-def healed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float) -> "JobState":
-    """The state in which the last of the jobs ended that were sent in place of each other."""
-    from trainyard.gateways.kubernetes.checkpoint_looking import newest_step_on_claim
-
-    from trainyard.gateways.kubernetes.healing import Healing
-
-    healing = Healing(
-        access,
-        tell=lambda state: output.announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
-        newest_step=lambda job: newest_step_on_claim(access, job),
-        say=lambda text: output.announce("retry", text, "degraded"),
-    )
-    found = healing.to_the_end(plan.namespace, plan.name, kind, seconds)
-    if found.why:
-        output.announce("retry", f"not sent again: {found.why}", "failed")
-    return found.state
-
-
-def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float) -> "JobState":
-    """The state in which the job ended, or in which it is when the time is over."""
+def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
+    """The state in which the job ended, or the last one sent in place of it, or when the time is over."""
     from trainyard.gateways.kubernetes.following import follow_job
+    from trainyard.gateways.kubernetes.healing import heal_job
 
+    job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
+    if heals:
+        return heal_job(access, **job, announce=output.announce)
     return follow_job(
-        access,
-        namespace=plan.namespace,
-        name=plan.name,
-        kind=kind,
-        seconds=seconds,
-        tell=lambda state: output.announce("job", f"{state.state.value}: {state.reason}"),
+        access, **job, tell=lambda state: output.announce("job", f"{state.state}: {state.reason}")
     )
 
 

@@ -15,10 +15,9 @@ Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to s3
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
@@ -28,8 +27,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.checkpoint_copying import Copied
-    from trainyard.gateways.kubernetes.volume_source import VolumeSource
+    from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
     from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
@@ -124,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextmanager
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """The place that is meant, and the checkpoints there."""
-    from trainyard.gateways.kubernetes.checkpoint_looking import Where, opened
+    from trainyard.gateways.kubernetes.volumes.checkpoint_looking import Where, opened
     from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
@@ -148,7 +146,9 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
+    from trainyard.artifacts.upload.delivery import StoreDelivery
     from trainyard.command.terminal import shown
+    from trainyard.gateways.kubernetes.volumes.checkpoint_copying import copy_checkpoint
     from trainyard.jobs.checkpoints.checkpoint_formats import chosen
     from trainyard.report.jobs.checkpoint_text import copied_line
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -162,7 +162,8 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
         display = PhaseDisplay("copy")
         display.begin(checkpoint.path, checkpoint.size)
         with shown(display):
-            copied = copied_to(args, source, checkpoint, store, display.advance)
+            target = args.to if store is None else StoreDelivery(store)
+            copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
         data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
         line = copied_line(data)
@@ -172,29 +173,6 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
     elif args.dry_run:
         print(line)
     return ExitCode.DONE
-
-
-def copied_to(
-    args: argparse.Namespace,
-    source: "VolumeSource",
-    checkpoint: "FoundCheckpoint",
-    store: Any,
-    progress: Callable[[int], None],
-) -> "Copied":
-    from trainyard.gateways.kubernetes.checkpoint_copying import Copying, beside, copy_to_folder
-
-    if store is None:
-        return copy_to_folder(source, checkpoint, Path(args.to), progress=progress)
-    from trainyard.artifacts.upload.delivery import StoreDelivery
-
-    name = PurePosixPath(checkpoint.path).name
-    with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
-        delivery = StoreDelivery(store, f"{name}/")
-        copying = Copying(source, checkpoint, Path(folder), delivery=delivery, progress=progress)
-        copied = copying.copy()
-    for text, target in beside(checkpoint, copied):
-        StoreDelivery(store, "").write(target, text)
-    return copied
 
 
 def target_of(args: argparse.Namespace) -> Any:

@@ -8,8 +8,7 @@ started again at any time. `logs` prints or saves the logs of all pods. `events`
 sends it again after failures that can heal; it may be started again at any time. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
-Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit and retry change the
-            cluster
+Writes:     with logs --save and with delete, files of logs; the last four change the cluster
 Exit codes: 0 done; 1 the job has failed, or is gone; 2 wrong usage or no such job; 4 the cluster cannot be
             reached or refuses; 5 not ended, or not gone, in time; 75 it stopped with a good checkpoint
 Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
@@ -38,12 +37,7 @@ VALUES = (
     ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
     ("--timeout", arguments.duration, "DURATION", "of --follow and retry (default: 24h) and of delete (10m)"),
     ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
-    (
-        "--save",
-        arguments.path,
-        "DIR",
-        "with logs, delete: where logs go; delete: runs/jobs/NAMESPACE/JOB/logs",
-    ),
+    ("--save", arguments.path, "DIR", "with logs, delete (default: runs/jobs/NAMESPACE/JOB/logs): for logs"),
 )
 SWITCHES = (
     ("--all-namespaces", "with list: everywhere"),
@@ -57,12 +51,9 @@ SWITCHES = (
 ONLY_FOR = {
     "--all-namespaces": ("list",),
     "--follow": ("status", "logs"),
-    "--tail": ("logs",),
-    "--previous": ("logs",),
-    "--pod": ("logs",),
+    **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
-    "--no-logs": ("delete",),
-    "--keep-claims": ("delete",),
+    **dict.fromkeys(("--no-logs", "--keep-claims"), ("delete",)),
     "--dry-run": ("cancel", "delete", "resubmit", "retry"),
 }
 """Options and the commands that accept them."""
@@ -205,37 +196,23 @@ def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> i
 
 
 def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.checkpoint_looking import newest_step_on_claim
+    from trainyard.gateways.kubernetes.healing import announced, heal_job
+    from trainyard.report.jobs.job_text import status_lines
 
-    from trainyard.gateways.kubernetes.healing import Healing
-    from trainyard.report.jobs.job_text import status_lines, told_line
-
-    access = look.api.access
-    healing = Healing(
-        access,
-        tell=lambda state: output.announce("job", told_line(state.record())),
-        newest_step=lambda job: newest_step_on_claim(access, job),
-        say=lambda text: output.announce("retry", text, "degraded"),
-    )
     if args.dry_run:
-        print(healing.preview(job))
+        print(announced(look.api.access, output.announce).preview(job))
         return ExitCode.DONE
-    found = healing.to_the_end(job.namespace, job.name, job.kind.name, args.timeout or 24 * 3600.0)
-    if found.why:
-        output.announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
-    say(args, found.state.record(), lambda data, width: status_lines(data, width=width))
-    return found.state.exit_code
+    place: dict[str, Any] = {"namespace": job.namespace, "name": job.name, "kind": job.kind.name}
+    state = heal_job(look.api.access, **place, seconds=args.timeout or 86400.0, announce=output.announce)
+    say(args, state.record(), lambda data, width: status_lines(data, width=width))
+    return state.exit_code
 
 
 def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
     from trainyard.report.jobs.job_text import change_lines
 
-    data = {
-        "job": args.job,
-        "namespace": args.namespace,
-        "changed": not args.dry_run,
-        "changes": list(changes),
-    }
+    data: dict[str, Any] = {"job": args.job, "namespace": args.namespace}
+    data |= {"changed": not args.dry_run, "changes": list(changes)}
     return say(args, data, lambda data, _width: change_lines(data))
 
 

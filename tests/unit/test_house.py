@@ -54,14 +54,14 @@ REGISTRIES = {
     "src/trainyard/gateways/__init__.py": {"artifacts"},
     "src/trainyard/gateways/local_machine.py": {"machine"},
     **{
-        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs"}
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "run"}
         for name in (
-            *("following", "job_looking", "helper_pod"),
-            *("volume_source", "checkpoint_looking", "checkpoint_copying"),
+            *("following", "job_looking", "volumes/helper_pod"),
+            *("volumes/volume_source", "volumes/checkpoint_looking", "volumes/checkpoint_copying"),
         )
     },
     **{
-        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch"}
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch", "run"}
         for name in ("healing", "job_changing")
     },
 }

@@ -8,25 +8,24 @@ from trainyard.errors import VerificationError
 
 
 class StoreDelivery:
-    """Objects below one prefix of a store."""
+    """Objects of one store, by their keys."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
-        """`prefix` ends with a slash, or is empty."""
-        self._store, self._prefix = store, prefix
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def has(self, name: str, *, size: int, sha256: str) -> bool:
         """Whether the object is there with these bytes; it is read where its checksum cannot tell."""
-        there = self._store.describe(self._prefix + name)
+        there = self._store.describe(name)
         if there is None or there.size != size:
             return False
         agrees = checksum_agrees(there.checksum, sha256)
         if agrees is not None:
             return agrees
-        return sha256_of_chunks(self._store.read_chunks(self._prefix + name)) == (sha256, size)
+        return sha256_of_chunks(self._store.read_chunks(name)) == (sha256, size)
 
     def deliver(self, path: Path, name: str, *, sha256: str) -> None:
         """Store the file. Raises VerificationError where its bytes are not those of the digest."""
-        upload = self._store.stage(path, self._prefix + name, metadata={})
+        upload = self._store.stage(path, name, metadata={})
         if upload.sha256 != sha256:
             upload.abort()
             raise VerificationError(
@@ -36,8 +35,8 @@ class StoreDelivery:
 
     def write(self, name: str, text: str) -> None:
         """Store a small object; one that is there with another content is replaced."""
-        key, content = self._prefix + name, text.encode()
-        while not self._store.put_new(key, content, metadata={}):
-            old = self._store.read_object(key)
-            if old == content or (old is not None and self._store.swap(key, old, content, metadata={})):
+        content = text.encode()
+        while not self._store.put_new(name, content, metadata={}):
+            old = self._store.read_object(name)
+            if old == content or (old is not None and self._store.swap(name, old, content, metadata={})):
                 return

@@ -23,6 +23,7 @@ from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.following import follow_job
 from trainyard.gateways.kubernetes.job_changing import JobChanging
 from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.volumes.checkpoint_looking import newest_step_on_claim
 from trainyard.jobs.state.job_kinds import (
     CANCELLED,
     FOLLOWED_BY,
@@ -77,6 +78,26 @@ class Healed:
 
 NewestStep = Callable[[FoundJob], int | None]
 """Gives the step of the newest complete checkpoint of a job; None where it is not known."""
+
+
+def heal_job(
+    access: Access, *, namespace: str, name: str, kind: str, seconds: float, announce: Callable[..., None]
+) -> JobState:
+    """Heal a job to its end, or for `seconds`, and announce what happens (`command.output.announce`)."""
+    found = announced(access, announce).to_the_end(namespace, name, kind, seconds)
+    if found.why:
+        announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
+    return found.state
+
+
+def announced(access: Access, announce: Callable[..., None]) -> "Healing":
+    """A healing that announces what happens."""
+    return Healing(
+        access,
+        tell=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
+        newest_step=lambda job: newest_step_on_claim(access, job),
+        say=lambda text: announce("retry", text, "degraded"),
+    )
 
 
 class Healing:

@@ -17,9 +17,11 @@ from typing import Any
 from trainyard.run.failure_classes import HEALS, FailureClass
 from trainyard.run.failure_logs.evidence_rules import (
     EXCEPTION,
+    GLOSSARY,
     GOES_ON,
     HARMLESS,
     HYPOTHETICAL,
+    NAMED,
     OFTEN_SURVIVED,
     PROGRESS,
     QUOTED,
@@ -242,6 +244,8 @@ def _tells(rule: Rule, line: str, raised: Raised | None) -> bool:
         return True
     before = line[max(0, match.start() - _WORDS_BEFORE) : match.start()]
     if HYPOTHETICAL.search(before) or QUOTED.search(before) or _only_warns(rule, line):
+        return False
+    if GLOSSARY.search(before) or NAMED.search(line[match.end() : match.end() + _WORDS_BEFORE]):
         return False
     return rule.nearness in (Nearness.PLATFORM, Nearness.PENDING) or GOES_ON.search(line) is None
 

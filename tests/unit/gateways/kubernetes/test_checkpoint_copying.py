@@ -22,18 +22,18 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways import open_store
-from trainyard.gateways.kubernetes import checkpoint_copying, helper_pod
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.checkpoint_copying import Copied, Copying, beside, copy_to_folder
-from trainyard.gateways.kubernetes.checkpoint_looking import (
+from trainyard.gateways.kubernetes.job_looking import FoundJob
+from trainyard.gateways.kubernetes.volumes import checkpoint_copying, helper_pod
+from trainyard.gateways.kubernetes.volumes.checkpoint_copying import Copied, Copying, beside, copy_to_folder
+from trainyard.gateways.kubernetes.volumes.checkpoint_looking import (
     Where,
     folder_of,
     newest_step_on_claim,
     opened,
 )
-from trainyard.gateways.kubernetes.job_looking import FoundJob
-from trainyard.gateways.kubernetes.pod_exec import Place
-from trainyard.gateways.kubernetes.volume_source import VolumeSource
+from trainyard.gateways.kubernetes.volumes.pod_exec import Place
+from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.job_plan import Program
@@ -179,8 +179,8 @@ def test_a_store_takes_each_file_and_keeps_those_that_are_right(
     checkpoint, work = newest(server), tmp_path / "work"
 
     def call() -> Copied:
-        delivery = StoreDelivery(store, "global_step_5/")
-        return Copying(source(server), checkpoint, work, delivery=delivery).copy()
+        delivery = StoreDelivery(store)
+        return Copying(source(server), checkpoint, work, delivery=delivery, prefix="global_step_5/").copy()
 
     done = call()
     assert shapes.digests(tmp_path / "store" / "global_step_5") == shapes.digests(volume / "global_step_5")
@@ -190,13 +190,13 @@ def test_a_store_takes_each_file_and_keeps_those_that_are_right(
     data.write_bytes(b"y" * data.stat().st_size)
     assert call().kept_files == len(done.files) - 1
     for text, name in beside(checkpoint, done):
-        StoreDelivery(store, "").write(name, text)
-        StoreDelivery(store, "").write(name, text)
+        StoreDelivery(store).write(name, text)
+        StoreDelivery(store).write(name, text)
     assert (tmp_path / "store" / shapes.TRACKER).read_text() == "5"
-    StoreDelivery(store, "").write(shapes.TRACKER, "6")
+    StoreDelivery(store).write(shapes.TRACKER, "6")
     assert (tmp_path / "store" / shapes.TRACKER).read_text() == "6"
     with pytest.raises(VerificationError, match="was read"):
-        StoreDelivery(store, "x/").deliver(volume / "global_step_5" / "data.pt", "data.pt", sha256="0" * 64)
+        StoreDelivery(store).deliver(volume / "global_step_5" / "data.pt", "x/data.pt", sha256="0" * 64)
 
 
 def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.kubernetes import pod_exec
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.gateways.kubernetes.pod_exec import STDERR, STDOUT, Exec, Place
+from trainyard.gateways.kubernetes.volumes import pod_exec
+from trainyard.gateways.kubernetes.volumes.pod_exec import STDERR, STDOUT, Exec, Place
 
 PLACE = Place("team", "llama-0", "pytorch")
 

@@ -102,7 +102,7 @@ def safetensors_size(path: Path) -> int | None:
         return None
 
 
-def send(root: Path, name: str, start: int, out: BinaryIO, err: BinaryIO) -> None:
+def send(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
     """Write the file from `start` on. Its digest is of the whole file, which is read from its beginning."""
     digest, done = hashlib.sha256(), 0
     with below(root, name).open("rb", buffering=0) as file:
@@ -146,7 +146,7 @@ def main(words: list[str], out: BinaryIO, err: BinaryIO) -> int:
         if command == "look":
             look(root, out)
         else:
-            send(root, words[2], int(words[3]) if command == "send" else sys.maxsize, out, err)
+            send(root, words[2], int(words[3]) if command == "send" else sys.maxsize, out=out, err=err)
     except SystemExit as error:
         write_line(err, {"error": str(error)})
         return 3

@@ -165,19 +165,17 @@ def _opened(
     path = _path_of(place, command, reads_stdin=reads_stdin)
     identity = api.identity()
     for last in (False, True):
-        connection = _connected(api.access)
+        connection, status = _connected(api.access), 0
         try:
             status, reason, rest = _shaken(connection, api.access, path, identity)
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
             raise ServiceTroubleError(unreachable(api.access.server, error)) from None
-        except BaseException:
-            connection.close()
-            raise
+        finally:
+            if status != 101:
+                connection.close()
         if status == 101:
             connection.settimeout(_PING_SECONDS)
             return connection, rest
-        connection.close()
         renewed = api.identity(renewed=identity.get("Authorization", "").removeprefix("Bearer "))
         if status != 401 or renewed == identity or last:
             raise _refusal(api.access, place, status, reason)

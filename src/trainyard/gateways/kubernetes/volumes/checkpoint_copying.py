@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
-from trainyard.gateways.kubernetes.volume_source import SentFile
+from trainyard.gateways.kubernetes.volumes.volume_source import SentFile
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 
@@ -48,6 +49,10 @@ class Delivery(Protocol):
 
     def deliver(self, path: Path, name: str, *, sha256: str) -> None:
         """Take the file. Raises VerificationError, ServiceError."""
+        ...
+
+    def write(self, name: str, text: str) -> None:
+        """Take a small text, in place of one that is there."""
         ...
 
 
@@ -89,11 +94,15 @@ class Copying:
         folder: Path,
         *,
         delivery: Delivery | None = None,
+        prefix: str = "",
         progress: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        """`folder` gets the files; with a `delivery`, each of them only until that has taken it."""
+        """`folder` gets the files; with a `delivery`, each of them only until that has taken it.
+
+        `prefix` stands before the names there.
+        """
         self._source, self._checkpoint, self._folder = source, checkpoint, folder
-        self._delivery, self._progress = delivery, progress
+        self._delivery, self._prefix, self._progress = delivery, prefix, progress
         self._journal = _read_journal(folder / _JOURNAL)
         self._fetched = self._kept = self._cuts = 0
 
@@ -124,7 +133,7 @@ class Copying:
                 f"{file.path}: SHA-256 {sha256[:12]}… in the pod, its manifest says {claimed[:12]}…"
             )
         if self._delivery is not None:
-            self._delivery.deliver(path, name, sha256=sha256)
+            self._delivery.deliver(path, self._prefix + name, sha256=sha256)
             path.unlink()
         self._write_down(file, name, sha256)
         return CopiedFile(name, file.size, sha256)
@@ -141,7 +150,7 @@ class Copying:
         else:
             return None
         if self._delivery is not None:
-            right = self._delivery.has(name, size=file.size, sha256=sha256)
+            right = self._delivery.has(self._prefix + name, size=file.size, sha256=sha256)
         else:
             right = _digest_of(path).hexdigest() == sha256
         return CopiedFile(name, file.size, sha256) if right else None
@@ -206,6 +215,15 @@ class Copying:
             journal.write(json.dumps(line) + "\n")
 
 
+def copy_checkpoint(
+    source: Source, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
+) -> Copied:
+    """Copy the checkpoint to a folder, or to a store. Raises as `Copying.copy`."""
+    if isinstance(to, str):
+        return copy_to_folder(source, checkpoint, Path(to), progress=progress)
+    return copy_to_store(source, checkpoint, to, progress=progress)
+
+
 def copy_to_folder(
     source: Source, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
 ) -> Copied:
@@ -220,6 +238,21 @@ def copy_to_folder(
     for text, target in beside(checkpoint, copied):
         if not _is_later(to / target, text):
             _write(to / target, text)
+    return copied
+
+
+def copy_to_store(
+    source: Source, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
+) -> Copied:
+    """Copy the checkpoint to a store, below its name, by way of $TMPDIR. Raises as `Copying.copy`."""
+    prefix = f"{PurePosixPath(checkpoint.path).name}/"
+    with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
+        copying = Copying(
+            source, checkpoint, Path(folder), delivery=delivery, prefix=prefix, progress=progress
+        )
+        copied = copying.copy()
+    for text, name in beside(checkpoint, copied):
+        delivery.write(name, text)
     return copied
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.pod_exec import Place
+from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.jobs.state.job_kinds import MANAGED_BY
 
 Json = Mapping[str, Any]
