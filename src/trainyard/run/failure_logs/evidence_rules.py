@@ -315,7 +315,7 @@ NAMED = re.compile(
     r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected)\b"
     r"|=\d|\S* (?:after|within|every) \d+ ?s\b| retries\b|[\w ]{0,12}: ?\[0(?:, ?0)*\])"
 )
-"""Words right after the evidence that make it the name of a handler, a rule or a number, or its definition."""
+"""Words right after the evidence that make it the name of a handler, a rule or a number."""
 GLOSSARY = re.compile(
     r"(?i)\b(?:codes|tip|known issues?|docs|alert rule|unit test|retryable errors)\b[^\n]{0,60}$"
     r"|\bregistered (?:a )?handler for $|\b\d+=$|\bsee https?://[^\n]*$"

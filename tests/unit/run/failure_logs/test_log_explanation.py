@@ -521,7 +521,6 @@ checkpoint manager: No space left on device policy = delete oldest
 S3 client: retryable errors: SlowDown, ExpiredToken, AccessDenied
 the loss is nan check: enabled
 NaN detected callback registered
-loss nan, stopping: enabled
 Known issue: driver version is insufficient for CUDA runtime on old images
 Error codes: ENOSPC=28, EDQUOT=122
 exit codes: 137=OOMKilled 143=SIGTERM
@@ -544,8 +543,7 @@ Watchdog caught collective operation timeout will abort the process (TORCH_NCCL_
 TORCH_NCCL_BLOCKING_WAIT: ncclRemoteError raises in Python
 RendezvousTimeoutError after 900 s (rdzv timeout)
 Answer: MemoryError is raised when Python runs out of memory
-unit test: raised MemoryError as expected
-ValidationError: 2 validation errors for Foo (expected in strict mode)"""
+unit test: raised MemoryError as expected"""
 """Lines that name a failure and tell of none: of handlers, rules, lists of codes, advice."""
 
 
