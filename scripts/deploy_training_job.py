@@ -8,7 +8,8 @@ and plan is taken up where it stands, so the same command goes on after a lost c
 cluster only where one is named. After -- comes a command in place of the trainer.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
-Writes:     the objects of the job into the cluster; --json prints the plan and the job's state
+Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
+            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
@@ -100,7 +101,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
 
-    config = load_config(args.config, args.set).config
+    from trainyard.gateways.github import refusal_in_summary
+
+    with refusal_in_summary("Nothing was sent"):
+        return sent(args, load_config(args.config, args.set).config)
+
+
+def sent(args: argparse.Namespace, config: "Config") -> int:
+    """Check, plan, and send the job or show it."""
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.kubernetes.api import Api
@@ -111,9 +119,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = found.look.demand.namespace
     seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
     plan = planned(config, seen)
-    if found.exit_code:
+    tell_workflow(args, config, plan)
+    if found.exit_code and (args.dry_run or not stands(plan, api)):  # its own pods may fill the cluster
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
+
+
+def tell_workflow(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
+    """Write the outputs of a step, and with --dry-run the plan as its summary, in GitHub Actions."""
+    from trainyard.gateways.github import append_summary, set_outputs
+    from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
+
+    store = config.artifacts.store or ""
+    set_outputs(plan_outputs(plan, store=store))
+    if args.dry_run:
+        append_summary(plan_markdown(plan, store=store))
+
+
+def stands(plan: "JobPlan", api: "Api") -> bool:
+    """Whether the job was sent before, with the same plan. Raises ConfigError for another one of its name."""
+    from trainyard.gateways.kubernetes.submitting import find
+    from trainyard.jobs.existing_job import is_there
+    from trainyard.jobs.kinds import KINDS as RENDERERS
+
+    return is_there(lambda body: find(api, body), RENDERERS[plan.kind].rendered(plan), plan)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":

@@ -7,7 +7,8 @@ started again at any time. `logs` prints or saves the logs of all pods. `events`
 `resubmit` sends it again under the next name. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
-Writes:     with logs --save and with delete, files of logs; cancel, delete and resubmit change the cluster
+Writes:     with logs --save and with delete, files of logs; cancel, delete and resubmit change the cluster;
+            status: in GitHub Actions the outputs state, ended, exit_code and reason, and the job summary
 Exit codes: 0 done; 1 the job has failed, or is gone; 2 wrong usage or no such job; 4 the cluster cannot be
             reached or refuses; 5 not ended, or not gone, in time; 75 it stopped with a good checkpoint
 Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
@@ -122,7 +123,20 @@ def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
 
     state = follow(args, look, job) if args.follow else judge(look.look(job))
     say(args, state.record(), lambda data, width: status_lines(data, width=width))
+    tell_workflow(state)
     return state.exit_code if state.ended or args.follow else ExitCode.DONE
+
+
+def tell_workflow(state: "JobState") -> None:
+    """Write outputs, summary and annotation of a step; outside GitHub Actions nothing happens."""
+    from trainyard.gateways.github import Level, annotate, append_summary, set_outputs
+    from trainyard.report.jobs.job_actions import state_markdown, state_outputs
+
+    data = state.record()
+    set_outputs(state_outputs(data, exit_code=state.exit_code))
+    append_summary(state_markdown(data))
+    if state.exit_code not in (ExitCode.DONE, ExitCode.TIMED_OUT):
+        annotate(Level.ERROR, state.reason, title=f"{state.job}: {state.state.value}")
 
 
 def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":
