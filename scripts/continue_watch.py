@@ -4,7 +4,7 @@
 A watch ends with its runner or its time limit, and the job goes on. This workflow run ends with exit code 5,
 because nothing is proven yet; the dispatched one follows the same job.
 
-Reads:      what `submit` found out, as flags; GITHUB_TOKEN, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_REF_NAME
+Reads:      the job, as flags; GITHUB_TOKEN, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_REF_NAME
 Writes:     one workflow dispatch, unless --dry-run; the job summary; the outputs `reason` and `dispatched`;
             --json prints the inputs of the dispatch
 Exit codes: 5 the job goes on, and the next watch was dispatched; 1 it was watched too often, and nothing
@@ -55,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.watch >= MOST:
         again = f"scripts/manage_training_job.py status {args.job} --namespace {args.namespace} --follow"
-        return told(f"it was watched {args.watch} times and has not ended; follow it with {again}", ExitCode.NO)
+        return told(
+            f"it was watched {args.watch} times and has not ended; follow it with {again}", ExitCode.NO
+        )
     inputs = inputs_of(args)
     if args.json or args.dry_run:
         print(json.dumps(inputs, indent=2))

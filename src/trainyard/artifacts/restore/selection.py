@@ -36,7 +36,7 @@ def select(store: Store, run_number: int | None, step: str | None) -> Selection:
 
 
 def chosen(manifest: RunManifest, selection: Selection) -> list[Checkpoint]:
-    """Return the selected checkpoints, newest first. Raises VerificationError when there is none of the step."""
+    """Return the selected checkpoints, newest first. Raises VerificationError for a step without one."""
     if selection.none:
         return []
     found = checkpoints_of(manifest)

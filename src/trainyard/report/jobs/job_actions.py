@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.report.jobs.job_text import next_command
 
 Json = Mapping[str, Any]
@@ -11,31 +10,33 @@ _MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}
 _MOST_LINES = 20
 
 
-def plan_outputs(plan: JobPlan, *, store: str) -> dict[str, str]:
-    """What later jobs of a workflow need to find the job and what it stores."""
+def plan_outputs(plan: Json, *, store: str) -> dict[str, str]:
+    """What later jobs of a workflow need to find the job (`JobPlan.to_json`) and what it stores."""
     return {
-        "job": plan.name,
-        "kind": plan.kind,
-        "namespace": plan.namespace,
-        "image": plan.image,
+        "job": plan["name"],
+        "kind": plan["kind"],
+        "namespace": plan["namespace"],
+        "image": plan["image"],
         "store": store,
     }
 
 
-def plan_markdown(plan: JobPlan, *, store: str) -> str:
+def plan_markdown(plan: Json, *, store: str) -> str:
     """The plan in a table."""
-    resources = plan.resources
-    gpus = f", {resources.gpus} GPUs each" if resources.gpus else ", no GPU"
-    efa = f", {resources.efa} EFA interfaces each" if resources.efa else ""
+    gpus, efa = plan["resources"]["gpus"], plan["resources"]["efa"]
+    each = f", {gpus} GPUs each" if gpus else ", no GPU"
+    each += f", {efa} EFA interfaces each" if efa else ""
+    processes = plan["processes_per_node"]
+    claim = f"claim `{plan['claim']}` at `{plan['mount_path']}`" if plan["claim"] else "the pod's own disk"
     rows = (
-        ("job", f"{plan.kind} `{plan.name}` in `{plan.namespace}`"),
-        ("program", plan.program.name),
-        ("pods", f"{plan.nodes} on {plan.instance_type or 'any node'}{gpus}{efa}"),
-        ("processes", f"{plan.world_size} ({plan.processes_per_node} per pod)"),
-        ("image", f"`{plan.image}`"),
-        ("checkpoints", f"claim `{plan.claim}` at `{plan.mount_path}`" if plan.claim else "the pod's own disk"),
+        ("job", f"{plan['kind']} `{plan['name']}` in `{plan['namespace']}`"),
+        ("program", plan["program"]["name"]),
+        ("pods", f"{plan['nodes']} on {plan['instance_type'] or 'any node'}{each}"),
+        ("processes", f"{plan['nodes'] * processes} ({processes} per pod)"),
+        ("image", f"`{plan['image']}`"),
+        ("checkpoints", claim),
         ("store", f"`{store}`" if store else "none: nothing is stored, and nothing is proven"),
-        ("queue", plan.queue or "none"),
+        ("queue", plan["queue"] or "none"),
     )
     return "\n".join(["| plan | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in rows), ""])
 
@@ -52,6 +53,12 @@ def state_outputs(data: Json, *, exit_code: int) -> dict[str, str]:
         "exit_code": str(exit_code),
         "reason": data["reason"].split("\n", 1)[0],
     }
+
+
+def state_error(data: Json, *, exit_code: int) -> tuple[str, str] | None:
+    """Title and text of the annotation of a job that has ended without success; None for any other."""
+    failed = data["state"] in _MARKS and exit_code
+    return (f"{data['job']}: {data['state']}", data["reason"]) if failed else None
 
 
 def state_markdown(data: Json) -> str:
