@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.integration.conftest import ACCESS_KEY, SECRET_KEY, Endpoint
-from tests.integration.control_plane import kit, operator
+from tests.integration.control_plane import kit
 from tests.integration.job_world import World, eventually
 
 pytestmark = pytest.mark.slow
@@ -52,6 +52,7 @@ PODS = {
     "cluster.pod.grace_seconds": 60,
 }
 KINDS = ("pytorchjob", "trainjob", "rayjob")
+OPERATORS = {"pytorchjob": ("training-operator",), "trainjob": ("jobset", "trainer"), "rayjob": ("kuberay",)}
 Json = dict[str, Any]
 
 
@@ -63,8 +64,22 @@ class Nodes(World):
     """As the pods reach it."""
     outside: str
     client: Any
+    held: ExitStack
+    directory: Path
+
+    def work(self, kind: str) -> None:
+        """Start the operators of a kind, which stay."""
+        for name in OPERATORS[kind]:
+            if name not in self.operators:
+                environment = self.plane.environment if name == "kuberay" else None
+                start = importlib.import_module("operators").start
+                running = start(
+                    name, self.plane.kubeconfig, self.directory / name, environment=environment, timeout=300
+                )
+                self.operators[name] = self.held.enter_context(running)
 
     def deploy(self, job: str, kind: str, *options: str, code: int | None = 0, **settings: Any) -> str:
+        self.work(kind)
         python = RAY_PYTHON if kind == "rayjob" else sys.executable
         given = {**SMALL, **PODS, "cluster.pod.python": python, "artifacts.store": self.store}
         if kind == "rayjob":
@@ -147,14 +162,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, seaweedfs: Endpoint) -> Iter
         )
         cluster.load_image(IMAGE, layers=["/"], environment={"PATH": path})
         cluster.load_init_image()
-        operators = {}
-        for name in ("training-operator", "jobset", "trainer"):
-            operators[name] = held.enter_context(operator(name, cluster, directory / name))
-        if RAY_PYTHON:
-            start = importlib.import_module("operators").start
-            running = start("kuberay", cluster.kubeconfig, directory / "ray", environment=cluster.environment)
-            operators["kuberay"] = held.enter_context(running)
-        nodes = Nodes(cluster, None, operators)
+        nodes = Nodes(cluster, None, {})
+        nodes.held, nodes.directory = held, directory
         nodes.folder = cluster.add_volume("checkpoints")
         nodes.store = f"s3://{seaweedfs.new_bucket()}/jobs"
         nodes.outside = seaweedfs.url

@@ -23,7 +23,13 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
     assert begun.returncode == 1, begun.stdout + begun.stderr
     assert github.variables == {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]', "TRAINYARD_STORE": STORE}
     names = {place: [policy["name"] for policy in found] for place, found in github.policies.items()}
-    assert names == {"training": ["main"], "watch": ["main"], "release": ["v*"], "images": ["main"], "eks": ["main"]}
+    assert names == {
+        "training": ["main"],
+        "watch": ["main"],
+        "release": ["v*"],
+        "images": ["main"],
+        "eks": ["main"],
+    }
     assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
     assert begun.stdout.count(REGISTRATION) == 1
