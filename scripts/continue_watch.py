@@ -29,16 +29,11 @@ MOST = 200
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    for flag, meaning in (
-        ("--job", "the job"),
-        ("--kind", "its kind"),
-        ("--namespace", "where it is"),
-        ("--store", "where it stores"),
-        ("--config", "its configuration, for messages"),
-        ("--thread", "the thread in Slack"),
-    ):
-        is_required = flag in ("--job", "--kind", "--namespace")
-        parser.add_argument(flag, default="", required=is_required, metavar=flag[2:].upper(), help=meaning)
+    for flag, meaning in (("--job", "the job"), ("--kind", "its kind"), ("--namespace", "where it is")):
+        parser.add_argument(flag, type=arguments.text, required=True, metavar="NAME", help=meaning)
+    parser.add_argument("--store", default="", metavar="URL", help="where it stores")
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help="its configuration, for people")
+    parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the thread in Slack")
     parser.add_argument(
         "--watch", type=arguments.positive, required=True, metavar="N", help="which watch of the job this was"
     )
@@ -71,10 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def inputs_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the inputs of a dispatch that follows the job and sends nothing."""
+    from trainyard.repository.variables import checked_store
+
+    args.store = checked_store(args.store) if args.store else ""
     names = ("job", "kind", "namespace", "store", "thread")
     takes_up = {**{name: getattr(args, name) for name in names}, "watch": args.watch + 1}
     found = {"job_name": args.job, "takes_up": json.dumps(takes_up, separators=(",", ":"))}
-    return {**found, "config": args.config} if args.config else found
+    return {**found, "config": str(args.config)} if args.config else found
 
 
 def told(text: str, code: ExitCode) -> int:
