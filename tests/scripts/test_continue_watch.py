@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.command import handler
 
-JOB = ["--job", "gh-4711", "--kind", "pytorchjob", "--namespace", "team", "--store", "s3://ml"]
+JOB = ["--job", "gh-4711", "--kind", "pytorchjob", "--namespace", "team", "--store", "s3://ml-runs"]
 Asked = list[tuple[str, Any]]
 
 
@@ -47,7 +47,7 @@ def test_the_next_watch_is_dispatched_and_this_one_is_no_success(
     assert body["ref"] == "main"
     assert (body["inputs"]["job_name"], body["inputs"]["config"]) == ("gh-4711", "configs/smoke.yaml")
     takes_up = json.loads(body["inputs"]["takes_up"])
-    expected = {"job": "gh-4711", "kind": "pytorchjob", "namespace": "team", "store": "s3://ml"}
+    expected = {"job": "gh-4711", "kind": "pytorchjob", "namespace": "team", "store": "s3://ml-runs"}
     assert takes_up == {**expected, "thread": "C1:1.2", "watch": 4}
     assert "watch 4 was dispatched: https://github.invalid/runs/2" in (tmp_path / "summary").read_text()
     assert "dispatched<<" in (tmp_path / "output").read_text()
