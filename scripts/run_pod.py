@@ -4,8 +4,9 @@
     every node     train.py
     the first one  train.py ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
 
-A job that succeeds has therefore been proven. Without a store, it has only been trained. Where the operator
-does not number the nodes, the pod whose name ends in -0 is the first one.
+A job that succeeds has therefore been proven. Without a store, it has only been trained. A pod that starts
+again after the training was done does not train: its peers have ended, and it would wait for them. Where the
+operator does not number the nodes, the pod whose name ends in -0 is the first one.
 
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     what these scripts write: the run directory, the store, its proof
@@ -47,15 +48,25 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
+    from trainyard.config.load import config_sha256, load_config
 
-    store = load_config(args.config, args.set).config.artifacts.store
-    train = training_command(args)
+    config = load_config(args.config, args.set).config
+    store = config.artifacts.store
+    train = [] if is_trained(args.run_dir, config_sha256(config)) else training_command(args)
     after = commands_after(args, store) if store and is_first_node(os.environ) else []
     if args.dry_run:
-        output.print_json({"commands": [train, *after]})
+        output.print_json({"commands": [command for command in (train, *after) if command]})
         return ExitCode.DONE
     return run_in_order(train, after, args.run_dir)
+
+
+def is_trained(run_dir: Path, digest: str) -> bool:
+    """Return whether this configuration was trained to its end in `run_dir`."""
+    try:
+        run = json.loads((run_dir / "run.json").read_bytes())
+        return bool(run["config_sha256"] == digest and run["outcome"]["status"] == "succeeded")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def training_command(args: argparse.Namespace) -> list[str]:
@@ -91,7 +102,7 @@ def run_in_order(train: list[str], after: Sequence[list[str]], run_dir: Path) ->
     """Run the commands in order and return the first exit code that is not 0; the rest is not run."""
     from trainyard.gateways.process import run_passing_signals
 
-    code = run_passing_signals(train)
+    code = run_passing_signals(train) if train else ExitCode.DONE
     if code == ExitCode.DONE and after:
         wait_for_outcome(run_dir / "run.json")
     for command in after:
