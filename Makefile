@@ -75,7 +75,7 @@ EXPRESSIONS := tests/workflows/expressions
 LLAMA_CPP := tests/llama_cpp
 CONFIGURATION := --config "$(CONFIG)" $(SETTINGS)
 
-.PHONY: help install install-dev train resume test quick coverage lint docs native lock clean
+.PHONY: help install install-dev train resume deploy-demo test quick coverage lint docs native lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands and the variables
@@ -117,6 +117,9 @@ train resume: $(VENV)/training.stamp
 	@"$(RUN)" scripts/prove_run.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto || $(TOLD)
 	@"$(RUN)" scripts/training_dashboard.py "$(RUN_DIR)" --write
 	@"$(RUN)" scripts/notify_slack.py succeeded --run-dir "$(RUN_DIR)"
+
+deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it: needs TRAINYARD_CONTROL_PLANE
+	"$(RUN)" scripts/deploy_demo.py $(CONFIGURATION) --runs "$(RUNS)"
 
 test: $(VENV)/development.stamp ## every test, with coverage of src
 	UV="$(abspath $(UV))" "$(RUN)" -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal \

@@ -7,7 +7,8 @@ All problems are named at once, before anything is sent. The same command takes 
 plan where it stands. --dry-run asks no cluster that is not named. After -- comes a command of your own.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
-Writes:     the objects of the job into the cluster; --json prints the plan and the job's state
+Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
+            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
@@ -21,9 +22,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -52,9 +54,6 @@ TEXTS = (
     ("--secret", "NAME", "a Secret whose keys become variables"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
     ("--ray-cluster", "NAME", "with raycluster: one that several jobs share"),
-    ("--context", "NAME", "of the kubeconfig; default: the current one"),
-    ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
-    ("--region", "REGION", "of AWS; default: as the environment says"),
 )
 WHOLE = (
     ("--num-nodes", arguments.positive, 1, "default: 1"),
@@ -83,7 +82,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
-    parser.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help="default: ~/.kube/config")
+    add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
@@ -91,30 +90,52 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")
     parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
     args = parser.parse_args(argv)
-    if args.cluster and (args.kubeconfig or args.context):
-        parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+    check_cluster_options(parser, args)
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways.github import refusal_in_summary
     from trainyard.jobs.job_request import configured
 
-    config, args.kind = configured(vars(args))
+    with refusal_in_summary("Nothing was sent"):
+        config, args.kind = configured(vars(args))
+        return sent(args, config)
+
+
+def sent(args: argparse.Namespace, config: "Config") -> int:
+    """Check, plan, and send the job or show it."""
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
+    from trainyard.gateways.github import tell_step
     from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
+    from trainyard.run.untrusted_files import read_yaml
 
-    access = reached(args)
-    api = Api(access)
+    named = access_by_name(args.cluster, args.region) if args.cluster else None
+    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    api = Api(access, call_seconds=args.call_seconds)
     found = checked(args, config, access, api)
     place = found.look.demand.namespace
     seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
     plan = planned(config, seen)
-    if found.exit_code:
+    data, store = plan.to_json(), config.artifacts.store or ""
+    tell_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
+    if found.exit_code and (args.dry_run or not stands(plan, api)):  # its own pods may fill the cluster
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
+
+
+def stands(plan: "JobPlan", api: "Api") -> bool:
+    """Whether the job is there, with the same plan. Raises ConfigError for another one of its name."""
+    from trainyard.gateways.kubernetes.submitting import find
+    from trainyard.jobs.existing_job import is_there
+    from trainyard.jobs.kinds import KINDS as RENDERERS
+
+    return is_there(lambda body: find(api, body), RENDERERS[plan.kind].rendered(plan), plan)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
@@ -133,14 +154,6 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
     from trainyard.gateways.ecr_images import newest_image
 
     return newest_image(repository, region=args.region)
-
-
-def reached(args: argparse.Namespace) -> "Access":
-    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
-    from trainyard.run.untrusted_files import read_yaml
-
-    named = access_by_name(args.cluster, args.region) if args.cluster else None
-    return named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
 
 
 def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
@@ -164,7 +177,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
     found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=change)
-    if found.verdict.exit_code:
+    if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
     output.announce("preflight", answer(found.record), status)
@@ -203,12 +216,11 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
 def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
     """Send the job unless it is there already, and wait for it if asked to."""
     from trainyard.gateways.kubernetes.job_looking import JobLooking
-    from trainyard.gateways.kubernetes.submitting import find, submit
-    from trainyard.jobs.existing_job import is_there
+    from trainyard.gateways.kubernetes.submitting import submit
     from trainyard.jobs.kinds import KINDS as RENDERERS
 
     manifests, kind = RENDERERS[plan.kind].rendered(plan), RENDERERS[plan.kind].FOLLOWED
-    if there := is_there(lambda body: find(api, body), manifests, plan):
+    if there := stands(plan, api):
         output.announce("job", f"{plan.name} is there already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)

@@ -102,10 +102,9 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.run.outside import read_yaml
-
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.run.untrusted_files import read_yaml
 
     deliverer = target_of(args) if args.command == "copy" else None
     named = access_by_name(args.cluster, args.region) if args.cluster else None

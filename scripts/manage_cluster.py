@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
-REACH = (
-    ("--context", "NAME", "of the kubeconfig; default: the current one"),
-    ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
-    ("--region", "REGION", "of AWS; default: as the environment says"),
-)
 PLAN = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
     ("--namespace", "NAME", "default: that of the context, or default"),
@@ -51,10 +47,8 @@ PLAN = (
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
-    reach, plan = parser.add_argument_group("the cluster"), parser.add_argument_group("the plan")
-    reach.add_argument(
-        "--kubeconfig", type=arguments.path, metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config"
-    )
+    add_cluster_options(parser)
+    plan = parser.add_argument_group("the plan")
     plan.add_argument("--config", type=arguments.path, metavar="FILE", help="its section cluster is read")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of it")
     plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
@@ -63,19 +57,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     plan.add_argument(
         "--tolerate", action="append", default=[], metavar="KEY", help="a taint; may be repeated"
     )
-    for group, options in ((reach, REACH), (plan, PLAN)):
-        for flag, metavar, meaning in options:
-            group.add_argument(flag, default="", metavar=metavar, help=meaning)
+    for flag, metavar, meaning in PLAN:
+        plan.add_argument(flag, default="", metavar=metavar, help=meaning)
     parser.add_argument("--prometheus", metavar="URL", help="with nodes: a workspace that knows their use")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument("--apply", action="store_true", help="with fix: carry the safe remedies out")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
-    parser.add_argument(
-        "--call-seconds", type=arguments.seconds, default=20.0, metavar="S", help="of one call"
-    )
     args = parser.parse_args(argv)
-    if args.cluster and (args.kubeconfig or args.context):
-        parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")
+    check_cluster_options(parser, args)
     if args.apply and (args.command != "fix" or args.dry_run):
         parser.error("--apply is for fix, without --dry-run")
     if args.set and not args.config:

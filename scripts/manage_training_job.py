@@ -8,7 +8,8 @@ started again at any time. `logs` prints or saves the logs of all pods. `events`
 sends it again after failures that can heal; it may be started again at any time. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
-Writes:     with logs --save and with delete, files of logs; the last four change the cluster
+Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
+            cluster; with status in GitHub Actions the outputs state, ended, exit_code, reason, the summary
 Exit codes: 0 done; 1 the job has failed, or is gone; 2 wrong usage or no such job; 4 the cluster cannot be
             reached or refuses; 5 not ended, or not gone, in time; 75 it stopped with a good checkpoint
 Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
@@ -37,7 +38,7 @@ VALUES = (
     ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
     ("--timeout", arguments.duration, "DURATION", "of --follow and retry (default: 24h) and of delete (10m)"),
     ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
-    ("--save", arguments.path, "DIR", "with logs, delete (default: runs/jobs/NAMESPACE/JOB/logs): for logs"),
+    ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
 )
 SWITCHES = (
     ("--all-namespaces", "with list: everywhere"),
@@ -110,12 +111,17 @@ def show_jobs(args: argparse.Namespace, look: "JobLooking") -> int:
 
 
 def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.github import tell_step
     from trainyard.jobs.state.state_machine import judge
+    from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
     from trainyard.report.jobs.job_text import status_lines
 
     state = follow(args, look, job) if args.follow else judge(look.look(job))
-    say(args, state.record(), lambda data, width: status_lines(data, width=width))
-    return state.exit_code if state.ended or args.follow else ExitCode.DONE
+    data, code = state.record(), state.exit_code
+    say(args, data, lambda data, width: status_lines(data, width=width))
+    error = state_error(data, exit_code=code)
+    tell_step(state_outputs(data, exit_code=code), state_markdown(data), error=error)
+    return code if state.ended or args.follow else ExitCode.DONE
 
 
 def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":

@@ -7,7 +7,8 @@ that names the commands which set it up; a training that somebody asked for is r
 
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
-            _USD_PER_HOUR, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE from the environment
+            _USD_PER_HOUR, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE, _EKS_CLUSTER,
+            _EKS_ROLE, _EKS_INSTANCE_TYPE from the environment
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
             summary, and for a wrong configuration an annotation per problem, with file and line
 Exit codes: 0 decided, with a warning where it seems not to fit, or nothing is to be trained; 2 an input, a
@@ -45,7 +46,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines")
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
-    parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|here", help=TARGET)
+    parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|eks|here", help=TARGET)
     parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
     parser.add_argument("--continues", default="", metavar="JSON", help="what the segment before handed on")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="keep the plan as JSON here")
@@ -115,7 +116,7 @@ def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
     if plan.asked.target is Target.HERE:
         return []
     hints = [f"For this and all else that a first run needs: {SETUP}"]
-    if plan.asked.target is Target.GPU_RUNNER and not plan.machine.templates:
+    if plan.asked.target is Target.GPU_RUNNER and not plan.machine.is_known:
         is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
         there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"
         instead = "To train on CodeBuild, set TRAINYARD_CODEBUILD_PROJECT instead of TRAINYARD_RUNNER_LABELS."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Give a stored run back: the whole of it, one checkpoint, or the newest that verifies, on any machine.
+"""Give a stored run back: the whole of it, one checkpoint, the newest that verifies, or its records alone.
 
 What arrives is hashed as it lands. The directory appears when all of it is whole, or not at all; a restore
 that was cut short goes on where it was when the same command runs again.
@@ -7,7 +7,8 @@ that was cut short goes on where it was when the same command runs again.
 Reads:  --store: the run's manifests and objects; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL);
         --public-key: whose signature the run's manifest must have, checked before anything is fetched
 Writes: --to: a run directory (run.json, config.yaml, metrics.jsonl, …, checkpoints/step-NNNNNNNN), new or
-        empty before; .NAME.restoring beside it while it works; with --json a report on stdout
+        empty before; .NAME.restoring beside it while it works; with --json a report on stdout;
+        the step outputs manifest, manifest_sha256 and reason
 Exit codes: 0 restored; 1 something is not what the manifest says, each thing named, or the disk is full;
         2 wrong usage; 4 the store cannot be reached
 
@@ -18,17 +19,23 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, VerificationError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
-    parser.add_argument("--step", help="a step, newest (that verifies), or a promoted name; default: all")
+    parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
+    step = "a step, newest (that verifies), none (the records), or a promoted name; default: all"
+    parser.add_argument("--step", help=step)
     parser.add_argument("--to", type=arguments.path, required=True, help="the new run directory")
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
@@ -43,18 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.command.terminal import shown
+    from trainyard.gateways.github import refusal_in_summary
     from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("restored")
     display.begin("reading the manifests")
-    with shown(display):
+    with shown(display), refusal_in_summary("Not restored"):
         from trainyard.artifacts.restore import restore
         from trainyard.artifacts.restore.selection import select
         from trainyard.gateways import open_store
         from trainyard.gateways.signing import KeyVerifier
 
         store = open_store(args.store, call_seconds=args.call_seconds)
-        selection = select(store, _run_number(args.run_number), args.step)
+        selection = select(store, _run_number(args, store), args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
         if args.dry_run:
             plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
@@ -63,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
         return ExitCode.DONE
+    tell_workflow(store, report.run_number)
     output.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
         output.announce("go on", report.go_on, copied=True)
@@ -71,9 +80,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def _run_number(text: str | None) -> int | None:
-    from trainyard.artifacts.record.run_numbers import parse_run_number
+def tell_workflow(store: "Store", run_number: int) -> None:
+    """Write the newest manifest of the run, and its digest, as outputs of a step in GitHub Actions."""
+    from trainyard.artifacts.record.manifest import read_chain
+    from trainyard.gateways.github import in_actions, set_outputs
 
+    if in_actions():
+        newest = read_chain(store, run_number)[-1]
+        set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
+
+
+def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
+    from trainyard.artifacts.record.run_numbers import number_of_run, parse_run_number
+
+    text = args.run_number
+    if args.run_id:
+        found = number_of_run(store, args.run_id)
+        if found is None or text not in (None, str(found)):
+            under = f" under number {text}" if text else ""
+            raise VerificationError(f"{store.url} holds no run {args.run_id}{under}")
+        return found
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
         raise ConfigError("--run-number auto: which run? Give its number")

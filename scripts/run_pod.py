@@ -5,7 +5,8 @@
     the first one  the same ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
 
 A job that succeeds has therefore been proven. Without a store, it has only been trained. Of another program
-(--program) only `trained` and `stored` must hold: what else is not proven, the proof says. Where the
+(--program) only `trained` and `stored` must hold: what else is not proven, the proof says. A pod that starts
+again after the training was done does not train: its peers have ended, and it would wait for them. Where the
 operator does not number the nodes, the pod whose name ends in -0 is the first one.
 
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
@@ -50,18 +51,28 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.load import load_config
+    from trainyard.config.load import config_sha256, load_config
     from trainyard.gateways.job_files import place_files
 
     if not args.dry_run:
         place_files(os.environ)
-    store = load_config(args.config, args.set).config.artifacts.store
-    train = training_command(args)
+    config = load_config(args.config, args.set).config
+    store = config.artifacts.store
+    train = [] if is_trained(args.run_dir, config_sha256(config)) else training_command(args)
     after = commands_after(args, store) if store and is_first_node(os.environ) else []
     if args.dry_run:
-        output.print_json({"commands": [train, *after]})
+        output.print_json({"commands": [command for command in (train, *after) if command]})
         return ExitCode.DONE
     return run_in_order(train, after, args.run_dir, another=args.program is not None)
+
+
+def is_trained(run_dir: Path, digest: str) -> bool:
+    """Return whether this configuration was trained to its end in `run_dir`."""
+    try:
+        run = json.loads((run_dir / "run.json").read_bytes())
+        return bool(run["config_sha256"] == digest and run["outcome"]["status"] == "succeeded")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def training_command(args: argparse.Namespace) -> list[str]:
@@ -107,7 +118,7 @@ def run_in_order(
     """
     from trainyard.gateways.process import run_passing_signals
 
-    code = run_passing_signals(train)
+    code = run_passing_signals(train) if train else ExitCode.DONE
     if code == ExitCode.DONE and after:
         wait_for_outcome(run_dir / "run.json")
     for command in after:

@@ -78,10 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def sheet_of(path: Path) -> dict[str, Any]:
     """Return what the plan says of the program. Raises ConfigError for anything else."""
-    from trainyard.run.outside import parse_json_object, read_bytes
-
     from trainyard.jobs.job_plan import FILES_DIRECTORY
     from trainyard.jobs.recipes import RECORDED
+    from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
     try:
         sheet = parse_json_object(read_bytes(path), str(path))

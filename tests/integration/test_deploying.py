@@ -191,6 +191,32 @@ def test_a_shared_ray_cluster_is_used_again_and_one_that_differs_left_alone(
         plane.request("DELETE", path, {"propagationPolicy": "Background"})
 
 
+@pytest.mark.parametrize(
+    ("pod_code", "code", "words"), [(0, 0, "Succeeded"), (1, 1, "Failed"), (75, 75, "75")]
+)
+def test_a_job_that_has_ended_already_is_told_as_it_ended(
+    plane: Any, deploy: Deploy, pod_code: int, code: int, words: str
+) -> None:
+    """Sent again without --wait: an ended job is no job that was sent."""
+    given = ("--kind", "pytorchjob", "--job-name", f"ended-{pod_code}", "--set", "cluster.pod.restarts=0")
+    assert deploy(*given).returncode == 0
+    [pod] = until(lambda: pods_of(plane, f"ended-{pod_code}"), "the pod")
+    end = "pod-end.stage.kwok.x-k8s.io"
+    notes = {f"{end}/phase": "Failed" if pod_code else "Succeeded", f"{end}/exit-code": str(pod_code)}
+    name = pod["metadata"]["name"]
+    plane.request("PATCH", f"{TEAM}/pods/{name}", {"metadata": {"annotations": notes}})
+
+    def ended() -> bool:
+        found = plane.request("GET", f"{JOBS['pytorchjob']}/ended-{pod_code}").get("status", {})
+        return any(c["type"] in ("Succeeded", "Failed") for c in found.get("conditions", ()))
+
+    until(ended, "the job to end")
+    again = deploy(*given)
+    assert again.returncode == code, again.stderr
+    assert words in again.stderr
+    plane.request("DELETE", f"{JOBS['pytorchjob']}/ended-{pod_code}", {"propagationPolicy": "Background"})
+
+
 def left(plane: Any, job: str) -> list[str]:
     """What is still there of a job."""
     kinds = "pods,configmaps,services,pytorchjobs,trainjobs,trainingruntimes,jobsets,jobs,rayjobs,rayclusters"

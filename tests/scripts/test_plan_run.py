@@ -127,7 +127,7 @@ def test_every_problem_of_a_configuration_is_shown_at_its_line(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--target", "eks"], "target: 'eks' is neither gpu-runner nor codebuild"),
+        (["--target", "slurm"], "target: 'slurm' is neither gpu-runner nor codebuild nor eks"),
         (["--epochs", "many"], "epochs: 'many'"),
         (["--continues", "{}"], "continues: is not what"),
         (["--resume", "s3://x"], "resume: 's3://x'"),

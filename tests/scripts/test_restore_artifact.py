@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import RUN_ID
 
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
+from trainyard.run.whole_files import sha256_of_file
 
 
 @pytest.fixture
@@ -39,6 +41,27 @@ def test_a_run_is_planned_restored_and_proven_again(
     again = program(*line)
     assert again.returncode == 2
     assert "is not empty, and nothing in it is replaced" in again.stderr
+
+
+def test_the_records_of_a_run_are_brought_by_its_identity_and_no_checkpoint_with_them(
+    program: Any, store: str, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    line = ("restore_artifact.py", "--store", store, "--run-id", RUN_ID, "--step", "none")
+    outputs = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
+    done = program(*line, "--to", "records", **outputs)
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / "records").iterdir()}
+    assert {"run.json", "config.yaml", "metrics.jsonl"} <= names
+    assert not (tmp_path / "records" / "checkpoints").exists()
+    told = (tmp_path / "output").read_text()
+    manifest = tmp_path / "store" / "manifests" / "run-7-manifest.json"
+    assert manifest.name in told
+    assert sha256_of_file(manifest) in told
+    for wrong in ((*line, "--run-number", "8"), (*line[:4], "another-run", "--step", "none")):
+        refused = program(*wrong, "--to", "again", **outputs)
+        assert refused.returncode == 1, refused.stderr
+        assert "holds no run" in refused.stderr
+    assert "reason<<" in (tmp_path / "output").read_text()
 
 
 def test_how_it_ends(program: Any, store: str, tmp_path: Path) -> None:

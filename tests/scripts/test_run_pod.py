@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.config.load import config_sha256, load_config
 from trainyard.gateways.process import run_passing_signals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,35 @@ def commands(program: Program, *options: str, **environment: str) -> list[str]:
     done = program("run_pod.py", *given, *options, "--dry-run", **environment)
     assert done.returncode == 0, done.stderr
     return [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "trains"),
+    [
+        ({}, False),
+        ({"outcome": {"status": "failed"}}, True),
+        ({"outcome": {"status": "stopped"}}, True),
+        ({"outcome": None}, True),
+        ({"config_sha256": "0" * 64}, True),
+        (None, True),
+    ],
+)
+def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
+    changed: dict[str, Any] | None, trains: bool, program: Program, tmp_path: Path
+) -> None:
+    """They have ended; what is left, as after a store that refused, is done again."""
+    digest = config_sha256(load_config(SMOKE, ["artifacts.store=s3://runs"]).config)
+    whole = {"run_id": "a", "config_sha256": digest, "outcome": {"status": "succeeded"}}
+    text = "{" if changed is None else json.dumps({**whole, **changed})
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "run.json").write_text(text)
+    given = ("--set", "artifacts.store=s3://runs", "--run-dir", tmp_path / "a")
+    for rank, after in (("0", 3), ("1", 0)):
+        done = program("run_pod.py", "--config", SMOKE, *given, "--dry-run", PET_NODE_RANK=rank)
+        assert done.returncode == 0, done.stderr
+        names = [Path(line[1]).name for line in json.loads(done.stdout)["commands"]]
+        assert ("train.py" in names) is trains
+        assert len(names) == after + trains
 
 
 def test_the_first_node_stores_and_proves_what_all_have_trained(program: Program) -> None:

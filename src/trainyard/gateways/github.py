@@ -59,6 +59,21 @@ def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -
     return True
 
 
+def tell_step(
+    outputs: Mapping[str, str],
+    summary: str = "",
+    *,
+    error: tuple[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Set outputs, append to the job summary, and annotate `error` (its title and its text), all at once."""
+    set_outputs(outputs, environment)
+    if summary:
+        append_summary(summary, environment)
+    if error is not None:
+        annotate(Level.ERROR, error[1], title=error[0], environment=environment)
+
+
 def annotate(
     level: Level,
     message: str,

@@ -32,6 +32,8 @@ def plan_on(machine: Machine, config: Config) -> Figures:
         each = sequences * config.data.sequence_length
     if config.recipe != "pretrain":
         return Figures(training.max_steps, each, {}, f"recipe {config.recipe} is not modelled")
+    if machine.cluster:
+        return Figures(training.max_steps, each, {}, "memory and world size are checked with the job")
     if machine.hardware is None:
         return Figures(
             training.max_steps, each, {}, "TRAINYARD_INSTANCE_TYPE does not say what the runner is"

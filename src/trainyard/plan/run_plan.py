@@ -121,6 +121,7 @@ class RunPlan:
         segment = self.segment
         return {
             "train": "true" if self.trains else "false",
+            "target": str(self.asked.target),
             "config": self.asked.config,
             "overrides": "\n".join(self.asked.changes),
             "runner": self.machine.runs_on,
@@ -172,7 +173,7 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
         most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
         ref=variables.get("GITHUB_REF_NAME", ""),
         again=again,
-        untold=tuple(_untold(asked.target, machine, store)),
+        untold=tuple(_untold(asked.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))),
         is_asked_for=again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED,
     )
 
@@ -183,10 +184,13 @@ def _store(text: str) -> str:
     return text.rstrip("/")
 
 
-def _untold(target: Target, machine: Machine, store: str) -> Iterator[Untold]:
-    if target in PLACES and not machine.templates:
+def _untold(target: Target, machine: Machine, store: str, *, role: str) -> Iterator[Untold]:
+    if target in PLACES and not machine.is_known:
         variable, example = PLACES[target]
         yield Untold("where to train", variable, f"gh variable set {variable} --body {example}")
+    if target is Target.EKS and not role:
+        command = "gh variable set TRAINYARD_EKS_ROLE --body arn:aws:iam::ACCOUNT:role/NAME"
+        yield Untold("which role may send jobs", "TRAINYARD_EKS_ROLE", command)
     if not store:
         set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
         yield Untold("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)

@@ -1,4 +1,4 @@
-"""Choose where a run trains: your own GPU runner, a CodeBuild machine for this one job, or this machine.
+"""Choose where a run trains: your own GPU runner, a CodeBuild machine, a cluster (EKS), or this machine.
 
 It chooses the labels that GitHub routes the job by, the queue it waits in and what is known of the machine.
 It asks no service. CodeBuild's labels and sizes:
@@ -31,14 +31,17 @@ _SIZES_OF = {
 _ATTEMPT = "{0}"
 """Placeholder of the attempt in a label, because a repeated job has the plan of an earlier attempt."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
 
 
 class Target(StrEnum):
-    """Kinds of machine. The dispatch input `target` offers the first two."""
+    """Kinds of machine. The dispatch input `target` offers all but the last."""
 
     GPU_RUNNER = "gpu-runner"
     CODEBUILD = "codebuild"
+    EKS = "eks"
+    """Pods of a cluster, which `deploy_eks.yml` sends a job to; no job of GitHub trains."""
     HERE = "here"
     """The machine that plans also trains, as in `buildspec.yml`; no job is routed."""
 
@@ -57,6 +60,13 @@ class Machine:
     hardware: str | None = None
     """Comparable instance type of the catalogue; None when not known."""
     attempt: str = "1"
+    cluster: str = ""
+    """The EKS or HyperPod cluster whose pods train; no job is routed then."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the repository says where to train."""
+        return bool(self.templates or self.cluster)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -72,6 +82,7 @@ class Machine:
 PLACES = {
     Target.GPU_RUNNER: ("TRAINYARD_RUNNER_LABELS", """'["self-hosted","gpu"]'"""),
     Target.CODEBUILD: ("TRAINYARD_CODEBUILD_PROJECT", "NAME"),
+    Target.EKS: ("TRAINYARD_EKS_CLUSTER", "NAME"),
 }
 """The variable that names each target's machine, with an example value in shell syntax."""
 
@@ -79,8 +90,8 @@ PLACES = {
 def target_for(asked: str, variables: Mapping[str, str]) -> Target:
     """Return the requested target, or else the one that the repository is set up for.
 
-    A repository that has both trains on its own runner, which is paid for already. Outside a workflow nothing
-    is routed. Raises ConfigError for an unknown target.
+    A repository that has several trains on its own runner, which is paid for already, before CodeBuild and
+    before a cluster. Outside a workflow nothing is routed. Raises ConfigError for an unknown target.
     """
     if asked and asked not in list(Target):
         raise ConfigError(f"target: {asked!r} is neither {' nor '.join(PLACES)}")
@@ -88,8 +99,8 @@ def target_for(asked: str, variables: Mapping[str, str]) -> Target:
         return Target(asked)
     if variables.get("GITHUB_ACTIONS") != "true":
         return Target.HERE
-    labels, project = (variables.get(variable) for variable, _ in PLACES.values())
-    return Target.CODEBUILD if project and not labels else Target.GPU_RUNNER
+    named = (target for target, (variable, _) in PLACES.items() if variables.get(variable))
+    return next(named, Target.GPU_RUNNER)
 
 
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
@@ -99,6 +110,8 @@ def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -
     """
     if target is Target.CODEBUILD:
         return _codebuild(variables, on_cpu=on_cpu)
+    if target is Target.EKS:
+        return _cluster(variables)
     labels = _labels(variables) if target is Target.GPU_RUNNER else ()
     return Machine(labels, "trainyard-gpu", variables.get("TRAINYARD_INSTANCE_TYPE") or None)
 
@@ -121,6 +134,15 @@ def _labels(variables: Mapping[str, str]) -> tuple[str, ...]:
             f'TRAINYARD_RUNNER_LABELS: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]'
         )
     return tuple(labels)
+
+
+def _cluster(variables: Mapping[str, str]) -> Machine:
+    """Return the pods of a cluster; its operators and queues order the jobs."""
+    cluster = variables.get("TRAINYARD_EKS_CLUSTER", "")
+    if cluster and not _CLUSTER.fullmatch(cluster):
+        raise ConfigError(f"TRAINYARD_EKS_CLUSTER: {cluster!r} is no name of an EKS or HyperPod cluster")
+    hardware = variables.get("TRAINYARD_EKS_INSTANCE_TYPE") or None
+    return Machine((), f"trainyard-eks-{variables.get('GITHUB_RUN_ID', '')}", hardware, cluster=cluster)
 
 
 def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:

@@ -24,6 +24,12 @@ OTHERS = frozenset(
         "TRAINYARD_CODEBUILD_PROJECT",
         "TRAINYARD_CODEBUILD_COMPUTE",
         "TRAINYARD_CODEBUILD_IMAGE",
+        "TRAINYARD_EKS_CLUSTER",
+        "TRAINYARD_EKS_ROLE",
+        "TRAINYARD_EKS_NODES",
+        "TRAINYARD_EKS_INSTANCE_TYPE",
+        "TRAINYARD_EKS_WATCH",
+        "TRAINYARD_EKS_SESSION",
         "TRAINYARD_INSTANCE_TYPE",
         "TRAINYARD_USD_PER_HOUR",
         "TRAINYARD_MAX_SEGMENTS",
@@ -47,7 +53,7 @@ SECRETS = {
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""
-ENVIRONMENTS = ("training", "watch", "release", "images")
+ENVIRONMENTS = ("training", "watch", "release", "images", "eks")
 
 
 def labels_of(text: str) -> tuple[str, ...]:

@@ -151,6 +151,11 @@ def _node(environment: Mapping[str, str], *, nodes: int, rank: int | None, per_n
     if nodes == 1:
         if rank:
             raise _refused(f"{_named(environment, _RANKS)}, but there is one node, and its number is 0")
+        if _number(environment, _INDEX):
+            raise _refused(
+                f"{_INDEX}={environment[_INDEX]} is a further pod of an Indexed Job, but there is one node: "
+                "each pod would train alone. Set PET_NNODES to the number of pods"
+            )
         return Node(1, 0, per_node)
     endpoint, address = environment.get("PET_RDZV_ENDPOINT"), _agreed(environment, _ADDRESSES)
     backend = environment.get("PET_RDZV_BACKEND") or "c10d"

@@ -108,8 +108,10 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "keep_last": lambda _: "2",
     "checkpoint": lambda grounds: str(grounds.run / "checkpoints" / "step-00000008"),
     "metrics": lambda grounds: str(grounds.run / "metrics.jsonl"),
+    "kind": lambda _: "pytorchjob",
     "moment": lambda _: "started",
     "name": lambda _: "best",
+    "namespace": lambda _: "team",
     "notes": lambda grounds: str(grounds.path / "notes.md"),
     "own": lambda _: "true",
     "output": lambda grounds: str(grounds.new()),
@@ -128,6 +130,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "store": lambda grounds: grounds.store,
     "stored": lambda _: "true",
     "tag": lambda _: "v0.1.0",
+    "watch": lambda _: "1",
     "to": lambda grounds: str(grounds.new()),
 }
 """The name of an option -> what can be given for it."""

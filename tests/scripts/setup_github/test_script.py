@@ -23,7 +23,13 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
     assert begun.returncode == 1, begun.stdout + begun.stderr
     assert github.variables == {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]', "TRAINYARD_STORE": STORE}
     names = {place: [policy["name"] for policy in found] for place, found in github.policies.items()}
-    assert names == {"training": ["main"], "watch": ["main"], "release": ["v*"], "images": ["main"]}
+    assert names == {
+        "training": ["main"],
+        "watch": ["main"],
+        "release": ["v*"],
+        "images": ["main"],
+        "eks": ["main"],
+    }
     assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
     assert begun.stdout.count(REGISTRATION) == 1
@@ -38,7 +44,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
     before = len(github.changes())
     ended = setup_github("--secret", "WANDB_API_KEY")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("All 14 steps are checked.\n")
+    assert ended.stdout.endswith("All 15 steps are checked.\n")
     assert github.variables["TRAINYARD_WATCH"] == "on"
     assert len(github.changes()) == before + 1
     assert REGISTRATION not in ended.stdout

@@ -116,6 +116,32 @@ def test_a_refused_object_is_named(
         apply_all(api_of(recorded, tmp_path), [NAMESPACE])
 
 
+UNSEEN = "admission webhook denied the request: runtime n must be created before the TrainJob is created"
+
+
+@pytest.mark.parametrize(("times", "seconds", "error"), [(1, 10.0, None), (99, 0.1, PermissionRefusedError)])
+def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(
+    times: int, seconds: float, error: type[Exception] | None, tmp_path: Path
+) -> None:
+    """Trainer 2 refuses a TrainJob for a moment after its runtime was created, with 403."""
+    asked: list[str] = []
+
+    class Late:
+        def get(self, _path: str) -> Any:
+            return {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
+
+        def apply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            asked.append(path)
+            return (403, {"message": UNSEEN}) if len(asked) <= times else (201, body)
+
+    if error is None:
+        assert apply_all(Late(), [NAMESPACE], seconds=seconds) == [NAMESPACE]
+        assert len(asked) == 2
+    else:
+        with pytest.raises(error, match="must be created before"):
+            apply_all(Late(), [NAMESPACE], seconds=seconds)
+
+
 def test_a_kind_that_is_never_served_is_given_up(recorded: Recorded, tmp_path: Path) -> None:
     body = {"apiVersion": "no.such/v1", "kind": "Thing", "metadata": {"name": "x"}}
     with pytest.raises(WaitTimeoutError, match="Thing/x"):

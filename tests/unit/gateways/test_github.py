@@ -15,6 +15,7 @@ from trainyard.gateways.github import (
     log_group,
     refusal_in_summary,
     set_output,
+    tell_step,
 )
 
 ACTIONS = {"GITHUB_ACTIONS": "true"}
@@ -139,3 +140,18 @@ def test_a_step_without_an_error_writes_nothing(tmp_path: Path) -> None:
     with refusal_in_summary("No data", {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}):
         pass
     assert not (tmp_path / "summary").exists()
+
+
+def test_a_step_is_told_outputs_summary_and_error_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
+    there["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary")
+    tell_step({"job": "llama"}, "### Failed", error=("llama: Failed", "rank 3"), environment=there)
+    assert "llama" in (tmp_path / "output").read_text()
+    assert (tmp_path / "summary").read_text() == "### Failed\n"
+    assert capsys.readouterr().err == "::error title=llama%3A Failed::rank 3\n"
+    tell_step({"job": "next"}, environment=there)
+    assert (tmp_path / "summary").read_text() == "### Failed\n"
+    tell_step({"job": "next"}, "### Failed", error=("t", "x"), environment={})
+    assert capsys.readouterr().err == ""

@@ -67,6 +67,18 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     assert (outputs["train"], outputs["store"], outputs["runner"]) == ("false", "", "[]")
     codebuild = planned(smoke, variables={}, target=Target.CODEBUILD)
     assert [each.variable for each in codebuild.untold] == ["TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_STORE"]
+    cluster = planned(smoke, variables={}, target=Target.EKS)
+    names = ["TRAINYARD_EKS_CLUSTER", "TRAINYARD_EKS_ROLE", "TRAINYARD_STORE"]
+    assert [each.variable for each in cluster.untold] == names
+
+
+def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
+    told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
+    plan = planned(smoke, variables=told, target=Target.EKS)
+    assert (plan.untold, plan.trains, plan.outputs()["target"]) == ((), True, "eks")
+    for name in told:
+        rest = {key: value for key, value in told.items() if key != name}
+        assert [each.variable for each in planned(smoke, variables=rest, target=Target.EKS).untold] == [name]
 
 
 def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: Config) -> None:

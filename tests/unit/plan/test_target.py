@@ -26,22 +26,35 @@ def test_no_job_is_routed_where_nobody_says_where(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "project", "target"),
+    ("labels", "project", "cluster", "target"),
     [
-        ("", "", Target.GPU_RUNNER),
-        ("[]", "", Target.GPU_RUNNER),
-        ("", "yard", Target.CODEBUILD),
-        ('["gpu"]', "yard", Target.GPU_RUNNER),
+        ("", "", "", Target.GPU_RUNNER),
+        ("[]", "", "", Target.GPU_RUNNER),
+        ("", "yard", "", Target.CODEBUILD),
+        ("", "", "ml", Target.EKS),
+        ("", "yard", "ml", Target.CODEBUILD),
+        ('["gpu"]', "yard", "ml", Target.GPU_RUNNER),
     ],
 )
 def test_a_run_that_names_no_target_takes_what_the_repository_is_set_up_for(
-    labels: str, project: str, target: Target
+    labels: str, project: str, cluster: str, target: Target
 ) -> None:
     variables = {"TRAINYARD_RUNNER_LABELS": labels, "TRAINYARD_CODEBUILD_PROJECT": project}
+    variables["TRAINYARD_EKS_CLUSTER"] = cluster
     assert target_for("", {"GITHUB_ACTIONS": "true", **variables}) is target
     assert target_for("", variables) is Target.HERE
     for asked in Target:
         assert target_for(asked, {"GITHUB_ACTIONS": "true", **variables}) is asked
+
+
+def test_a_job_of_a_cluster_is_routed_by_its_operators_and_waits_in_no_queue_of_ours() -> None:
+    named = {"TRAINYARD_EKS_CLUSTER": "ml-prod", "GITHUB_RUN_ID": "4711"}
+    machine = machine_for(Target.EKS, named | {"TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge"}, on_cpu=False)
+    assert (machine.labels, machine.cluster, machine.hardware) == ((), "ml-prod", "p5.48xlarge")
+    assert (machine.is_known, machine.queue) == (True, "trainyard-eks-4711")
+    assert not machine_for(Target.EKS, {}, on_cpu=False).is_known
+    with pytest.raises(ConfigError, match="TRAINYARD_EKS_CLUSTER: 'a b' is no name"):
+        machine_for(Target.EKS, {"TRAINYARD_EKS_CLUSTER": "a b"}, on_cpu=False)
 
 
 @pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two words"]', "{}", " "])

@@ -212,6 +212,10 @@ CONTRADICTIONS: dict[str, tuple[Environment, str]] = {
     "no address": (without(JOB, "MASTER_ADDR", "PET_MASTER_ADDR"), "nothing says where they meet"),
     "no rank": (without(JOB, "RANK", "PET_NODE_RANK"), "nothing says which of them this one is"),
     "no count": ({"RANK": "1", "MASTER_ADDR": HOST}, "RANK=1 .* nothing says how many nodes"),
+    "an index of several, one node": (
+        {"PET_NNODES": "1", "JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": HOST},
+        "JOB_COMPLETION_INDEX=1 is a further pod of an Indexed Job, but there is one node",
+    ),
     "an index, no count": ({"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": HOST}, "would train alone"),
     "the second of one": ({"PET_NNODES": "1", "PET_NODE_RANK": "1"}, "there is one node"),
     "a port of none": (trainjob(2, 1, 1) | {"PET_MASTER_PORT": "65536"}, "65536 is not a port"),

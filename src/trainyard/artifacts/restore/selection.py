@@ -1,4 +1,4 @@
-"""Select checkpoints of a run: all, one step, the newest that verifies, or a promoted one."""
+"""Select checkpoints of a run: all, none, one step, the newest that verifies, or a promoted one."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, VerificationError
 
-NEWEST = "newest"
+NEWEST, NONE = "newest", "none"
 
 
 @dataclass(frozen=True)
@@ -18,23 +18,27 @@ class Selection:
     run_number: int
     step: int | None = None
     newest: bool = False
+    none: bool = False
+    """The run's records alone."""
     digest: str | None = None
     """The digest that the checkpoint must have, when it was selected by a promoted name."""
 
 
 def select(store: Store, run_number: int | None, step: str | None) -> Selection:
     """Parse `--run-number` and `--step`; None means not given. Raises ConfigError for invalid ones."""
-    if step is not None and not _is_number(step) and step != NEWEST:
+    if step is not None and not _is_number(step) and step not in (NEWEST, NONE):
         return _promoted(store, run_number, step)
     if run_number is None:
         raise ConfigError("--run-number: which run? Give a number, or --step with a promoted name.")
-    if step is None or step == NEWEST:
-        return Selection(run_number, newest=step == NEWEST)
+    if step in (None, NEWEST, NONE):
+        return Selection(run_number, newest=step == NEWEST, none=step == NONE)
     return Selection(run_number, int(step))
 
 
 def chosen(manifest: RunManifest, selection: Selection) -> list[Checkpoint]:
-    """Return the selected checkpoints, newest first. Raises VerificationError when there is none."""
+    """Return the selected checkpoints, newest first. Raises VerificationError for a step without one."""
+    if selection.none:
+        return []
     found = checkpoints_of(manifest)
     if selection.newest:
         return [checkpoint for checkpoint in found if checkpoint.step is not None]

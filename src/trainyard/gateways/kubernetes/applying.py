@@ -1,6 +1,7 @@
 """Apply objects to a cluster, server-side: what is missing is created, what others own is left alone.
 
-An object of a kind that was defined a moment ago is tried again until the API server serves it.
+An object of a kind that was defined a moment ago is tried again until the API server serves it, and one whose
+webhook has not seen its parts yet until it has.
 """
 
 import time
@@ -12,6 +13,8 @@ from trainyard.errors import PermissionRefusedError, ServiceError, WaitTimeoutEr
 SERVED_SECONDS = 60.0
 _PAUSE = 0.5
 _NOT_YET = (404, 503)
+_UNSEEN = "must be created before"
+"""Said by the webhook of Trainer 2 about a runtime that was created a moment ago: it reads from a cache."""
 
 
 class Api(Protocol):
@@ -43,10 +46,14 @@ def _apply(api: Api, body: dict[str, Any], deadline: float) -> dict[str, Any]:
         status, answer = (404, {}) if path is None else api.apply(path, body)
         if status in (200, 201):
             return answer
-        if status not in _NOT_YET or (status == 404 and "namespaces" in str(answer.get("message"))):
+        message = str(answer.get("message", ""))
+        waits = status in _NOT_YET or (status == 403 and _UNSEEN in message)
+        if not waits or (status == 404 and "namespaces" in message):
             kind = PermissionRefusedError if status == 403 else ServiceError
-            raise kind(f"{name} was refused ({status}): {str(answer.get('message', ''))[:400]}")
+            raise kind(f"{name} was refused ({status}): {message[:400]}")
         if time.monotonic() > deadline:
+            if status == 403:
+                raise PermissionRefusedError(f"{name} was refused ({status}): {message[:400]}")
             raise WaitTimeoutError(f"{name}: the cluster does not serve {body['apiVersion']} {body['kind']}")
         time.sleep(_PAUSE)
 

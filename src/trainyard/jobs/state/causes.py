@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from trainyard.errors import ExitCode
 from trainyard.jobs.state.first_failure import first_failure
 from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.observed import History, Observed
@@ -31,7 +32,19 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
         return _of_ray(found, reading)
     if not found:
         return JobFailure(FailureClass.UNKNOWN, (reading.reason, "No pod of it is left that says why."))
-    return _of_suspect(found[0], reading)
+    return _of_suspect(_believed(found), reading)
+
+
+def _believed(found: list[Suspect]) -> Suspect:
+    """The first failure, but a pod's word that it stopped with a good checkpoint needs the others'.
+
+    All processes vote before they stop, and save together. Where another pod failed by itself, that save may
+    not be whole, and its failure is the cause.
+    """
+    if found[0].exit_code != ExitCode.STOPPED:
+        return found[0]
+    others = (s for s in found if not s.healed and not s.consequence and s.exit_code != ExitCode.STOPPED)
+    return next(others, found[0])
 
 
 def failure_of_claim(text: str) -> JobFailure:

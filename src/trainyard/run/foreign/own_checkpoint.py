@@ -19,7 +19,7 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.run.outside import read_bytes
+from trainyard.run.untrusted_files import read_bytes
 from trainyard.run.whole_files import sha256_of_file
 
 NameOf = Callable[[str], tuple[int, str] | None]

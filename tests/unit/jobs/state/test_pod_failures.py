@@ -127,6 +127,28 @@ def test_an_exit_with_a_good_checkpoint_is_told_to_scripts() -> None:
     assert judge(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(1)])).exit_code == ExitCode.NO
 
 
+TOGETHER: dict[str, tuple[Json, int, ExitCode]] = {
+    "stopped, too": (ended(75, name="other", rank=1, at=NOW - 5), 75, ExitCode.STOPPED),
+    "was done": (ended(0, name="other", rank=1, at=NOW - 5), 75, ExitCode.STOPPED),
+    "was taken down": (
+        ended(137, name="other", rank=1, at=NOW - 5, deleting=True),
+        75,
+        ExitCode.STOPPED,
+    ),
+    "failed": (ended(1, name="other", rank=1, at=NOW - 5), 1, ExitCode.NO),
+    "was killed": (ended(137, name="other", rank=1, at=NOW - 5), 137, ExitCode.NO),
+}
+
+
+@pytest.mark.parametrize("other", TOGETHER)
+def test_one_pod_alone_cannot_say_that_a_job_stopped_with_a_good_checkpoint(other: str) -> None:
+    pod, code, exit_code = TOGETHER[other]
+    stopped = ended(75, name="stopped", rank=0, at=NOW - 10)
+    state = judge(seen("pytorchjob", job("pytorchjob", **FAILED), [stopped, pod]))
+    assert state.failure is not None
+    assert (state.failure.exit_code, state.exit_code) == (code, exit_code)
+
+
 def test_a_kill_on_a_node_without_memory_is_no_riddle() -> None:
     starved = event("SystemOOM", "victim process: python", involved={"kind": "Node", "name": "gpu-0"})
     assert failure_of("pytorchjob", [ended(137)], events=[starved]).failure_class == "oom-host"

@@ -1,0 +1,82 @@
+"""A job for GitHub Actions: the outputs of a step, and Markdown for the summary of a workflow's job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.report.jobs.job_text import next_command
+
+Json = Mapping[str, Any]
+_MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}
+_MOST_LINES = 20
+
+
+def plan_outputs(plan: Json, *, store: str) -> dict[str, str]:
+    """What later jobs of a workflow need to find the job (`JobPlan.to_json`) and what it stores."""
+    return {
+        "job": plan["name"],
+        "kind": plan["kind"],
+        "namespace": plan["namespace"],
+        "image": plan["image"],
+        "store": store,
+    }
+
+
+def plan_markdown(plan: Json, *, store: str) -> str:
+    """The plan in a table."""
+    gpus, efa = plan["resources"]["gpus"], plan["resources"]["efa"]
+    each = f", {gpus} GPUs each" if gpus else ", no GPU"
+    each += f", {efa} EFA interfaces each" if efa else ""
+    processes = plan["processes_per_node"]
+    claim = f"claim `{plan['claim']}` at `{plan['mount_path']}`" if plan["claim"] else "the pod's own disk"
+    rows = (
+        ("job", f"{plan['kind']} `{plan['name']}` in `{plan['namespace']}`"),
+        ("program", plan["program"]["name"]),
+        ("pods", f"{plan['nodes']} on {plan['instance_type'] or 'any node'}{each}"),
+        ("processes", f"{plan['nodes'] * processes} ({processes} per pod)"),
+        ("image", f"`{plan['image']}`"),
+        ("checkpoints", claim),
+        ("store", f"`{store}`" if store else "none: nothing is stored, and nothing is proven"),
+        ("queue", plan["queue"] or "none"),
+    )
+    return "\n".join(["| plan | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in rows), ""])
+
+
+def state_outputs(data: Json, *, exit_code: int) -> dict[str, str]:
+    """The state of a job (`JobState.record`) as outputs of the step that followed it.
+
+    `ended` is not `true` while the job may still go on: then another step has to follow it.
+    """
+    ended = data["state"] in _MARKS
+    return {
+        "state": data["state"],
+        "ended": "true" if ended else "false",
+        "exit_code": str(exit_code),
+        "reason": data["reason"].split("\n", 1)[0],
+    }
+
+
+def state_error(data: Json, *, exit_code: int) -> tuple[str, str] | None:
+    """Title and text of the annotation of a job that has ended without success; None for any other."""
+    failed = data["state"] in _MARKS and exit_code
+    return (f"{data['job']}: {data['state']}", data["reason"]) if failed else None
+
+
+def state_markdown(data: Json) -> str:
+    """Where a job stands: the result first, why, its last lines, the next command last."""
+    mark = _MARKS.get(data["state"], "⏳")
+    parts = [f"### {mark} {data['state']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
+    failure = data["failure"] or {}
+    if failure:
+        place = [f"class **{failure['class']}**"]
+        for label, key in (("rank", "rank"), ("exit code", "exit_code"), ("pod", "pod"), ("node", "node")):
+            place += [f"{label} {failure[key]}"] if failure[key] is not None else []
+        parts += ["", ", ".join(place)]
+        lines = [line.replace("~~~", "~ ~ ~") for line in failure["lines"][-_MOST_LINES:]]
+        parts += ["", "~~~~~~", *lines, "~~~~~~"] if lines else []
+    if command := next_command(data):
+        parts += ["", f"Next: `{command}`"]
+    return "\n".join([*parts, ""])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
