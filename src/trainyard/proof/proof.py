@@ -294,7 +294,10 @@ def _repeatable(
         note = f"; {again.image_note}" if again.image_note else ""
         return Part("repeatable", True, f"{provenance_line(run)}{note}")
     if "commit" in missing:
-        step = "train from a git repository with at least one commit, so that the code is on record"
+        step = (
+            "train from a git repository with at least one commit, or in an image that was built from one without "
+            "changes, so that the code is on record"
+        )
     else:
         step = f"train it again, which records it in run.json: {place.again}"
     return Part("repeatable", False, f"not on record: {', '.join(missing)}", step)
