@@ -1,7 +1,7 @@
 """Write /run/image.json inside an image: what it was made from, so that a run in it can say so.
 
-It runs at the end of a build with the environment's own Python, in the folder that holds the code: the commit of an
-image is worth something only while its code is that commit's, so the digest of the code is on record as well.
+It runs at the end of a build with the environment's own Python, in the folder that holds the code. The commit
+counts only while the code is still that commit's, so the digest of the code is on record as well.
 
     python write_image_record.py FILE NAME LOCK...      with BASE_IMAGE, EFA_INSTALLER_VERSION, GIT_COMMIT set
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path("src").resolve()))
 
-from trainyard.gateways.images.image_record import code_sha256  # noqa: E402
+from trainyard.gateways.images.image_record import code_sha256
 
 TELLING = (
     "torch",
