@@ -295,8 +295,8 @@ def _repeatable(
         return Part("repeatable", True, f"{provenance_line(run)}{note}")
     if "commit" in missing:
         step = (
-            "train from a git repository with at least one commit, or in an image that was built from one without "
-            "changes, so that the code is on record"
+            "train from a git repository with at least one commit, or in an image that was built from one "
+            "without changes, so that the code is on record"
         )
     else:
         step = f"train it again, which records it in run.json: {place.again}"

@@ -1,7 +1,7 @@
 """The record of the image that this runs in: the commit of its code, and whether the code was changed since.
 
-An image holds no git history, so git says nothing in it. `docker/write_image_record.py` writes the record when
-the image is built. Only the standard library is imported here: it runs in every image.
+An image holds no git history, so git says nothing in it. `docker/write_image_record.py` writes the record
+when the image is built. Only the standard library is imported here: it runs in every image.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ def code_facts(directory: Path, record: Path = RECORD) -> dict[str, Any]:
     """The commit and the state of the code in `directory`, in the form of `git_facts`; empty where unknown.
 
     The image is built from a clean tree, or its record names no commit. Code that was changed in the image
-    since (a derived image, a mounted folder) counts as a dirty tree, with the digest of the code in place of a
-    difference. Where there is a `.git`, git alone is to be asked.
+    since (a derived image, a mounted folder) counts as a dirty tree, with the digest of the code in place of
+    a difference. Where there is a `.git`, git alone is to be asked.
     """
     try:
         found = json.loads(record.read_text(encoding="utf-8"))
