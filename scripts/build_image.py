@@ -151,7 +151,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build side by side; the first that fails is raised when all have ended."""
     from trainyard.command.terminal import shown
-    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.ecr import ecr_client, find_digest
     from trainyard.gateways.git import origin_address
     from trainyard.gateways.images import context_files
     from trainyard.gateways.images.codebuild import CodeBuild
@@ -180,7 +180,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     builder = AwsBuilder(
         aws,
         context_files,
-        find_digest,
+        partial(find_digest, client=ecr_client(aws.region)),
         partial(needed_tags, args.tags, version),
         account=aws.account(),
         options=options,
