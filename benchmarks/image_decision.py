@@ -80,7 +80,7 @@ def seconds_of(command: list[str], folder: Path, environment: dict[str, str]) ->
 def shown(name: str, taken: list[tuple[float, float]]) -> float:
     """Print one line; the median of the wall seconds."""
     walls, cpus = zip(*taken, strict=True)
-    median = statistics.median(walls)
+    median: float = statistics.median(walls)
     spread = f"{min(walls):.2f} to {max(walls):.2f}"
     print(f"{name:<28} {median:.2f} s ({spread}), CPU {statistics.median(cpus):.2f} s")
     return median

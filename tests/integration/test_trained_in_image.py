@@ -2,8 +2,8 @@
 
     Debian (mmdebstrap) --buildah--> docker/fsdp's image --registry--> a real node --pod--> a proven run
 
-It takes about 20 minutes, 40 GB of disk, the package archives, and the kit in $TRAINYARD_CONTROL_PLANE, so it
-runs only where TRAINYARD_BUILD_IMAGE names a folder. What is in that folder already is used again:
+It takes half an hour and more, 45 GB of disk, the package archives and the kit in $TRAINYARD_CONTROL_PLANE, so
+it runs only where TRAINYARD_BUILD_IMAGE names a folder. What is in that folder already is used again:
 
     TRAINYARD_BUILD_IMAGE=/big/disk pytest tests/integration/test_trained_in_image.py
 """
@@ -43,7 +43,7 @@ AUTHORITIES = Path("/usr/local/share/ca-certificates")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not FOLDER, reason="takes 20 minutes and 40 GB: set TRAINYARD_BUILD_IMAGE to a folder"
+        not FOLDER, reason="takes half an hour and 45 GB: set TRAINYARD_BUILD_IMAGE to a folder"
     ),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.skipif(os.getuid() != 0, reason="buildah's chroot isolation and real nodes want root"),
@@ -69,7 +69,9 @@ class Registry:
 
 
 def run(*command: str, seconds: float = 60, **more: Any) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, **more)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, **more
+    )
     assert done.returncode == 0, f"{command[:4]}: {done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
@@ -117,6 +119,7 @@ def free_ports(memory: Path) -> list[int]:
     with ExitStack() as stack:
         for port in known:
             free = stack.enter_context(socket.socket())
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             free.bind(("127.0.0.1", port))
             ports.append(free.getsockname()[1])
     memory.write_text(json.dumps(ports))
@@ -263,7 +266,7 @@ def cluster(work: Path, registry: Registry, digest: str) -> Iterator[Any]:
 
 def pod(name: str, image: str, script: str, folder: Path) -> Json:
     """A pod as the restricted Pod Security Standard wants it, with a read-only root file system."""
-    mounts = {
+    mounts: Json = {
         "/tmp": {"emptyDir": {}},
         "/opt/trainyard/runs": {"hostPath": {"path": str(folder / "runs")}},
         "/opt/trainyard/data": {"emptyDir": {}},
