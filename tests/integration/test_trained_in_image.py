@@ -2,8 +2,8 @@
 
     Debian (mmdebstrap) --buildah--> docker/fsdp's image --registry--> a real node --pod--> a proven run
 
-It takes half an hour and more, 45 GB of disk, the package archives and the kit in $TRAINYARD_CONTROL_PLANE, so
-it runs only where TRAINYARD_BUILD_IMAGE names a folder. What is in that folder already is used again:
+It takes half an hour and more, 45 GB of disk, the package archives and the kit in $TRAINYARD_CONTROL_PLANE:
+it runs only where TRAINYARD_BUILD_IMAGE names a folder. What is in that folder already is used again.
 
     TRAINYARD_BUILD_IMAGE=/big/disk pytest tests/integration/test_trained_in_image.py
 """
@@ -220,7 +220,7 @@ def digest(clone: Path, base: str, storage: dict[str, str], registry: Registry) 
     begun = time.monotonic()
     wanted = ("--dockerfile", "docker/fsdp/Dockerfile", "--image", IMAGE)
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", "EFA_INSTALLER_VERSION=")
-    built = json.loads(script("build_image", *here, *wanted, *arguments, seconds=3600))
+    built = json.loads(script("build_image", *here, *wanted, *arguments, seconds=7200))
     say("build", begun, built=built["built"])
     begun = time.monotonic()
     again = json.loads(script("build_image", *here, *wanted, *arguments, seconds=300))
