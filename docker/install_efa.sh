@@ -3,11 +3,17 @@
 #
 #   install_efa.sh VERSION SHA256
 #
+# An empty VERSION installs nothing: an image for machines without EFA, such as one box with GPUs.
+#
 # The kernel module is the host's. No environment variable is set: from libfabric 1.18 and aws-ofi-nccl 1.7 on the plugin
 # finds out by itself what the network card can do, and FI_EFA_USE_DEVICE_RDMA=1 aborts where there is no RDMA.
 set -eu
 
 version=$1 sha256=$2
+if [ -z "$version" ]; then
+  echo "no EFA: EFA_INSTALLER_VERSION is empty" >&2
+  exit 0
+fi
 archive=aws-efa-installer-$version.tar.gz
 folder=$(mktemp -d)
 cd "$folder"

@@ -1,6 +1,7 @@
 """Write /run/image.json inside an image: what it was made from, so that a run in it can say so.
 
-It runs at the end of a build with the environment's own Python, and imports nothing but the standard library.
+It runs at the end of a build with the environment's own Python, in the folder that holds the code. The commit
+counts only while the code is still that commit's, so the digest of the code is on record as well.
 
     python write_image_record.py FILE NAME LOCK...      with BASE_IMAGE, EFA_INSTALLER_VERSION, GIT_COMMIT set
 """
@@ -13,6 +14,10 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path("src").resolve()))
+
+from trainyard.gateways.images.image_record import code_sha256
 
 TELLING = (
     "torch",
@@ -33,6 +38,7 @@ def record(name: str, locks: list[Path]) -> dict[str, Any]:
         "name": name,
         "base_image": os.environ["BASE_IMAGE"],
         "commit": os.environ.get("GIT_COMMIT") or None,
+        "code": {"directory": str(Path.cwd()), "sha256": code_sha256(Path.cwd())},
         "python": platform.python_version(),
         "efa_installer": os.environ.get("EFA_INSTALLER_VERSION") or None,
         "locks": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in locks},

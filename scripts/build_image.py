@@ -7,7 +7,8 @@ checks and pushes what it built, so its result is a digest that was tested; --bu
 
 Reads:      the context; git; AWS_*; TRAINYARD_IMAGE_PROJECT and TRAINYARD_SOURCE_BUCKET for two options
 Writes:     the source into S3 and the image into ECR (codebuild), or the image into docker or buildah
-            (local); --output; in GitHub Actions the outputs `image`, `digest`, `built` and the job summary
+            (local); --output; in GitHub Actions the outputs `image`, `digest`, `built` or `reason`, and the
+            job summary
 Exit codes: 0 the image is there; 1 the build failed, or its content is not what was expected; 2 wrong usage,
             context or Dockerfile; 4 AWS refused or failed; 5 it took too long; 130 interrupted and stopped
 Example:    scripts/build_image.py --context . --dockerfile docker/fsdp/Dockerfile --region us-west-2
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.git import git_facts
+    from trainyard.gateways.github import refusal_in_summary
     from trainyard.gateways.images import context_files
     from trainyard.image.building.build_record import plan_lines, require_different_names
     from trainyard.image.building.planning import BuildOptions, plan_build, require_content
@@ -111,7 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan = [request.record() for request in requests]
         output.print_json({"builds": plan}) if args.json else print("\n".join(plan_lines(plan)))
         return ExitCode.DONE
-    return tell(args, build_here(args, requests) if args.builder == "local" else build_in_aws(args, requests))
+    with refusal_in_summary("Image not built"):
+        build = build_here if args.builder == "local" else build_in_aws
+        return tell(args, build(args, requests))
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
@@ -147,7 +151,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build side by side; the first that fails is raised when all have ended."""
     from trainyard.command.terminal import shown
-    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.ecr import ecr_client, find_digest
     from trainyard.gateways.git import origin_address
     from trainyard.gateways.images import context_files
     from trainyard.gateways.images.codebuild import CodeBuild
@@ -176,7 +180,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     builder = AwsBuilder(
         aws,
         context_files,
-        find_digest,
+        partial(find_digest, client=ecr_client(aws.region)),
         partial(needed_tags, args.tags, version),
         account=aws.account(),
         options=options,

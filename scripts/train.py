@@ -187,13 +187,15 @@ def requested(
 ) -> "RequestFor":
     """What is asked for, checked; only the data is still to come."""
     from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.image_record import code_facts
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.plan.device import measures_of
     from trainyard.run.identity import provenance
     from trainyard.training.run.run_request import Request
     from trainyard.training.weights.starting_weights import require_weights
 
-    origin = provenance(git_facts(HOUSE), lock=HOUSE / "requirements-training.txt", config_file=args.config)
+    code = git_facts(HOUSE) or code_facts(HOUSE)
+    origin = provenance(code, lock=HOUSE / "requirements-training.txt", config_file=args.config)
     require_weights(config, directory, args.resume)
     return lambda data: Request(
         config=config,

@@ -301,7 +301,10 @@ def _repeatable(
     if other_program(run) is not None:
         step = "nothing makes it hold yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     elif "commit" in missing:
-        step = "train from a git repository with at least one commit, so that the code is on record"
+        step = (
+            "train from a git repository with at least one commit, or in an image that was built from one "
+            "without changes, so that the code is on record"
+        )
     else:
         step = f"train it again, which records it in run.json: {place.again}"
     return Part("repeatable", False, f"not on record: {', '.join(missing)}", step)

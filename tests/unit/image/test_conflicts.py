@@ -4,6 +4,7 @@ Expected answers come from the tables, which are read in another way here: every
 """
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,13 @@ from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.version_facts import (
     DRIVERS,
     GPU_ARCHITECTURES,
+    LIBRARIES,
     NGC,
     OLDEST_CUDA,
     TORCH,
     TORCH_PAIRS,
+    VERL_TRANSFORMERS,
+    VERL_VLLM,
     VLLM_TORCH,
     has_rdma,
     shown,
@@ -26,6 +30,7 @@ from trainyard.image.conflict.version_facts import (
 from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.instances import CATALOGUE
 
+ROOT = Path(__file__).resolve().parents[3]
 DIGEST = "@sha256:" + "a" * 64
 CLEAN = f"FROM python:3.11-slim{DIGEST}\nUSER 1000\n"
 
@@ -113,6 +118,58 @@ def test_what_is_compiled_against_torch_belongs_to_it(name: str) -> None:
     for torch, own in itertools.product(table, table.values()):
         lock = f"torch=={shown(torch)}.1\n{name}=={shown(own)}.1\n"
         assert ("torch-pair" in rules(CLEAN, lock)) == (table[torch] != own), (torch, own)
+
+
+CUDNN = sorted({one.cudnn for one in LIBRARIES.values()} | {(8, 9, 7), (9, 10, 1), (10, 0, 0)})
+
+
+@pytest.mark.parametrize(("torch", "cudnn"), list(itertools.product(LIBRARIES, CUDNN)))
+def test_torch_wants_the_cudnn_that_it_was_compiled_with(
+    torch: tuple[int, ...], cudnn: tuple[int, ...]
+) -> None:
+    lock = f"torch=={shown(torch)}.1\nnvidia-cudnn-cu13=={shown(cudnn)}.48\nnvidia-cudnn-frontend==1.31.0\n"
+    found = [f for f in findings(CLEAN, lock) if f.rule == "cudnn-torch"]
+    own = LIBRARIES[torch].cudnn
+    if cudnn == own:
+        assert found == []
+    else:
+        loads = cudnn[0] == own[0] and cudnn[:2] >= own[:2]
+        assert [(f.severity, f.line) for f in found] == [("warning" if loads else "error", 2)]
+
+
+@pytest.mark.parametrize(
+    ("torch", "nccl"), list(itertools.product(LIBRARIES, sorted({one.nccl for one in LIBRARIES.values()})))
+)
+def test_torch_wants_no_older_nccl(torch: tuple[int, ...], nccl: tuple[int, ...]) -> None:
+    lock = f"torch=={shown(torch)}.1\nnvidia-nccl-cu12=={shown(nccl)}\n"
+    assert ("nccl-torch" in rules(CLEAN, lock)) == (nccl < LIBRARIES[torch].nccl)
+
+
+@pytest.mark.parametrize("verl", VERL_VLLM)
+def test_verl_wants_a_vllm_of_its_range(verl: tuple[int, ...]) -> None:
+    oldest, newest = VERL_VLLM[verl]
+    tried = {(0, 6, 9), (0, 99, 0), *(bound for span in VERL_VLLM.values() for bound in span if bound)}
+    for vllm in tried:
+        fits = oldest <= vllm and (not newest or vllm <= newest)
+        lock = f"verl=={shown(verl)}\nvllm=={shown(vllm)}.post1\n"
+        assert ("verl-vllm" in rules(CLEAN, lock)) == (not fits), vllm
+
+
+@pytest.mark.parametrize("verl", VERL_TRANSFORMERS)
+def test_verl_wants_transformers_of_its_range(verl: tuple[int, ...]) -> None:
+    oldest, too_new = VERL_TRANSFORMERS[verl]
+    for other, fits in ((oldest, True), ((5, 10, 4), True), ((5, 5, 2), False), ((*too_new, 0), False)):
+        lock = f"verl=={shown(verl)}\ntransformers=={shown(other)}\n"
+        assert ("verl-transformers" in rules(CLEAN, lock)) == (not fits), other
+
+
+@pytest.mark.parametrize("kind", ["training", "megatron", "verl"])
+def test_the_locks_of_this_repository_hold_no_conflict(kind: str) -> None:
+    text = (ROOT / f"requirements-{kind}.txt").read_text()
+    base = CLEAN.replace("3.11", "3.12")
+    assert [f for f in findings(base, text) if f.severity == "error"] == []
+    torch = locked_packages(text)["torch"][0]
+    assert version(torch)[:2] in LIBRARIES, "the table has no row for the torch of the lock"
 
 
 @pytest.mark.parametrize("suffix", ["11", "12", "13"])

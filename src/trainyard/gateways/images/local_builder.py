@@ -178,7 +178,9 @@ class LocalBuilder:
 
     def _build_words(self, cache: str) -> list[str]:
         if not self.is_docker:
-            words = ["buildah", "bud", "--layers"]
+            # OCI images know no SHELL: buildah's own format ignores `SHELL ["/bin/bash", "-o", "pipefail",
+            # "-c"]`, and a RUN whose pipe fails passes.
+            words = ["buildah", "bud", "--layers", "--format=docker"]
             return words + ([f"--cache-from={cache}", f"--cache-to={cache}"] if cache else [])
         if not self._buildx:
             return ["docker", "build"]

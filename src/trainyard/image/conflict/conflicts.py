@@ -6,11 +6,14 @@ Declared + the machine it is for --rules--> findings, the worst first
 from trainyard.image.conflict.container_rules import CONTAINER_RULES
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, INFO, WARNING, ImageFinding, TargetMachine
+from trainyard.image.conflict.library_rules import LIBRARY_RULES
 from trainyard.image.conflict.package_rules import PACKAGE_RULES
+
+RULES = (*PACKAGE_RULES, *LIBRARY_RULES, *CONTAINER_RULES)
 
 
 def judge(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:
     """All findings, the worst first, then by place."""
-    found = [finding for rule in (*PACKAGE_RULES, *CONTAINER_RULES) for finding in rule(declared, machine)]
+    found = [finding for rule in RULES for finding in rule(declared, machine)]
     order = (ERROR, WARNING, INFO)
     return sorted(found, key=lambda f: (order.index(f.severity), f.file, f.line, f.rule))

@@ -24,6 +24,9 @@ from trainyard.image.conflict.version_facts import (
 _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex", "deepspeed", "vllm")
 """Packages whose extensions are compiled against torch, often on installation."""
 
+_FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
+"""Parts for several CUDAs, of which the package takes one: nvidia-cutlass-dsl requires both (metadata)."""
+
 
 def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch, python = declared.torch, declared.base.python
@@ -189,7 +192,7 @@ def _suffixes(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[I
     cuda = _cuda(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
-        if cuda and match and int(match[1]) != cuda[0]:
+        if cuda and match and int(match[1]) != cuda[0] and name[: match.start()] not in _FOR_EACH_CUDA:
             yield ImageFinding(
                 "cuda-suffix",
                 ERROR,

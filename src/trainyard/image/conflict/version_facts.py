@@ -1,9 +1,8 @@
 """Which versions go together: torch, CUDA, Python, drivers, GPUs, NCCL, EFA and the packages built on torch.
 
-What is not listed is not known, and rules then say nothing. Sources: PyTorch's RELEASE.md (release matrix)
-and its binaries' requirements, NVIDIA's CUDA release notes (minimum drivers, architectures), the READMEs of
-flash-attn and Transformer Engine, vLLM's requirements of each release, awsome-distributed-training and the
-source of aws-ofi-nccl for EFA. State: August 2026.
+What is not listed is not known, and rules then say nothing. Each table names its source. "Metadata" is what
+the package index says that a release requires, read by resolving it with uv for Linux and Python 3.12 in
+November 2026.
 """
 
 from dataclasses import dataclass
@@ -32,36 +31,71 @@ TORCH: dict[Version, TorchRelease] = {
     (2, 9): TorchRelease(((12, 6), (12, 8), (13, 0)), (12, 8), (3, 10), (3, 14)),
     (2, 10): TorchRelease(((12, 6), (12, 8), (13, 0)), (12, 8), (3, 10), (3, 14)),
 }
-"""Later releases say their CUDA in the lock, by the packages that they require."""
+"""Later releases say their CUDA in the lock, by the packages that they require.
+
+Sources: `default_cuda` from metadata (nvidia-cuda-runtime-cu12). The other columns are the release matrix of
+PyTorch's RELEASE.md; those of 2.9 and 2.10 were not compared with it again.
+"""
+
+
+@dataclass(frozen=True)
+class TorchLibraries:
+    """What the wheel of torch on PyPI requires, exactly."""
+
+    cudnn: Version
+    nccl: Version
+
+
+LIBRARIES: dict[Version, TorchLibraries] = {
+    (2, 4): TorchLibraries((9, 1, 0), (2, 20, 5)),
+    (2, 5): TorchLibraries((9, 1, 0), (2, 21, 5)),
+    (2, 6): TorchLibraries((9, 1, 0), (2, 21, 5)),
+    (2, 7): TorchLibraries((9, 5, 1), (2, 26, 2)),
+    (2, 8): TorchLibraries((9, 10, 2), (2, 27, 3)),
+    (2, 9): TorchLibraries((9, 10, 2), (2, 27, 5)),
+    (2, 10): TorchLibraries((9, 10, 2), (2, 27, 5)),
+    (2, 11): TorchLibraries((9, 19, 0), (2, 28, 9)),
+    (2, 12): TorchLibraries((9, 20, 0), (2, 29, 7)),
+    (2, 13): TorchLibraries((9, 20, 0), (2, 29, 7)),
+}
+"""A minor release of torch -> cuDNN and NCCL. Source: metadata of 2.4.1, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1,
+2.10.0, 2.11.0, 2.12.0, and for 2.13 requirements-training.txt."""
 VLLM_TORCH: dict[Version, Version] = {
-    (0, 6, 3): (2, 4, 0),
-    (0, 6, 4): (2, 5, 1),
-    (0, 6, 5): (2, 5, 1),
-    (0, 6, 6): (2, 5, 1),
-    (0, 7, 0): (2, 5, 1),
-    (0, 7, 1): (2, 5, 1),
-    (0, 7, 2): (2, 5, 1),
-    (0, 7, 3): (2, 5, 1),
-    (0, 8, 0): (2, 6, 0),
-    (0, 8, 1): (2, 6, 0),
-    (0, 8, 2): (2, 6, 0),
     (0, 8, 3): (2, 6, 0),
     (0, 8, 4): (2, 6, 0),
     (0, 8, 5): (2, 6, 0),
     (0, 9, 0): (2, 7, 0),
     (0, 9, 1): (2, 7, 0),
     (0, 9, 2): (2, 7, 0),
-    (0, 10, 0): (2, 7, 1),
-    (0, 10, 1): (2, 7, 1),
     (0, 10, 2): (2, 8, 0),
     (0, 11, 0): (2, 8, 0),
+    (0, 11, 1): (2, 9, 0),
+    (0, 11, 2): (2, 9, 0),
+    (0, 21, 0): (2, 11, 0),
+    (0, 30, 0): (2, 13, 0),
 }
-"""vLLM is compiled against exactly one torch."""
+"""vLLM is compiled against exactly one torch.
+
+Source: metadata, as the oldest and the newest vLLM that resolves with a torch, and those between them; 0.30.0
+from requirements-verl.txt.
+"""
+VERL_VLLM: dict[Version, tuple[Version, Version]] = {
+    (0, 6, 0): ((0, 7, 3), (0, 9, 1)),
+    (0, 7, 1): ((0, 8, 5), (0, 12, 0)),
+    (0, 8, 0): ((0, 8, 5), (0, 12, 0)),
+    (0, 9, 0): ((0, 18, 0), ()),
+}
+"""verl -> the oldest and the newest vLLM of its extra `vllm`; () is none. Source: METADATA of the wheels."""
+VERL_TRANSFORMERS: dict[Version, tuple[Version, Version]] = {(0, 9, 0): ((5, 5, 3), (5, 11))}
+"""verl -> the oldest transformers, and the first that is too new. Source: METADATA of the wheel."""
 TORCH_PAIRS: dict[str, dict[Version, Version]] = {
-    "torchvision": {(2, 4): (0, 19), (2, 5): (0, 20), (2, 6): (0, 21), (2, 7): (0, 22), (2, 8): (0, 23)},
-    "torchaudio": {(2, 4): (2, 4), (2, 5): (2, 5), (2, 6): (2, 6), (2, 7): (2, 7), (2, 8): (2, 8)},
+    "torchvision": {(2, minor): (0, minor + 15) for minor in range(4, 14)},
 }
-"""A package -> torch's minor release -> its own, which is compiled against it."""
+"""A package -> torch's minor release -> its own, which is compiled against it.
+
+Source: metadata of torchvision 0.19.1, 0.20.1, 0.21.0, 0.22.1, 0.23.0, 0.24.1, 0.25.0, 0.26.0, 0.27.0 and
+0.28.0, each of which requires exactly one torch. torchaudio is not here: its 2.11 names no torch.
+"""
 NGC: dict[str, tuple[Version, Version, Version]] = {
     "24.10": ((2, 5), (12, 6), (3, 10)),
     "24.12": ((2, 6), (12, 6), (3, 12)),
@@ -70,9 +104,12 @@ NGC: dict[str, tuple[Version, Version, Version]] = {
     "25.06": ((2, 8), (12, 9), (3, 12)),
     "25.09": ((2, 9), (13, 0), (3, 12)),
 }
-"""A release of nvcr.io/nvidia/pytorch -> torch, CUDA, Python."""
+"""A release of nvcr.io/nvidia/pytorch -> torch, CUDA, Python. Source: NVIDIA's support matrix."""
 DRIVERS: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
-"""The oldest Linux driver for a major release of CUDA (minor version compatibility)."""
+"""The oldest Linux driver for a major release of CUDA (minor version compatibility).
+
+Source: NVIDIA's release notes of the CUDA toolkit.
+"""
 OLDEST_CUDA: dict[str, Version] = {
     "sm_80": (11, 0),
     "sm_86": (11, 1),
@@ -82,7 +119,7 @@ OLDEST_CUDA: dict[str, Version] = {
     "sm_103": (12, 9),
     "sm_120": (12, 8),
 }
-"""The first CUDA that compiles for an architecture."""
+"""The first CUDA that compiles for an architecture. Source: NVIDIA's release notes of nvcc."""
 GPU_ARCHITECTURES = {
     "A10G": "sm_86",
     "L4": "sm_89",
@@ -96,14 +133,14 @@ GPU_ARCHITECTURES = {
     "B200": "sm_100",
     "B300": "sm_103",
 }
-"""A GPU of the instance catalogue -> its architecture."""
+"""A GPU of the instance catalogue -> its architecture. Source: NVIDIA's list of compute capabilities."""
 RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
-"""Whose EFA reads and writes GPU memory; of g7e the larger sizes, too."""
+"""Whose EFA reads and writes GPU memory; of g7e the larger sizes, too. Source: aws-ofi-nccl's source."""
 RDMA_TYPES = ("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge")
 OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (2, 18, 5)
-"""For p5 and later."""
+"""For p5 and later. Source: awsome-distributed-training, efa-cheatsheet.md."""
 OLDEST_MODERN_PLUGIN = (1, 7)
-"""From here the plugin finds RDMA by itself, and variables that ask for it do harm."""
+"""From here the plugin finds RDMA by itself, and variables that ask for it do harm. Source: aws-ofi-nccl."""
 _DIGITS = 9
 OLDEST_PYTHON = (3, 11)
 """Of this package."""

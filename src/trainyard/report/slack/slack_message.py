@@ -74,9 +74,9 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     if event.is_failure and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]
     first = " · ".join([title, *parts, *_links(event, around.ci)])
-    blocks = [_section(first)]
+    blocks = [section(first)]
     if event.explains:
-        blocks += [_section(text) for text in (_proof(facts), _what_next(head, around)) if text]
+        blocks += [section(text) for text in (_proof(facts), _what_next(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
     plain = " · ".join([title, *parts])
     about = " · ".join([*parts, *_links(event, around.ci)]) if event.begins else ""
@@ -87,7 +87,7 @@ def retitled(title: str, about: str, name: str) -> SlackMessage:
     """The first message of a thread, edited so that `title`, the latest event, comes first."""
     first = " · ".join(part for part in (title, about) if part)
     context = {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
-    return SlackMessage(re.sub(r"[*`]", "", title), [_section(first), context], title, about)
+    return SlackMessage(re.sub(r"[*`]", "", title), [section(first), context], title, about)
 
 
 def mrkdwn(text: str, limit: int) -> str:
@@ -140,10 +140,7 @@ def _number(facts: RunFacts | None, around: Surroundings) -> str:
 def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     """`main@3f2c1ab` by anna (push); model, steps and runner, from the run's record or else from its plan."""
     git = facts.section("git") if facts is not None else {}
-    branch = re.sub(r"^refs/(heads|tags)/", "", str(around.ci.get("ref") or git.get("branch") or ""))
-    commit = str(around.ci.get("sha") or git.get("commit") or "")[:7]
-    source = "@".join(text for text in (branch, commit) if text).replace("`", "'")
-    parts = [f"`{mrkdwn(source, 200)}`{_by(around.ci)}"] if source else []
+    parts = source_of(around.ci, branch=str(git.get("branch") or ""), commit=str(git.get("commit") or ""))
     config = facts.config_text if facts is not None else None
     model = config_value(config, "model.name") or around.plan.get("model")
     steps = number(config_value(config, "training.max_steps")) or number(around.plan.get("steps"))
@@ -153,6 +150,14 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
     parts += [(", ".join(what) + place).strip()] if what or place else []
     return [*parts, *_expected(around.plan, around.now)]
+
+
+def source_of(ci: Mapping[str, str], *, branch: str = "", commit: str = "") -> list[str]:
+    """`main@3f2c1ab` by anna (push), as GitHub says it, else as given; empty where neither is known."""
+    named = re.sub(r"^refs/(heads|tags)/", "", ci.get("ref") or branch)
+    parts = (named, (ci.get("sha") or commit)[:7])
+    source = "@".join(text for text in parts if text).replace("`", "'")
+    return [f"`{mrkdwn(source, 200)}`{_by(ci)}"] if source else []
 
 
 def _by(ci: Mapping[str, str]) -> str:
@@ -211,7 +216,8 @@ def _what_next(head: Headline | None, around: Surroundings) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _section(text: str) -> dict[str, Any]:
+def section(text: str) -> dict[str, Any]:
+    """A block of one text, cut to Slack's limit."""
     return {"type": "section", "text": {"type": "mrkdwn", "text": text[:SECTION_CHARACTERS]}}
 
 

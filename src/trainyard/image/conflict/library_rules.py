@@ -1,0 +1,93 @@
+"""Rules on libraries that torch and verl require in exact versions: cuDNN, NCCL, vLLM, transformers.
+
+A rule that does not know a version says nothing.
+"""
+
+from collections.abc import Iterator
+
+from trainyard.image.conflict.declared_versions import DeclaredVersions, Package
+from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule, TargetMachine
+from trainyard.image.conflict.version_facts import (
+    LIBRARIES,
+    VERL_TRANSFORMERS,
+    VERL_VLLM,
+    minor,
+    same_prefix,
+    shown,
+)
+
+
+def _cudnn(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+    torch, found = declared.torch, _first(declared, "nvidia-cudnn-cu")
+    known = LIBRARIES.get(minor(torch.version)) if torch else None
+    if not torch or not found or not known or same_prefix(found.version, known.cudnn):
+        return
+    # As torch.backends.cudnn compares them: the same major release, and no older minor one.
+    runs = found.version[:1] == known.cudnn[:1] and minor(found.version) >= minor(known.cudnn)
+    yield ImageFinding(
+        "cudnn-torch",
+        WARNING if runs else ERROR,
+        found.file,
+        found.line,
+        f"cuDNN {found.text} is not the {shown(known.cudnn)} that torch {torch.text} requires",
+        "it would load, but pip and uv refuse the pair, and PyTorch was not tested with it"
+        if runs
+        else "the first convolution ends with 'PyTorch was compiled against … but found runtime version …'",
+        f"leave {found.name} to torch, or take {shown(known.cudnn)}",
+    )
+
+
+def _nccl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+    torch, found = declared.torch, _first(declared, "nvidia-nccl-cu")
+    known = LIBRARIES.get(minor(torch.version)) if torch else None
+    if torch and found and known and found.version < known.nccl:
+        yield ImageFinding(
+            "nccl-torch",
+            ERROR,
+            found.file,
+            found.line,
+            f"NCCL {found.text} is older than the {shown(known.nccl)} that torch {torch.text} requires",
+            "torch calls functions that an older NCCL does not have: 'undefined symbol' at its import",
+            f"leave {found.name} to torch, or take {shown(known.nccl)} or newer",
+        )
+
+
+def _verl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+    verl = declared.packages.get("verl")
+    if verl is None:
+        return
+    oldest, newest = VERL_VLLM.get(verl.version[:3], ((), ()))
+    vllm = declared.packages.get("vllm")
+    if vllm and oldest and (vllm.version < oldest or (newest and vllm.version[:3] > newest)):
+        span = f"{shown(oldest)} to {shown(newest)}" if newest else f"{shown(oldest)} or newer"
+        yield _not_of_verl(
+            verl, vllm, span, "its rollout calls functions of vLLM that change between releases"
+        )
+    oldest, too_new = VERL_TRANSFORMERS.get(verl.version[:3], ((), ()))
+    other = declared.packages.get("transformers")
+    if other and oldest and not oldest <= other.version < too_new:
+        span = f"{shown(oldest)} or newer, below {shown(too_new)}"
+        yield _not_of_verl(verl, other, span, "verl requires it, so pip and uv refuse the pair")
+
+
+def _not_of_verl(verl: Package, other: Package, span: str, why: str) -> ImageFinding:
+    return ImageFinding(
+        f"verl-{other.name}",
+        ERROR,
+        other.file,
+        other.line,
+        f"{other.name} {other.text} does not go with verl {verl.text}",
+        why,
+        f"take {other.name} {span}",
+    )
+
+
+def _first(declared: DeclaredVersions, prefix: str) -> Package | None:
+    """The package whose name is `prefix` and a number; `nvidia-cudnn-cu13-frontend` is another one."""
+    for name in sorted(declared.packages):
+        if name.startswith(prefix) and name.removeprefix(prefix).isdecimal():
+            return declared.packages[name]
+    return None
+
+
+LIBRARY_RULES: tuple[Rule, ...] = (_cudnn, _nccl, _verl)

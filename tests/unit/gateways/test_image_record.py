@@ -1,0 +1,106 @@
+"""The record of an image: a commit counts only while the code is still the one that was recorded."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.gateways.images.image_record import code_facts, code_sha256
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMIT = "3f2c1ab" + "0" * 33
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Code as an image holds it, with the record that the real script writes."""
+    folder = tmp_path_factory.mktemp("built") / "opt"
+    for name in ("src/tiny/__init__.py", "scripts/train.py", "configs/smoke.yaml"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(f"# {name}\n")
+    (folder / "src/trainyard").symlink_to(ROOT / "src/trainyard")
+    (folder / "lock.txt").write_text("torch==1\n")
+    script = ROOT / "docker" / "write_image_record.py"
+    subprocess.run(
+        [sys.executable, str(script), "image.json", "fsdp", "lock.txt"],
+        cwd=folder,
+        env={"BASE_IMAGE": "debian", "GIT_COMMIT": COMMIT},
+        check=True,
+        timeout=60,
+    )
+    assert code_facts(folder, folder / "image.json") == {"commit": COMMIT, "dirty": False}
+    return folder
+
+
+@pytest.fixture
+def house(built: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change; its record names the place of the copy."""
+    folder = tmp_path / "opt"
+    shutil.copytree(built, folder, symlinks=True)
+    record = json.loads((folder / "image.json").read_text())
+    record["code"]["directory"] = str(folder)
+    (folder / "image.json").unlink()
+    (folder / "image.json").write_text(json.dumps(record))
+    return folder
+
+
+def facts(folder: Path) -> dict[str, object]:
+    return code_facts(folder, folder / "image.json")
+
+
+def test_code_that_is_as_it_was_built_is_the_clean_commit(house: Path) -> None:
+    assert facts(house) == {"commit": COMMIT, "dirty": False}
+    (house / "scripts" / "__pycache__").mkdir()
+    (house / "scripts" / "__pycache__" / "train.pyc").write_bytes(b"1")
+    (house / "runs").mkdir()
+    assert facts(house) == {"commit": COMMIT, "dirty": False}, "what running leaves is no change"
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "edited": lambda f: (f / "scripts/train.py").write_text("x"),
+    "added": lambda f: (f / "configs/more.yaml").write_text(""),
+    "removed": lambda f: (f / "scripts/train.py").unlink(),
+    "renamed": lambda f: (f / "scripts/train.py").rename(f / "scripts/other.py"),
+    "link": lambda f: (f / "src/lib").symlink_to("/tmp"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_code_that_was_changed_since_is_dirty_with_its_digest(
+    house: Path, change: Callable[[Path], object]
+) -> None:
+    change(house)
+    assert facts(house) == {"commit": COMMIT, "dirty": True, "diff_sha256": code_sha256(house)}
+
+
+def test_code_that_cannot_be_read_is_not_called_clean(house: Path) -> None:
+    (house / "configs/smoke.yaml").unlink()
+    os.mkfifo(house / "configs/smoke.yaml")
+    assert facts(house)["dirty"] is True
+
+
+def test_a_clone_in_the_image_is_not_the_code_of_the_image(house: Path, tmp_path: Path) -> None:
+    (house / ".git").mkdir()
+    assert facts(house) == {}, "git was asked, and its answer stands"
+    assert code_facts(tmp_path, house / "image.json") == {}, "another folder"
+
+
+@pytest.mark.parametrize("wrong", ["missing", "text", "no commit", "short commit", "list", "no code"])
+def test_without_a_usable_record_nothing_is_claimed(house: Path, wrong: str) -> None:
+    record = json.loads((house / "image.json").read_text())
+    (house / "image.json").unlink()
+    content = {
+        "text": "{",
+        "list": "[]",
+        "no commit": json.dumps(record | {"commit": None}),
+        "short commit": json.dumps(record | {"commit": "3f2c1ab"}),
+        "no code": json.dumps({name: value for name, value in record.items() if name != "code"}),
+    }
+    if wrong in content:
+        (house / "image.json").write_text(content[wrong])
+    assert facts(house) == {}

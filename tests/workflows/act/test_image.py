@@ -1,0 +1,96 @@
+"""The shipped image.yml, played: what it starts in AWS, and what Slack and the summary say."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.integration.conftest import moto as moto_server  # noqa: F401 - a fixture
+from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
+
+from trainyard.image.context.build_context import content_tag
+
+pytestmark = pytest.mark.act
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/trainyard-image"
+MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
+FILE = "docker/fsdp/Dockerfile"
+
+
+@pytest.fixture
+def aws(moto_server: Any) -> Iterator[ScriptedAws]:  # noqa: F811 - the fixture
+    with ScriptedAws(moto_server.url).serving() as server:
+        yield server
+
+
+def client(aws: ScriptedAws, name: str, region: str = REGION) -> Any:
+    import boto3
+
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return boto3.client(name, endpoint_url=aws.moto, region_name=region, **keys)
+
+
+def played_with(stage: Any, aws: ScriptedAws, **more: Any) -> Any:
+    bucket = f"sources-{time.time_ns()}"
+    client(aws, "s3", "us-east-1").create_bucket(Bucket=bucket)
+    variables = {"TRAINYARD_IMAGE_ROLE": ROLE, "TRAINYARD_SOURCE_BUCKET": bucket}
+    variables |= {"TRAINYARD_AWS_REGION": REGION, "TRAINYARD_IMAGE_REPOSITORY": f"team/t{time.time_ns()}"}
+    given = {"AWS_ENDPOINT_URL": aws.url, "AWS_EC2_METADATA_DISABLED": "true"}
+    environment = {**given, **more.pop("environment", {})}
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"dockerfile": FILE, "level": "full", "tags": "git-sha"},
+        workflow="image.yml",
+        job="build",
+        variables=variables,
+        environment=environment,
+        **more,
+    )
+    return played, variables["TRAINYARD_IMAGE_REPOSITORY"]
+
+
+def test_it_is_off_until_a_role_is_named(stage: Any) -> None:
+    played = stage.play("workflow_dispatch", workflow="image.yml", job="build", is_fresh=True)
+    assert played.green, played.log
+    assert (played.steps, played.messages) == ({}, [])
+
+
+def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(stage: Any, aws: ScriptedAws) -> None:
+    held: list[str] = []
+
+    def push() -> None:
+        ecr, name = client(aws, "ecr"), aws.builds[0].variables["IMAGE"]
+        tag = content_tag(aws.builds[0].variables["CONTENT"])
+        ecr.create_repository(repositoryName=name)
+        answer = ecr.put_image(repositoryName=name, imageManifest=json.dumps(MANIFEST), imageTag=tag)
+        held.append(answer["image"]["imageId"]["imageDigest"])
+
+    aws.scripts = [Script(at_end=push)]
+    played, name = played_with(stage, aws)
+    assert played.green, played.log
+    assert (played.record / "role").read_text().strip() == ROLE
+    (build,) = aws.builds
+    assert [build.variables[key] for key in ("IMAGE", "DOCKERFILE", "LEVEL", "TAGS")] == [
+        *(name, FILE, "full", "git-sha")
+    ]
+    assert "Built, checked and pushed" in played.summary
+    assert held[0] in played.summary
+    begun, done = [json.loads(one)["text"] for one in played.messages]
+    assert begun.startswith(f"Image {name}: build started")
+    assert done.startswith(f"✅ Image {name} built, checked and pushed")
+    assert held[0] in played.messages[1]
+
+
+def test_a_build_that_fails_is_red_with_its_reason_in_slack_and_summary(stage: Any, aws: ScriptedAws) -> None:
+    aws.scripts = [
+        Script(status="FAILED", fails_in="BUILD", message="exit status 1", lines=("no such layer",))
+    ]
+    played, name = played_with(stage, aws)
+    assert played.exit_code == 1
+    assert played.steps["Build, check and push"] == "failure", played.log
+    assert "### ❌ Image not built" in played.summary
+    begun, failed = [json.loads(one)["text"] for one in played.messages]
+    assert begun.startswith(f"Image {name}: build started")
+    assert failed.startswith(f"❌ Image {name} was not built")
+    reason = played.summary.split("~~~~~~\n")[1].split("\n")[0]
+    assert " ".join(reason.split())[:60] in failed
